@@ -49,7 +49,6 @@ class Access:
             raise Refusal(
                 Code.TOO_MANY,
                 f"The client {client.name!r} has sent more than {client.max_rate:g} requests a second. Slow down.",
-                retry_after=1.0,
             )
         return client
 

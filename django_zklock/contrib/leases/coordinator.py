@@ -105,7 +105,7 @@ class Coordinator:
         if lease.error is not None:
             raise _refusal(lease.error)
         if not lease.is_held:
-            raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.over}.", retry_after=1.0)
+            raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.over}.")
         return lease_id, lease
 
     def sign(self, lease: Lease, expires_at: int) -> str:
@@ -115,7 +115,7 @@ class Coordinator:
             return lease.hold.signed_token(until=expires_at / 1000)
         except ZkLockError as error:
             lease.end("the lock was lost")
-            raise Refusal(Code.UNAVAILABLE, str(error), retry_after=1.0) from error
+            raise Refusal(Code.UNAVAILABLE, str(error)) from error
 
     def keep(self, client: LeaseClient, lease_id: str) -> Lease:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
@@ -216,7 +216,7 @@ class Coordinator:
 
     def _new_lease(self, client: LeaseClient, request: LeaseRequest) -> tuple[str, Lease]:
         if self._draining:
-            raise Refusal(Code.UNAVAILABLE, f"No more leases are given: {DRAINING}. Ask another one.", retry_after=1.0)
+            raise Refusal(Code.UNAVAILABLE, f"No more leases are given: {DRAINING}. Ask another one.")
         self._check_numbers(client)
         key, term = key_of(request.resource), request.term or min(DEFAULT_TERM, self._options.max_term)
         if not SHORTEST_TERM <= term <= self._options.max_term:
@@ -247,7 +247,6 @@ class Coordinator:
             raise Refusal(
                 Code.UNAVAILABLE,
                 f"This coordinator has {len(self._leases)} leases and has no room for more. Use another coordinator.",
-                retry_after=1.0,
             )
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
@@ -321,5 +320,5 @@ def _label(client_id: str) -> str:
 
 def _refusal(error: ZkLockError) -> Refusal:
     if isinstance(error, LockNotAcquired):
-        return Refusal(Code.BUSY, str(error), retry_after=1.0)
-    return Refusal(Code.UNAVAILABLE, str(error), retry_after=1.0)
+        return Refusal(Code.BUSY, str(error))
+    return Refusal(Code.UNAVAILABLE, str(error))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
+
+RETRY_AFTER: Final = "1"
+"""Seconds after which a client may try again."""
 
 
 class Code(enum.Enum):
@@ -22,14 +26,13 @@ class Code(enum.Enum):
         self.grpc = grpc
         self.http = http
         self.title = title
+        self.may_succeed_later = http in (409, 429, 503)
 
 
 class Refusal(Exception):
     """A request is refused; the text is a sentence for the client."""
 
-    def __init__(self, code: Code, detail: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, code: Code, detail: str) -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
-        self.retry_after = retry_after
-        """Seconds after which the same request may succeed, if that is known."""

@@ -16,7 +16,7 @@ from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
-from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
@@ -48,8 +48,8 @@ def _refusing(handler: _Handler) -> _Handler:
 
 async def _abort(context: Context, refusal: Refusal) -> None:
     metadata = [("zklock-code", refusal.code.slug)]
-    if refusal.retry_after is not None:
-        metadata.append(("retry-after", f"{refusal.retry_after:g}"))
+    if refusal.code.may_succeed_later:
+        metadata.append(("retry-after", RETRY_AFTER))
     await context.abort(grpc.StatusCode[refusal.code.grpc], refusal.detail, tuple(metadata))
 
 

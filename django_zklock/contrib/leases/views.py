@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases import host as hosts
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
-from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
 
 LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in line at most. Proxies cut connections that are silent for longer."""
@@ -66,8 +65,8 @@ def problem(refusal: Refusal) -> HttpResponse:
         "detail": refusal.detail,
     }
     response = JsonResponse(body, status=code.http, content_type="application/problem+json")
-    if refusal.retry_after is not None:
-        response["Retry-After"] = str(math.ceil(refusal.retry_after))
+    if code.may_succeed_later:
+        response["Retry-After"] = RETRY_AFTER
     if code is Code.UNAUTHENTICATED:
         response["WWW-Authenticate"] = "Bearer"
     return response

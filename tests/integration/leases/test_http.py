@@ -178,6 +178,15 @@ def test_only_known_clients_are_served(client: Client, zoo: Zoo) -> None:
         hosts.use(None)
 
 
+def test_a_client_at_its_limit_is_told_when_to_try_again(zoo: Zoo) -> None:
+    with zoo.configured(LEASES={"CLIENTS": {"billing": {"TOKENS": [hash_of("secret")], "MAX_LEASES": 0}}}):
+        response = post(Client(headers={"authorization": "Bearer secret"}))
+        assert (response.status_code, response["Retry-After"]) == (429, "1")
+        described(response, "/locks/", "post")
+        hosts.current().stop()
+        hosts.use(None)
+
+
 @override_settings(DEBUG=False)
 def test_without_clients_nobody_is_served_in_production(client: Client) -> None:
     assert post(client).status_code == 401
