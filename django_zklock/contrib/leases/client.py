@@ -96,6 +96,7 @@ class AsyncZkLockClient:
         self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         if not self._addresses:
             raise ValueError('addresses is empty. Give at least one, such as "127.0.0.1:50051".')
+        _check_options(options, ClientOptions)
         self._client_id = options.get("client_id") or f"{_program()}@{socket.gethostname()}:{os.getpid()}"
         token = options.get("token")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -154,11 +155,15 @@ class AsyncZkLockClient:
 
     async def _acquire(self, lease: ClientLease, options: LockOptions) -> None:
         """Acquire it from the first coordinator that can be reached."""
+        _check_options(options, LockOptions)
+        kind = options.get("kind", "lock")
+        if kind not in KINDS:
+            raise ValueError(f"There is no kind {kind!r}. Known kinds: {', '.join(KINDS)}.")
         request = pb.RecordLockRequest(
             resource_path=lease.resource,
             client_id=self._client_id,
             session_timeout_ms=round(options.get("term", 10.0) * 1000),
-            kind=KINDS[options.get("kind", "lock")],
+            kind=KINDS[kind],
             limit=options.get("limit", 0),
             signed_token=options.get("signed_token", False),
         )
@@ -364,6 +369,12 @@ class ZkLockClient:
 
 def _call_in_thread(on_lost: Callable[[ClientLease], object], lease: ClientLease) -> None:
     threading.Thread(target=call, args=(on_lost, lease), name="zklock-on-lost", daemon=True).start()
+
+
+def _check_options(given: Any, known: type) -> None:
+    for name in given:
+        if name not in known.__annotations__:
+            raise TypeError(f"There is no option {name!r}. Known options: {', '.join(known.__annotations__)}.")
 
 
 def _program() -> str:

@@ -90,6 +90,15 @@ def test_the_error_of_the_block_is_the_users(zoo: Zoo, client: ZkLockClient) -> 
         raise KeyError
 
 
+@pytest.mark.parametrize("wrong", [{"timeout": 5}, {"kind": "mutex"}])
+def test_wrong_options_are_refused(client: ZkLockClient, wrong: dict[str, Any]) -> None:
+    """And not ignored: `timeout` is what `zk_lock` calls the time to wait."""
+    with pytest.raises((TypeError, ValueError), match=r"Known .*: .*(wait|semaphore)"), client.lock("a", **wrong):
+        pass
+    with pytest.raises(TypeError, match=r"Known .*: .*token"):
+        ZkLockClient("127.0.0.1:1", tokens=["secret"])  # type: ignore[call-arg]
+
+
 def test_threads_exclude_each_other(client: ZkLockClient) -> None:
     """They share one client. The tokens rise from each owner to the next."""
     inside, tokens = threading.Lock(), list[int]()
