@@ -175,7 +175,7 @@ class _KeepAliveStream:
             lease = self._coordinator.keep(self._client, lease_id)
         except Refusal as refusal:
             over = pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=refusal.detail)
-            self._send(lease_id, over)
+            self._send(lease_id, None if lease_id in self._leases else over)  # a known lease tells of its end itself
             return
         if lease_id not in self._leases:
             observer = functools.partial(self._send, lease_id, None)

@@ -20,9 +20,9 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
-from django_zklock.contrib.leases.access import Access, hash_of
+from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
 from django_zklock.contrib.leases.coordinator import Coordinator
-from django_zklock.contrib.leases.service import SERVICE, Server, server_credentials
+from django_zklock.contrib.leases.service import SERVICE, Server, _KeepAliveStream, server_credentials
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
@@ -130,6 +130,32 @@ async def test_a_stream_of_an_unknown_lease_goes_on(zoo: Zoo, served: Served) ->
         assert (await stream.read()).state == state
     await stream.done_writing()
     assert await stream.read() == grpc.aio.EOF
+
+
+async def test_a_stream_forgets_a_lease_that_is_over(zoo: Zoo, served: Served) -> None:
+    """Also one that the client wants to keep before it has heard of the end."""
+    kept, told, more = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Context:
+        async def write(self, state: Any) -> None:
+            (told if state.state == OVER else kept).set()
+
+    lease = await served.take()
+    request = pb.KeepAliveRequest(lease_id=lease.lease_id)
+
+    async def requests() -> AsyncIterator[Any]:
+        yield request
+        await kept.wait()
+        served.coordinator.find(ANYBODY, lease.lease_id).end("it was lost")
+        yield request
+        await more.wait()
+
+    stream = _KeepAliveStream(served.coordinator, Access(LeaseOptions(), anybody=True), ANYBODY, Context())
+    run = asyncio.ensure_future(stream.run(requests()))
+    await asyncio.wait_for(told.wait(), 10)
+    assert not stream._leases
+    more.set()
+    await asyncio.wait_for(run, 10)
 
 
 async def test_a_place_in_line_is_followed_to_the_end(zoo: Zoo, served: Served) -> None:
