@@ -102,19 +102,26 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
     from django_zklock.contrib.leases import host as hosts  # noqa: PLC0415
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
-    from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
 
     _allow_connections()
-    loop = asyncio.get_running_loop()
-    host = hosts.Host(Coordinator(), Access(conf.current().leases, anybody=True), loop)
+    host = hosts.Host(Coordinator(), Access(conf.current().leases, anybody=True), asyncio.get_running_loop())
     hosts.use(host)
+    try:
+        await _serve_until_drained(out, options, host)
+    finally:
+        await host.coordinator.stop()  # after an error, too: the leases end with this process
+
+
+async def _serve_until_drained(out: Output, options: argparse.Namespace, host: Host) -> None:
+    from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
+
     credentials = None
     if options.tls_certificate:
         credentials = server_credentials(options.tls_certificate, options.tls_key, options.tls_client_ca)
     server = Server(host.coordinator, host.access, options.grpc, credentials)
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, None)
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
     await server.start()
     http = _start_http(out, options) if options.http else None
     write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {host.coordinator.id}.")

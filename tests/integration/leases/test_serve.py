@@ -93,6 +93,24 @@ def test_a_second_signal_waits_only_until_no_client_can_believe_that_it_has_a_le
         assert zoo.children("a") == []
 
 
+def test_an_error_at_the_end_ends_no_lease_before_its_end(zoo: Zoo) -> None:
+    """As of a `tee` in the same pipe, which Ctrl-C ends first."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [*MANAGE, "serve", "--grpc", address]
+    with subprocess.Popen(command, env=environment(zoo), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"gRPC is served" in process.stdout.readline()
+        with grpc.insecure_channel(address) as channel:
+            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            asked = time.monotonic()
+            wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000)
+            lease = stub.RecordLock(wanted, timeout=20)
+            process.stdout.close()
+            process.terminate()
+            process.wait(30)
+            assert time.monotonic() >= asked + lease.lease_duration_ms / 1000
+
+
 def _refuses(stub: Any) -> bool:
     try:
         stub.RecordLock(pb.RecordLockRequest(resource_path="b", client_id="x"), timeout=20)
