@@ -71,10 +71,10 @@ class Coordinator:
         self._options = config.leases
         self._base = config.base
         self._paths = 0  # characters in the paths of all its znodes
-        self._leases: dict[str, Lease] = {}  # by lease id; those that wait, too
+        self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
         self._numbers = itertools.count(1)
-        self._waiting: Counter[str] = Counter()  # by client
-        self._held: Counter[str] = Counter()
+        self._leases_of: Counter[str] = Counter()  # of all these, by client
+        self._waiting: Counter[str] = Counter()  # calls, by client
         self._looks: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
         self._draining = False
 
@@ -88,7 +88,6 @@ class Coordinator:
         nothing: what was acquired is given back.
         """
         lease_id, lease = self._new_lease(client, request)
-        self._add(lease_id, lease)
         self._waiting[client.name] += 1
         try:
             await lease.settled
@@ -97,11 +96,6 @@ class Coordinator:
             raise
         finally:
             self._waiting[client.name] -= 1
-            if lease.is_held:
-                self._held[client.name] += 1
-                lease.task.add_done_callback(lambda _: self._on_ended(lease_id, client))
-            else:
-                self._forget(lease_id)
         if lease.error is not None:
             raise _refusal(lease.error)
         if not lease.is_held:
@@ -149,8 +143,9 @@ class Coordinator:
     def find_place(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
         """Return what waits here for this client in the line of a lock, or has it. Raises `Refusal`."""
         key = key_of(resource)
+        wanted = (client.name, _label(client_id), key)
         for lease in self._leases.values():
-            if (lease.client, lease.client_id, lease.lock.name) == (client.name, _label(client_id), key):
+            if (lease.client, lease.client_id, lease.lock.name) == wanted and not lease.over:
                 return lease
         raise Refusal(Code.OVER, f"Nothing of {client_id!r} waits here for the lock {key!r}, or has it.")
 
@@ -210,7 +205,6 @@ class Coordinator:
     async def _all_ended(self) -> None:
         while self._leases:
             await asyncio.wait([lease.task for lease in self._leases.values()])
-            await asyncio.sleep(0)  # those that have ended are forgotten
 
     # --- small parts ------------------------------------------------------------------------------------------------
 
@@ -233,13 +227,17 @@ class Coordinator:
         self._check_paths(key)
         lock = self._lock(key, request, client_id, {"client": client.name, "lease": number})
         lease = Lease(number, lock, client=client.name, client_id=client_id, term=term)
-        return f"{number}.{secrets.token_urlsafe(16)}", lease
+        lease_id = f"{number}.{secrets.token_urlsafe(16)}"
+        self._leases[lease_id] = lease
+        self._count(lease, 1)
+        lease.task.add_done_callback(lambda _: self._count(self._leases.pop(lease_id), -1))
+        return lease_id, lease
 
     def _check_numbers(self, client: LeaseClient) -> None:
-        waiting, most = self._waiting[client.name], client.max_leases
-        if self._held[client.name] + waiting >= most:
+        most = client.max_leases
+        if self._leases_of[client.name] >= most:
             raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {most} leases or waits for them, its limit.")
-        if waiting >= client.max_waiting:
+        if self._waiting[client.name] >= client.max_waiting:
             raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
 
     def _check_paths(self, key: str) -> None:
@@ -279,17 +277,9 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_ended(self, lease_id: str, client: LeaseClient) -> None:
-        self._held[client.name] -= 1
-        self._forget(lease_id)
-
-    def _add(self, lease_id: str, lease: Lease) -> None:
-        self._leases[lease_id] = lease
-        self._paths += self._path(lease.lock.name)
-
-    def _forget(self, lease_id: str) -> None:
-        lease = self._leases.pop(lease_id)
-        self._paths -= self._path(lease.lock.name)
+    def _count(self, lease: Lease, number: int) -> None:
+        self._leases_of[lease.client] += number
+        self._paths += number * self._path(lease.lock.name)
 
     def _path(self, key: str) -> int:
         return len(self._base) + len(key) + NAME
