@@ -34,7 +34,7 @@ class LeaseClient:
     max_leases: int = 10_000
     """Leases that it may have at a time or wait for, at one coordinator."""
     max_waiting: int = 10_000
-    """Calls of it that may be under way at a time, at one coordinator."""
+    """Calls of it that may wait at a time, and streams that it may have open, at one coordinator."""
     max_rate: float = 5000.0
     """Requests a second, on average."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -59,6 +61,20 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
     def __init__(self, coordinator: Coordinator, access: Access) -> None:
         self._coordinator = coordinator
         self._access = access
+        self._streams: Counter[str] = Counter()  # by client
+
+    @contextlib.contextmanager
+    def _stream(self, client: LeaseClient) -> Iterator[None]:
+        """Count a stream while it is open. Raises `Refusal` if there are too many."""
+        if self._streams[client.name] >= client.max_waiting:
+            raise Refusal(
+                Code.TOO_MANY, f"{client.max_waiting} streams of the client {client.name!r} are open, its limit."
+            )
+        self._streams[client.name] += 1
+        try:
+            yield
+        finally:
+            self._streams[client.name] -= 1
 
     def _client(self, context: Context) -> LeaseClient:
         metadata = dict(context.invocation_metadata() or ())
@@ -99,7 +115,8 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
         """Keep leases alive, and tell of each change."""
         try:
             client = self._client(context)
-            await _KeepAliveStream(self._coordinator, self._access, client, context).run(requests)
+            with self._stream(client):
+                await _KeepAliveStream(self._coordinator, self._access, client, context).run(requests)
         except Refusal as refusal:
             await _abort(context, refusal)
 
@@ -111,15 +128,18 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
                 lease = self._coordinator.find(client, request.lease_id)
             else:
                 lease = self._coordinator.find_place(client, request.resource_path, request.client_id)
+            with self._stream(client):
+                await self._watch(request.lease_id, lease, context)
         except Refusal as refusal:
             await _abort(context, refusal)
-            return
+
+    async def _watch(self, lease_id: str, lease: Lease, context: Context) -> None:
         changed, told = asyncio.Event(), None
         lease.observe(changed.set)
         try:
             while told is None or told.state != pb.LeaseState.STATE_OVER:
                 changed.clear()
-                state = _state(request.lease_id, lease, place=await self._coordinator.place(lease))
+                state = _state(lease_id, lease, place=await self._coordinator.place(lease))
                 if told is None or _news(state) != _news(told):
                     await context.write(state)
                     told = state

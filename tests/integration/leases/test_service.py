@@ -314,6 +314,28 @@ async def test_a_client_that_keeps_too_often_is_slowed_down(zoo: Zoo) -> None:
     await served.stop()
 
 
+async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
+    """Or one client could fill the memory of the coordinator."""
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), max_waiting=1)
+    served = Served(LeaseOptions(clients={"billing": billing}))
+    await served.server.start()
+    metadata = (("authorization", "Bearer secret"),)
+    lease = await served.stub.RecordLock(pb.RecordLockRequest(resource_path=KEY, client_id="x"), metadata=metadata)
+    wanted = pb.WatchQueueRequest(lease_id=lease.lease_id)
+    first = served.stub.WatchQueue(wanted, metadata=metadata)
+    assert (await first.read()).state == HELD
+    too_many = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "1 streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
+    await refused(served.stub.KeepAlive(metadata=metadata).read(), too_many)
+    await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), metadata=metadata)
+    assert (await first.read()).state == OVER
+    assert await first.read() is grpc.aio.EOF
+    keeper = served.stub.KeepAlive(metadata=metadata)
+    await keeper.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
+    assert (await keeper.read()).state == OVER
+    await served.stop()
+
+
 async def test_others_are_served_beside_a_reader_that_does_not_read(zoo: Zoo, served: Served) -> None:
     """And beside one that sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
     lease = await served.take("slow")
