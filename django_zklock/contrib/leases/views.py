@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -41,6 +42,7 @@ def _answering(view: _View) -> _View:
     """Make a view of one that may raise `Refusal`. CSRF is no danger: it needs a header that no form can send."""
 
     @csrf_exempt
+    @login_not_required  # `Access` knows the client
     @never_cache
     @functools.wraps(view)
     async def answer(request: HttpRequest, *args: Any, **fields: Any) -> HttpResponse:
@@ -94,6 +96,7 @@ async def lease(request: HttpRequest, host: hosts.Host, client: LeaseClient, lea
     return JsonResponse(await host.run(call, host.coordinator, client, lease_id))
 
 
+@login_not_required
 @require_http_methods(["GET"])
 async def openapi(request: HttpRequest) -> HttpResponse:
     """Return the description of this interface, in OpenAPI 3.1."""

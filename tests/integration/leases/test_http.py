@@ -187,6 +187,19 @@ def test_a_client_at_its_limit_is_told_when_to_try_again(zoo: Zoo) -> None:
         hosts.use(None)
 
 
+@override_settings(
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ],
+    SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+)
+def test_a_project_that_wants_a_login_for_all_views_serves_programs(client: Client) -> None:
+    assert post(client).status_code == 201
+    assert client.get("/locks/openapi.json").status_code == 200
+
+
 @override_settings(DEBUG=False)
 def test_without_clients_nobody_is_served_in_production(client: Client) -> None:
     assert post(client).status_code == 401
