@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -143,7 +143,8 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
                 if told is None or _news(state) != _news(told):
                     await context.write(state)
                     told = state
-                await _wait(changed.wait(), LOOK_EVERY)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOOK_EVERY)
         finally:
             lease.ignore(changed.set)
 
@@ -274,13 +275,6 @@ def _state(lease_id: str, lease: Lease, place: int = 0) -> pb.LeaseState:
 def _news(state: pb.LeaseState) -> tuple[object, ...]:
     """Return what a watcher wants to know: all but the end of the lease, which changes all the time."""
     return state.state, state.place, state.release_requested, state.detail
-
-
-async def _wait(awaitable: Awaitable[object], timeout: float) -> None:
-    try:
-        await asyncio.wait_for(awaitable, timeout)
-    except asyncio.TimeoutError:
-        pass
 
 
 def server_credentials(certificate: Path, key: Path, client_ca: Path | None) -> Any:

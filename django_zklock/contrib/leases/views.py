@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import reverse
+from django.utils.encoding import escape_uri_path
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
@@ -81,7 +81,7 @@ async def leases(request: HttpRequest, host: hosts.Host, client: LeaseClient) ->
     wanted, signed = _lease_request(_fields(request))
     found = await host.run(_acquire, host.coordinator, client, wanted, signed)
     response = JsonResponse(found, status=201)
-    response["Location"] = reverse(f"{_namespace(request)}:lease", args=[found["lease_id"]])
+    response["Location"] = escape_uri_path(f"{request.path}{found['lease_id']}")
     return response
 
 
@@ -101,11 +101,6 @@ async def lease(request: HttpRequest, host: hosts.Host, client: LeaseClient, lea
 async def openapi(request: HttpRequest) -> HttpResponse:
     """Return the description of this interface, in OpenAPI 3.1."""
     return HttpResponse(_DESCRIPTION.read_bytes(), content_type="application/json")
-
-
-def _namespace(request: HttpRequest) -> str:
-    match = request.resolver_match
-    return match.namespace if match is not None else ""
 
 
 # --- on the coordinator's loop ------------------------------------------------------------------------------------
