@@ -1,4 +1,4 @@
-"""The heartbeat: one quorum check for each process, every sixth of the session timeout. It extends the lease."""
+"""The heartbeat: one quorum check for each process that holds locks, every sixth of the session timeout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import itertools
 import logging
 from collections.abc import Callable
 
+from django_zklock.zk import clock
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.lease import LEASE_SHARE
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import BEAT_SHARE
 
@@ -18,10 +20,10 @@ NODES_PER_BEAT = 100  # of more nodes, each beat checks the next ones; each of t
 
 class Heartbeat:
     """
-    Check all nodes of this process with one request, and report each node that is gone.
+    Check the nodes of all holders of this process with one request, and report each node that is gone.
 
-    It runs on the loop's thread, and only while there is a node to check: an idle process writes nothing. Nodes of
-    waiters are checked too, so that the lease is valid at the moment when a waiter gets its lock.
+    Each success extends the lease. The heartbeat runs on the loop's thread, and only while there is a holder. A process
+    that only waits writes nothing, because it has no lock that it could lose.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -31,10 +33,24 @@ class Heartbeat:
         self._timer: Timer | None = None
         self._outstanding = False
 
+    @property
+    def due_in(self) -> float:
+        """
+        In how many seconds a heartbeat is due: a sixth of the session timeout after the last acknowledged write.
+
+        The writes of waiters count, too. So the first heartbeat of a holder may be due soon after its grant.
+        """
+        session = self._session
+        return session.lease.until - clock.now() - (LEASE_SHARE - BEAT_SHARE) * session.timeout
+
     def add(self, path: str, on_missing: Callable[[], None]) -> None:
         """Check a node from now on; call `on_missing()` when it is gone."""
         self._nodes[path] = on_missing
-        self._arm()
+        due_in = self.due_in
+        if due_in > 0:
+            self._arm(due_in)
+        else:
+            self.beat()
 
     def remove(self, path: str) -> None:
         """Do not check a node any more."""
@@ -42,7 +58,10 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Send a heartbeat now, unless one is under way."""
-        if self._outstanding or not self._nodes or not self._session.connected:
+        if not self._nodes:
+            return
+        self._arm(self._session.timeout * BEAT_SHARE)
+        if self._outstanding or not self._session.connected:
             return
         paths = list(itertools.islice(self._nodes, NODES_PER_BEAT))
         if len(self._nodes) > NODES_PER_BEAT:
@@ -50,12 +69,11 @@ class Heartbeat:
                 self._nodes[path] = self._nodes.pop(path)
         self._outstanding = True
         self._gateway.quorum_check(paths, self._on_checked)
-        self._arm()
 
-    def _arm(self) -> None:
+    def _arm(self, seconds: float) -> None:
         # The timer runs on when the last node goes, so acquiring and releasing a lock creates and cancels no timers.
         if self._timer is None:
-            self._timer = self._session.loop.call_later(self._session.timeout * BEAT_SHARE, self._on_timer)
+            self._timer = self._session.loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -64,7 +82,6 @@ class Heartbeat:
         if self._outstanding:
             self._session.mark_suspect("the heartbeat is late")
         self.beat()
-        self._arm()
 
     def _on_checked(self, reply: str | ZkError | None) -> None:
         self._outstanding = False

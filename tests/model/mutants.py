@@ -97,6 +97,20 @@ def _first_unproven(self: Contender) -> None:
     self._conclude(self._grant)
 
 
+def _unproven_after_wait(self: Contender) -> None:
+    """Take the lock after a long wait, by a lease that is over."""
+    if self.session.suspect:
+        _prove(self)
+    else:
+        self._take()
+
+
+def _unwatched_wait(self: ContenderNode, seconds: float) -> None:
+    """Watch the znode of a holder only."""
+    if self.node is not None and self.node.path in self._registry.heartbeat._nodes:
+        _watch_in(self, seconds)
+
+
 def _forgetful_delete(self: PendingDelete, error: ZkError) -> None:
     self._registry.deleted(self)
     self._report(False)
@@ -165,7 +179,7 @@ def _deaf_watch(self: Predecessors, name: str) -> None:
 
 def _trusting(self: Contender, *, alone: bool) -> None:
     if self._phase is Phase.QUEUED:
-        self._grant_if_lease_valid()
+        self._grant_if_proven()
 
 
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
@@ -307,6 +321,7 @@ _leave_queue, _reconnected, _found, _create = (
     ContenderNode.create,
 )
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
+_prove, _watch_in = Contender._prove, ContenderNode.watch_in
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -317,7 +332,13 @@ MUTANTS = (
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
-    Mutant("grants without the lease", ((Contender, "_grant_if_lease_valid", _first_unproven),)),
+    Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
+    Mutant("grants by a lease that ended in the queue", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
+    Mutant(
+        "does not see that a waiter's node was deleted",
+        ((ContenderNode, "watch_in", _unwatched_wait),),
+        often={"fault": 0.1},
+    ),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
@@ -325,6 +346,7 @@ MUTANTS = (
     Mutant(
         "believes in a hold without a node",
         ((Heartbeat, "_on_checked", _indifferent), (ContenderNode, "watch", _indifferent_watch)),
+        often={"fault": 0.1},
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(

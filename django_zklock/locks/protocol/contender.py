@@ -33,10 +33,11 @@ from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Session
+from django_zklock.zk.session import BEAT_SHARE, Session
 
 NEWCOMER = "me"  # the name of a contender without a znode, among those of znodes
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
+WATCH_SELF_SHARE = 1 / 6  # of the session timeout, spent waiting; a shorter wait costs no watch on its znode
 
 
 class Phase(enum.Enum):
@@ -48,7 +49,7 @@ class Phase(enum.Enum):
     ENTERING = "creates its znode"
     LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches its predecessors"
-    PROVING = "is first, and waits for a quorum to confirm the session"
+    PROVING = "is first, and waits for a quorum to confirm its session and its znode"
     HOLDING = "holds the lock"
     LEAVING = "leaves the queue"
     GONE = "has left the queue"
@@ -363,7 +364,7 @@ class Contender(SessionListener):
         if queue.stale_marker:
             self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
-            self._grant_if_lease_valid()
+            self._grant_if_proven()
             return
         holds = operator_hold.holds_ahead(queue, self._node.node.name)
         if holds:
@@ -376,6 +377,8 @@ class Contender(SessionListener):
         if self._waits:
             self._phase = Phase.QUEUED
             self._predecessors.wait_for(verdict)
+            if self._node is not None and not self._node.watched:
+                self._node.watch_in(self.session.timeout * WATCH_SELF_SHARE)
         else:
             self._leave_busy()
 
@@ -429,7 +432,7 @@ class Contender(SessionListener):
             return
         faultpoints.reach("on_wake")
         if alone:
-            self._grant_if_lease_valid()
+            self._grant_if_proven()
         else:
             self._list()  # it may have given up while others are still ahead
 
@@ -438,24 +441,52 @@ class Contender(SessionListener):
         if self._phase is Phase.QUEUED:
             self._list()
 
-    def _grant_if_lease_valid(self) -> None:
-        """Take the lock if the lease is valid; else have a quorum confirm the session first."""
+    def _grant_if_proven(self) -> None:
+        """
+        Take the lock if no heartbeat is due; else have a quorum confirm the session and the znode first.
+
+        A waiter sends no heartbeats. After a long wait its lease is over, or would be soon after the grant.
+        """
         self._predecessors.forget()
         self._cancel_timer()
+        if not self.session.suspect and self._registry.heartbeat.due_in > 0:
+            self._take()
+        else:
+            self._prove()
+
+    def _prove(self) -> None:
+        """Ask a quorum, and again after a pause, because a reply that takes long extends no lease."""
         if self._node is None or self._node.node is None:
             return
-        if self.session.suspect or not self.session.lease.valid:
-            self._phase = Phase.PROVING
-            self.session.mark_suspect("the lease ran out in the queue")
-            self._registry.heartbeat.beat()
+        self._phase = Phase.PROVING
+        self._cancel_timer()
+        self._timer = self.session.loop.call_later(
+            self.session.timeout * BEAT_SHARE, lambda: self._replies.run(self._prove_again)
+        )
+        self._node.prove()
+
+    def _prove_again(self) -> None:
+        self._timer = None
+        if self._phase is Phase.PROVING:
+            self._prove()
+
+    def on_proven(self) -> None:
+        """A quorum has confirmed that the session lives and the znode exists."""
+        if self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
+            self._cancel_timer()
+            self._take()
+
+    def _take(self) -> None:
+        if self._node is None or self._node.node is None:
             return
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
         self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid, self.spec.kind)
         self._grant.about, self._grant.template = self.caller.about, self.spec.template
+        self._node.keep()
         self._conclude(self._grant)
         self._shared.granted(self)
-        self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._node.watch)
+        self._node.watch_in(WATCH_SELF_AFTER)
 
     def on_node_gone(self) -> None:
         """Another session has deleted the znode."""
@@ -537,11 +568,14 @@ class Contender(SessionListener):
         """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
             self._enter_or_peek()
-        elif self._phase in (Phase.LISTING, Phase.QUEUED):
+            return
+        if self._phase in (Phase.LISTING, Phase.QUEUED):
             self._replies.new_generation()
             self._predecessors.forget()  # they ended with the connection
             self._list(barrier=True)
-        elif self._node is not None:
+        elif self._phase is Phase.PROVING:
+            self._prove()
+        if self._node is not None:
             self._node.reconnected()
 
     def on_session_lost(self) -> None:
@@ -571,8 +605,6 @@ class Contender(SessionListener):
         """A quorum has confirmed the session."""
         if self._grant is not None:
             self._grant.confirmed()
-        elif self._phase is Phase.PROVING:
-            self._grant_if_lease_valid()
 
     def on_lease_over(self) -> None:
         """The lock may have another holder by now."""

@@ -23,6 +23,7 @@ from django_zklock.queue import guids, markers, nodes, release_request
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
+from django_zklock.zk.loop import Timer
 from django_zklock.zk.multi import Create, SetData
 
 logger = logging.getLogger("django_zklock.locks")
@@ -44,6 +45,9 @@ class NodeListener(Protocol):
 
     def on_own_read(self, node: Node) -> None:
         """The znode was read, and is watched."""
+
+    def on_proven(self) -> None:
+        """A quorum has confirmed that the session lives and the znode exists."""
 
 
 class State(enum.Enum):
@@ -76,6 +80,7 @@ class ContenderNode:
         self._guid = ""
         self._creates = 0  # since the queue last showed the znode
         self._watch: Watch | None = None
+        self._watch_timer: Timer | None = None
         self._last_read: Node | None = None  # the znode as it was last read
         self._marker_is_set = False
         self._only_reads = False  # a writer that became a reader; a marker says so, as its name still says "write"
@@ -145,7 +150,6 @@ class ContenderNode:
     def _mark_there(self, node: Node) -> None:
         self.node = node
         self._state = State.THERE
-        self._registry.heartbeat.add(node.path, lambda: self._replies.run(self._on_missing))
 
     def _on_listed(self, answer: NamesReply) -> None:
         if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
@@ -210,8 +214,38 @@ class ContenderNode:
 
     # --- while it exists ----------------------------------------------------------------------------------------
 
+    def keep(self) -> None:
+        """Check the znode with each heartbeat, which extends the lease; for a holder."""
+        if self.node is not None:
+            self._registry.heartbeat.add(self.node.path, lambda: self._replies.run(self._on_missing))
+
+    def prove(self) -> None:
+        """Have a quorum confirm that the session lives and the znode exists."""
+        if self.node is None:
+            return
+
+        def on_checked(answer: str | ZkError | None) -> None:
+            if isinstance(answer, str):
+                self._on_missing()
+            elif answer is None:
+                self._listener.on_proven()
+            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be proven when connected
+                self._listener.on_refused(answer)
+
+        self._registry.gateway.quorum_check([self.node.path], self._replies.wrap(on_checked))
+
+    @property
+    def watched(self) -> bool:
+        """True if the znode is watched, or will be."""
+        return self._watch is not None or self._watch_timer is not None
+
+    def watch_in(self, seconds: float) -> None:
+        """Watch the znode in so many seconds."""
+        self._cancel_watch_timer()
+        self._watch_timer = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
+
     def watch(self) -> None:
-        """Notice at once, not at the next heartbeat, when another session deletes the znode."""
+        """Notice at once when another session deletes the znode."""
         self._unwatch()
         if self.node is None:
             return
@@ -293,7 +327,13 @@ class ContenderNode:
     def _marker(self) -> str:
         return markers.reader_marker(self._guid)
 
+    def _cancel_watch_timer(self) -> None:
+        timer, self._watch_timer = self._watch_timer, None
+        if timer is not None:
+            timer.cancel()
+
     def _unwatch(self) -> None:
+        self._cancel_watch_timer()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
