@@ -333,7 +333,7 @@ MUTANTS = (
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
-    Mutant("grants by a lease that ended in the queue", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
+    Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
     Mutant(
         "does not see that a waiter's node was deleted",
         ((ContenderNode, "watch_in", _unwatched_wait),),

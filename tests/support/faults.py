@@ -61,10 +61,11 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     """
     Do the same, with the session at rest and the key's directory in place, so that requests can be counted.
 
-    A hold that lasts does not watch its own node, or the count would depend on the load of the machine.
+    A contender that holds or waits for long does not watch its own node, or the count would depend on the load of the
+    machine.
     """
     zoo.client.ensure_path(f"{zoo.base}/{key}")
-    with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10) as proxy:
+    with mock.patch.multiple(contender, WATCH_SELF_AFTER=60.0, WATCH_SELF_SHARE=60.0), proxied(zoo, 10) as proxy:
         connected()
         with zk_lock(key):
             pass

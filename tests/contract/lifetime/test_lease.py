@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 
 import pytest
-from support.faults import BackgroundCall, client, connected, cut, expire, lose, session, within
-from support.proxy import MULTI, Proxy
+from support.faults import BackgroundCall, client, connected, cut, expire, lose, proxied, session, within
+from support.proxy import CREATE2, GET_DATA, MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.locks.protocol import contender
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.zk import clock
 from django_zklock.zk.gateway import Gateway
@@ -232,6 +234,88 @@ def test_a_waiter_enters_the_queue_again_when_its_node_is_deleted(zoo: Zoo, prox
         eventually(lambda: len(zoo.children("a")) == 2, 5)
         assert mine not in zoo.children("a")
     waiter.result()
+
+
+def test_a_waiter_still_notices_that_its_node_is_deleted_on_a_new_connection(zoo: Zoo, proxy: Proxy) -> None:
+    """The watch on the node ended with the connection."""
+
+    def reads() -> int:
+        return sum(frame.opcode == GET_DATA and not frame.request for frame in proxy.frames)
+
+    def take() -> None:
+        with zk_lock("a", timeout=10):
+            pass
+
+    with zoo.hold_elsewhere("a"):
+        waiter = BackgroundCall(take)
+        mine = zoo.wait_contenders("a", 2)[1]
+        proxy.wait_for(lambda: reads() == 2)  # the one ahead, and after a while its own node
+        proxy.cut_all()
+        proxy.wait_for(lambda: reads() == 4)
+        zoo.client.delete(f"{zoo.base}/a/{mine}")
+        again = zoo.wait_contenders("a", 2)[1]
+        assert again != mine
+    waiter.result()
+
+
+def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that only waits lets its lease end in silence. A late grant comes with a new lease."""
+
+    def take() -> float:
+        with zk_lock("a", timeout=20) as hold:
+            hold.check()
+            return hold.lease_remaining
+
+    with zoo.hold_elsewhere("a"):
+        waiter = BackgroundCall(take)
+        zoo.wait_contenders("a", 2)
+        eventually(lambda: session().lease.until < clock.now())
+        assert not session().suspect
+        assert not [record for record in caplog.records if record.name.startswith("django_zklock")]
+    assert waiter.result() > LEASE / 2
+
+
+def test_a_waiter_whose_node_is_gone_is_not_granted_after_a_long_wait(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check before a late grant includes its own node, even if the event of the deletion was lost."""
+    monkeypatch.setattr(contender, "WATCH_SELF_SHARE", 60.0)
+    paths: list[str] = []
+
+    def take() -> None:
+        with zk_lock("a", timeout=20) as hold:
+            paths.append(hold.path)
+
+    with zoo.hold_elsewhere("a"):
+        waiter = BackgroundCall(take)
+        mine = zoo.wait_contenders("a", 2)[1]
+        eventually(lambda: session().lease.until < clock.now())
+        zoo.client.delete(f"{zoo.base}/a/{mine}")
+    waiter.result()
+    assert [path.rpartition("/")[2] for path in paths] != [mine]
+
+
+def test_the_first_heartbeat_after_a_wait_is_due_by_the_last_write(zoo: Zoo) -> None:
+    """It is sent a sixth of the session timeout after the create of the waiter, not after its grant."""
+    leave = threading.Event()
+
+    def take() -> None:
+        with zk_lock("a", timeout=20):
+            leave.wait(30)
+
+    with proxied(zoo, 10) as proxy:
+        connected()
+        with zoo.hold_elsewhere("a"):
+            waiter = BackgroundCall(take)
+            zoo.wait_contenders("a", 2)
+            eventually(lambda: session().lease.until - clock.now() < 0.3 * 10)  # of 0.4; due with 0.23 left
+        proxy.wait_for(lambda: proxy.counts[MULTI])
+        leave.set()
+        waiter.result()
+        times = {frame.opcode: frame.time for frame in reversed(proxy.frames) if frame.request}
+        assert times[MULTI] - times[CREATE2] < 10 / 6 + 0.5
 
 
 def test_a_lease_that_ended_unnoticed_does_not_come_back(zoo: Zoo, proxy: Proxy) -> None:

@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, queue_up, session
+from support.faults import BackgroundCall, connected, proxied, queue_up, session
 from support.primitives import KEY
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -80,6 +80,48 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     assert warm_proxy.watch_events == 20
     assert warm_proxy.counts[DELETE] == 20
     assert warm_proxy.counts[CREATE2] == 0
+
+
+def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
+    """After a sixth of the session timeout it watches its own node. A late grant takes one quorum check first."""
+
+    def take() -> None:
+        with zk_lock(KEY):
+            pass
+
+    with proxied(zoo, 4) as proxy:
+        connected()
+        with zoo.hold_elsewhere(KEY):
+            waiter = BackgroundCall(take)
+            zoo.wait_contenders(KEY, 2)
+            proxy.wait_for(lambda: proxy.counts[PING] == 2)  # each after a third of the timeout without a request
+            created = next(frame.time for frame in proxy.frames if frame.opcode == CREATE2)
+            assert proxy.frames[-1].time - created > 3 * 4 / 6
+            assert not proxy.counts[MULTI]
+            assert requests(proxy) == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 2}
+            proxy.reset()
+        waiter.result()
+        assert proxy.counts[MULTI] == 1
+        assert requests(proxy) == {DELETE: 1}
+
+
+def test_an_early_grant_costs_no_request(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """The create was a quorum write, and has just extended the lease."""
+    granted, leave = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with zk_lock(KEY):
+            granted.set()
+            leave.wait(30)
+
+    with zoo.hold_elsewhere(KEY):
+        waiter = BackgroundCall(take)
+        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
+        warm_proxy.reset()
+    assert granted.wait(20)
+    assert warm_proxy.requests == 0
+    leave.set()
+    waiter.result()
 
 
 def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
