@@ -8,7 +8,7 @@ import time
 
 import pytest
 from support.faults import BackgroundCall, client, connected, cut, expire, lose, proxied, session, within
-from support.proxy import CREATE2, GET_DATA, MULTI, Proxy
+from support.proxy import CREATE2, GET_DATA, MULTI, PING, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
@@ -163,6 +163,26 @@ def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, directi
         setattr(proxy, direction, True)
 
     lose(zk_lock("a", abort_on="lost"), half_open, LEASE + LATER)
+
+
+@pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
+def test_a_process_that_only_waits_notices_a_half_open_connection(zoo: Zoo, proxy: Proxy, direction: str) -> None:
+    """By its pings, before the session expires. So the waiter keeps its place in the queue."""
+
+    def take() -> str:
+        with zk_lock("a", timeout=20) as hold:
+            return hold.path
+
+    with zoo.hold_elsewhere("a"):
+        waiter = BackgroundCall(take)
+        mine = zoo.wait_contenders("a", 2)[1]
+        proxy.wait_for(lambda: proxy.counts[PING])  # until then it was in contact
+        before = proxy.connected
+        setattr(proxy, direction, True)
+        proxy.wait_for(lambda: proxy.connected > before, 2 / 3 * TIMEOUT + LATER)
+        proxy.heal()
+        eventually(lambda: session().connected)
+    assert waiter.result().rpartition("/")[2] == mine
 
 
 def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy) -> None:
