@@ -352,7 +352,7 @@ MUTANTS = (
     Mutant(
         "adopts any node with its guid",
         ((ContenderNode, "create", _create_again_with_guid), (ContenderNode, "_on_found", _adopting_found)),
-        often={"fault": 0.08, "closing": 1.0, "reply": 0.1, "request": 0.2},
+        often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant("lets a reader look at the first writer only", ((rules, "shared", _seeing_first_writer),)),
     Mutant(
