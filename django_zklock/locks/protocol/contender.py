@@ -484,9 +484,9 @@ class Contender(SessionListener):
         self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid, self.spec.kind)
         self._grant.about, self._grant.template = self.caller.about, self.spec.template
         self._node.keep()
+        self._node.watch_in(WATCH_SELF_AFTER)
         self._conclude(self._grant)
         self._shared.granted(self)
-        self._node.watch_in(WATCH_SELF_AFTER)
 
     def on_node_gone(self) -> None:
         """Another session has deleted the znode."""

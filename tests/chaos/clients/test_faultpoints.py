@@ -108,7 +108,7 @@ def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, st
 
 @pytest.mark.scenario("FAULTPOINTS")
 def test_a_failure_as_the_session_is_proven_is_told(pool: WorkerPool) -> None:
-    """The lease is over when the turn comes, so it is a heartbeat's answer that brings the grant."""
+    """The lease is over when the turn comes, so the reply to a quorum check brings the grant."""
     victim, other = pool.start("A", "B", session_timeout=T)
     other.take()
     failing(victim, "before_grant", ("on_wake", "sleep"))
@@ -161,7 +161,7 @@ def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy
 
 @pytest.mark.scenario("FAULTPOINTS")
 def test_a_failure_while_a_waiter_queues_again_is_reported(pool: WorkerPool) -> None:
-    """A client deletes the node of a waiter; a heartbeat detects it."""
+    """A client deletes the node of a waiter, which watches it after a while."""
     victim, other = pool.start("A", "B", session_timeout=T)
     other.take()
     waiting = victim.acquire(timeout=None)
