@@ -79,7 +79,7 @@ class Demand:
 
     servers: int  # processes with a session
     paths: int
-    share: float  # of the servers that hold or want a lock all the time
+    share: float  # of the servers that hold a lock all the time
     grants: float  # per second
     timeout: float  # of the sessions, in seconds
     held: float  # seconds for which a lock is held
