@@ -129,10 +129,10 @@ class AsyncZkLockClient:
         """
         lease = ClientLease(resource)
         try:
-            await self._acquire(lease, options)
+            await self.acquire(lease, options)
             yield lease
         finally:
-            await self._release(lease)
+            await self.release(lease)
         if lease.lost_reason:
             lease.check()
 
@@ -153,7 +153,7 @@ class AsyncZkLockClient:
 
     # --- acquire ----------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, lease: ClientLease, options: LockOptions) -> None:
+    async def acquire(self, lease: ClientLease, options: LockOptions) -> None:
         """Acquire it from the first coordinator that can be reached."""
         _check_options(options, LockOptions)
         kind = options.get("kind", "lock")
@@ -190,7 +190,7 @@ class AsyncZkLockClient:
                 raise (LockTimeout if wait else LockBusy)(response.detail, lock=lease.resource)
             failures = 0
         await lease.begin(connection, response, sent)
-        lease._on_lost = options.get("on_lost")
+        lease.on_lost = options.get("on_lost")
 
     async def _record(
         self, connection: Connection, request: pb.RecordLockRequest, wait: float
@@ -234,18 +234,18 @@ class AsyncZkLockClient:
 
     # --- release ----------------------------------------------------------------------------------------------------
 
-    async def _release(self, lease: ClientLease) -> None:
+    async def release(self, lease: ClientLease) -> None:
         """End a block. The lease may have been lost, or never acquired."""
-        if lease._connection is None:
+        if lease.connection is None:
             return
         if lease.valid:
-            await asyncio.shield(self._begin_release(lease, lease._connection))
+            await asyncio.shield(self._begin_release(lease, lease.connection))
         else:
             lease.lose(RAN_OUT)
 
     def _begin_release(self, lease: ClientLease, connection: Connection) -> asyncio.Task[None]:
         timeout = min(self._reply_timeout, lease.remaining)
-        lease._released = True
+        lease.is_released = True
         lease.end()
 
         async def release() -> None:
@@ -358,13 +358,13 @@ class ZkLockClient:
             await asyncio.wait(others)  # threads wait for them
 
     async def _enter(self, lease: ClientLease, options: LockOptions) -> None:
-        lease._acquiring = asyncio.current_task()
-        await self._client._acquire(lease, options)
+        lease.acquiring = asyncio.current_task()
+        await self._client.acquire(lease, options)
 
     async def _exit(self, lease: ClientLease) -> None:
-        if lease._acquiring is not None:
-            lease._acquiring.cancel()  # the thread was interrupted while it waited
-        await self._client._release(lease)
+        if lease.acquiring is not None:
+            lease.acquiring.cancel()  # the thread was interrupted while it waited
+        await self._client.release(lease)
 
 
 def _call_in_thread(on_lost: Callable[[ClientLease], object], lease: ClientLease) -> None:

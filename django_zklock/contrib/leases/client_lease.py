@@ -53,14 +53,14 @@ class ClientLease:
         self.release_requested = ""
         """Why an operator, or a coordinator that is about to end, wants the lock back. Empty while nobody does."""
         self.lost_reason = ""
-        self._on_lost: Callable[[ClientLease], object] | None = None
+        self.on_lost: Callable[[ClientLease], object] | None = None
         self._until = -math.inf  # by `now()`; written on the client's loop
-        self._released = False
+        self.is_released = False
         self._pid = os.getpid()
         # From here on, all is used on the client's loop only.
-        self._connection: Connection | None = None
-        self._acquiring: asyncio.Task[None] | None = None
-        self._due = False  # a request that keeps it is about to be sent
+        self.connection: Connection | None = None
+        self.acquiring: asyncio.Task[None] | None = None
+        self.is_due = False  # a request that keeps it is about to be sent
         self._timer: asyncio.TimerHandle | None = None
         self._certain = asyncio.Event()  # the lease is over, or it is known until when it lasts
 
@@ -70,7 +70,7 @@ class ClientLease:
     @property
     def remaining(self) -> float:
         """Seconds for which the lease lasts in any case, even if it is not kept any longer; 0.0 if it is over."""
-        if self._released or self.lost_reason or self._pid != os.getpid():
+        if self.is_released or self.lost_reason or self._pid != os.getpid():
             return 0.0
         return max(0.0, self._until - now())
 
@@ -82,13 +82,13 @@ class ClientLease:
     @property
     def lost(self) -> bool:
         """Whether the lock was lost before it was released."""
-        return bool(self.lost_reason) or not (self._released or self.valid)
+        return bool(self.lost_reason) or not (self.is_released or self.valid)
 
     def check(self) -> None:
         """Raise `LockLost` unless the lock is held now; `LockNotHeld` if it was released."""
         if self.lost:
             raise LockLost(f"The lock {self.resource!r} was lost: {self.lost_reason or RAN_OUT}.", lock=self.resource)
-        if self._released:
+        if self.is_released:
             raise LockNotHeld(f"The lock {self.resource!r} was released.", lock=self.resource)
 
     # --- on the client's loop ---------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class ClientLease:
         """The coordinator has granted it to a request. Wait until its end is certain. Raises `LockLost`."""
         self.lease_id, self.token = response.lease_id, response.fencing_token
         self.path, self.signed_token = response.acquired_znode_path, response.signed_token
-        self._connection = connection
+        self.connection = connection
         connection.leases[self.lease_id] = self
         duration = response.lease_duration_ms / 1000
         if now() - sent < duration / 3:
@@ -111,12 +111,12 @@ class ClientLease:
             self.check()
 
     def _keep(self) -> None:
-        assert self._connection is not None
+        assert self.connection is not None
         if self.valid:
-            self._connection.keep(self)
+            self.connection.keep(self)
             self._plan()
         else:
-            self._connection.suspect = True
+            self.connection.suspect = True
             self.lose(RAN_OUT)
 
     def _plan(self) -> None:
@@ -142,16 +142,16 @@ class ClientLease:
             self.lost_reason = reason
             self.end()
             logger.warning("the lock %r, token %d, was lost: %s", self.resource, self.token, reason)
-            if self._on_lost is not None:
-                call(self._on_lost, self)
+            if self.on_lost is not None:
+                call(self.on_lost, self)
 
     def end(self) -> None:
         """Keep it no longer."""
         self._certain.set()
         if self._timer is not None:
             self._timer.cancel()
-        if self._connection is not None:
-            self._connection.forget(self)
+        if self.connection is not None:
+            self.connection.forget(self)
 
 
 def call(on_lost: Callable[[ClientLease], object], lease: ClientLease) -> None:
@@ -181,8 +181,8 @@ class Connection:
 
     def keep(self, lease: ClientLease) -> None:
         """Send a request that keeps this lease, as soon as the stream can."""
-        if not lease._due:  # a slow coordinator gets no more requests than it can answer
-            lease._due = True
+        if not lease.is_due:  # a slow coordinator gets no more requests than it can answer
+            lease.is_due = True
             self._queue.put_nowait(lease)
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._run())
@@ -199,7 +199,7 @@ class Connection:
         while True:
             queue = self._queue = asyncio.Queue()
             for lease in self.leases.values():  # what was sent on an old stream may not have arrived
-                lease._due = True
+                lease.is_due = True
                 queue.put_nowait(lease)
             stream = self.stub.KeepAlive(self._requests(queue), metadata=self.metadata, wait_for_ready=True)
             try:
@@ -215,7 +215,7 @@ class Connection:
 
     async def _requests(self, queue: asyncio.Queue[ClientLease | None]) -> AsyncIterator[pb.KeepAliveRequest]:
         while (lease := await queue.get()) is not None:
-            lease._due = False
+            lease.is_due = False
             if lease.lease_id in self.leases:
                 yield pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=math.floor(now() * 1000))
 
