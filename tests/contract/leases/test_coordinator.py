@@ -28,6 +28,13 @@ KEY = "invoices/2026"
 LONG = 30.0  # seconds; no test waits for its end
 
 
+@pytest.fixture
+def short_session(zoo: Zoo) -> Iterator[None]:
+    """A session whose lease lasts 1.6 s; for tests that wait for its end."""
+    with zoo.configured(session_timeout=4):
+        yield
+
+
 @pytest_asyncio.fixture
 async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
     """A coordinator, whose leases all end with the test."""
@@ -124,10 +131,10 @@ async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, co
     assert next_one.hold is not None
 
 
-async def test_a_lease_that_is_kept_lasts(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_that_is_kept_lasts(zoo: Zoo, short_session: None, coordinator: Coordinator) -> None:
     """Beyond its term, and beyond the lease of ZooKeeper that it began with."""
     lease_id, lease = await take(coordinator, term=0.5)
-    until = time.monotonic() + 5
+    until = time.monotonic() + 2.5
     while time.monotonic() < until:
         coordinator.keep(ANYBODY, lease_id)
         assert lease.tell()[1] > 0
@@ -380,7 +387,7 @@ async def test_a_drain_ends_though_a_call_comes_with_it(zoo: Zoo, coordinator: C
     await asyncio.wait_for(drain, 5)
 
 
-async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, short_session: None, coordinator: Coordinator) -> None:
     _, lease = await take(coordinator, term=LONG)
     lease.tell()
     await asyncio.wait_for(coordinator.stop(), 20)
@@ -388,7 +395,9 @@ async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, coordinator: Coordi
     assert zoo.children(KEY) == []
 
 
-async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(
+    zoo: Zoo, short_session: None, coordinator: Coordinator
+) -> None:
     lease_id, lease = await take(coordinator, term=LONG)
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())

@@ -19,6 +19,7 @@ from django_zklock.contrib import leases
 from django_zklock.contrib.leases import host as hosts
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.application import application
+from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.fencing.signing import unseal
 
 pytestmark = pytest.mark.zookeeper
@@ -32,8 +33,15 @@ def _host(zoo: Zoo) -> Iterator[None]:
     """A host of its own for each test, as in a web worker of a project under development."""
     with override_settings(ROOT_URLCONF="django_zklock.contrib.leases.application", DEBUG=True):
         yield
+        asyncio.run(hosts.current().run(_end_all, hosts.current().coordinator))
         hosts.current().stop()
         hosts.use(None)
+
+
+async def _end_all(coordinator: Coordinator) -> None:
+    """End all leases: no client waits for their ends any more."""
+    for lease in list(coordinator._leases.values()):
+        lease.end("the test is over")
 
 
 def described(response: Any, path: str, method: str) -> Any:
