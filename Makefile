@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-devserver   the dev server compared with ZooKeeper: medians, and many clients"
 	@echo "make scale        idle and held keys, sessions with heartbeats, long queues, inspection; needs an idle machine;"
 	@echo "                  ARGS=--quick: a hundredth of it. Then what 100,000 servers need, computed and simulated"
+	@echo "make docs         the site of the documentation, in docs/_build; warnings are errors"
 	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
@@ -99,6 +100,10 @@ scale: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/scale.py $(ARGS)
 	$(BIN)/python benchmarks/capacity.py --measured bench-scale.json --simulate
 
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b dirhtml docs docs/_build
+	@echo "docs/_build/index.html"
+
 measure: $(VENV)/.installed-test
 	@$(BIN)/python scripts/measure.py $(ARGS)
 
@@ -133,6 +138,11 @@ $(VENV)/.installed-test: setup.cfg pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(PIP_INSTALL) --editable ".[celery,gevent]" --group make
 	@touch $@ $(VENV)/.installed-demo
+
+$(VENV)/.installed-docs: setup.cfg pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --editable . --group docs
+	@touch $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
