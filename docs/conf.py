@@ -7,10 +7,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import django  # noqa: E402
-from django.conf import settings  # noqa: E402
+import django
+from django.conf import settings
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
-import django_zklock  # noqa: E402
+import django_zklock
 
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", "django_zklock", "django_zklock.contrib.fences"],
@@ -21,7 +22,7 @@ django.setup()
 
 project = "django-zklock"
 author = "django-zklock contributors"
-copyright = author  # noqa: A001 - Sphinx names it so
+copyright = author
 release = version = django_zklock.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinxcontrib.mermaid"]
@@ -41,3 +42,13 @@ html_theme_options = {
     "source_directory": "docs/",
 }
 copybutton_prompt_text = "$ "
+
+
+def read_sections(app, what, name, obj, options, lines):
+    """Read the sections of a docstring, such as Args. In a property, a colon in the first line is no section."""
+    if what in ("function", "method", "class"):
+        lines[:] = GoogleDocstring("\n".join(lines), Config(), app, what, name, obj, options).lines()
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", read_sections)

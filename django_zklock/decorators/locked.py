@@ -75,11 +75,10 @@ def zk_locked(
             * "retry": a Celery task is sent again a little later, which does not count as a retry of its own.
               Anything else raises.
             * "coalesce": like "retry", but only one task waits; later ones are skipped. Anything else raises.
-
-        options: those of `Lock`, which `conf.arguments` explains, and those of `conf.arguments.TaskOptions` for
+        **options: those of `Lock`, which `conf.arguments` explains, and those of `conf.arguments.TaskOptions` for
             Celery tasks. `release_on` has the default "commit" in a transaction that Django itself opens around a
             class-based view. With `max_waiters`, a call that is refused is a conflict.
-        more: refused; the error says what to write instead.
+        *more: refused; the error says what to write instead.
 
     """
     check_arguments("zk_locked", name, more, options, LockedOptions)
