@@ -130,7 +130,7 @@ class Need:
 
     load: float  # of one leader that did all: 1 is as much as it can
     ensembles: int
-    observers: int  # of each ensemble, beside its voters
+    observers: int  # of each ensemble, besides its voters
     sessions: int  # of each server
     memory: float  # bytes of each server's heap
     bottleneck: str

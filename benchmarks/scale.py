@@ -43,7 +43,7 @@ from server_figures import (
 )
 from support.jute import Request, children, container
 
-from django_zklock.testing.ensemble import Ensemble
+from django_zklock.testing.ensemble import Ensemble, Server
 from django_zklock.zk.heartbeat import NODES_PER_BEAT
 from django_zklock.zk.session import BEAT_SHARE
 
@@ -127,6 +127,17 @@ def timed_heartbeat(took: list[float], session: RawSession) -> None:
     session.send(heartbeat(session), lambda error, body: took.append(time.monotonic() - sent))
 
 
+def of_keys(keys: int, took: float, heap: float, server: Server, joins_in: float) -> Figures:
+    """Return what so many keys cost a server: bytes for each, and the seconds in which one without data gets all."""
+    return {
+        "keys": keys,
+        "seconds": took,
+        "heap bytes per key": heap / keys,
+        "snapshot bytes per key": snapshot_bytes(server) / keys,
+        "a server without data joins in seconds": joins_in,
+    }
+
+
 async def measure_held(ensemble: Ensemble, options: argparse.Namespace) -> Figures:
     """Hold many keys at once; measure memory, and inspection."""
     # Not on the server that is replaced: it would drop their connections.
@@ -153,11 +164,7 @@ async def measure_held(ensemble: Ensemble, options: argparse.Namespace) -> Figur
         began = time.monotonic()
         await asyncio.gather(*(session.close() for session in sessions))
     return {
-        "keys": options.held,
-        "seconds": took,
-        "heap bytes per key": heap / options.held,
-        "snapshot bytes per key": snapshot_bytes(replaced) / options.held,
-        "a server without data joins in seconds": replaced_in,
+        **of_keys(options.held, took, heap, replaced, replaced_in),
         "inspection": inspection,
         "end of all sessions, seconds": time.monotonic() - began,
     }
@@ -301,13 +308,7 @@ async def measure_idle(ensemble: Ensemble, options: argparse.Namespace) -> Figur
     await asyncio.gather(*(session.close() for session in sessions))
     heap = heap_bytes(server) - before
     replaced_in = replace(server)
-    return {
-        "keys": options.idle,
-        "seconds": took,
-        "heap bytes per key": heap / options.idle,
-        "snapshot bytes per key": snapshot_bytes(server) / options.idle,
-        "a server without data joins in seconds": replaced_in,
-    }
+    return of_keys(options.idle, took, heap, server, replaced_in)
 
 
 async def measure_removal(ensemble: Ensemble, options: argparse.Namespace) -> Figures:

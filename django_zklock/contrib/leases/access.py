@@ -1,4 +1,4 @@
-"""Who may do what: clients, known by a bearer token or a certificate, and how often they may ask."""
+"""The clients: each is known by a bearer token or a certificate, and may send a bounded number of requests."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
-from django_zklock.contrib.leases.lease import LEFT, RELEASED, Lease
-from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease
+from django_zklock.contrib.leases.refusal import Code, Refusal, over
 from django_zklock.exceptions import LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.locks.lock import Lock
@@ -115,14 +115,14 @@ class Coordinator:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
         if not lease.keep():
-            raise Refusal(Code.OVER, f"The lease is over: {lease.over or 'it was not kept in time'}.")
+            raise over(lease.over or NOT_KEPT)
         return lease
 
     async def release(self, client: LeaseClient, lease_id: str) -> None:
         """Release a lease, and wait until the lock is free for the next one. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
         if lease.over:
-            raise Refusal(Code.OVER, f"The lease is over: {lease.over}.")
+            raise over(lease.over)
         lease.end(RELEASED)
         await asyncio.shield(lease.task)
 
@@ -262,8 +262,13 @@ class Coordinator:
 
     def _lock(self, key: str, request: LeaseRequest, client_id: str, about: dict[str, str]) -> Lock:
         wait = self._options.max_wait if request.wait is None else min(request.wait, self._options.max_wait)
-        options: dict[str, Any] = {"timeout": wait, "abort_on": "lost", "atomic": False, "release_on": "exit"}
-        options["linger"] = 0  # with it, the leases of several clients would have the same token
+        options: dict[str, Any] = {
+            "timeout": wait,
+            "abort_on": "lost",
+            "atomic": False,
+            "release_on": "exit",
+            "linger": 0,  # with it, the leases of several clients would have the same token
+        }
         if request.kind == "semaphore":
             if request.limit < 1:
                 raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1.")

@@ -36,3 +36,8 @@ class Refusal(Exception):
         super().__init__(detail)
         self.code = code
         self.detail = detail
+
+
+def over(reason: str) -> Refusal:
+    """Return the refusal for a lease that is over for this reason."""
+    return Refusal(Code.OVER, f"The lease is over: {reason}.")

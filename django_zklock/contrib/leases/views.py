@@ -19,7 +19,7 @@ from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases import host as hosts
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
-from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
+from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal, over
 
 LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in line at most. Proxies cut connections that are silent for longer."""
@@ -124,7 +124,7 @@ async def _describe(coordinator: Coordinator, client: LeaseClient, lease_id: str
 
 def _description(lease_id: str, lease: Lease) -> dict[str, Any]:
     if lease.hold is None or lease.over:
-        raise Refusal(Code.OVER, f"The lease is over: {lease.over}.")
+        raise over(lease.over)
     expires_at, duration = lease.tell()
     return {
         "lease_id": lease_id,

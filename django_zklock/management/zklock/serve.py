@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ipaddress
 import secrets
 import signal
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock import conf
+from django_zklock.conf import url
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, write_line
 
@@ -68,7 +68,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.tls_client_ca and not options.tls_certificate:
         raise failure("--tls-client-ca needs --tls-certificate and --tls-key.", ExitCode.USAGE)
     for address in filter(None, (options.grpc, options.http)):
-        if _is_loopback(address):
+        if url.is_loopback(address.rpartition(":")[0].strip("[]")):
             continue
         if not conf.current().leases.clients:
             raise failure(
@@ -80,14 +80,6 @@ def _check(options: argparse.Namespace) -> None:
                 f"{address} can be reached from other machines, and tokens would travel in plain text. Give "
                 "--tls-certificate and --tls-key, or --insecure if the network or a proxy encrypts."
             )
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _address(text: str) -> str:

@@ -268,7 +268,7 @@ async def test_ten_thousand_idle_connections_and_nonsense_harm_nobody(arena: Zoo
                     assert lease.acquired
                     assert (await stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))).released
         assert serving.process.poll() is None
-    figure.spread("acquisition beside 10,000 idle connections", took)
+    figure.spread("acquisition with 10,000 idle connections", took)
     assert statistics.median(took) < 1.0
 
 

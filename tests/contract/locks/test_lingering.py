@@ -571,43 +571,40 @@ def test_without_a_connection_it_is_not_handed_out(zoo: Zoo, proxy: Proxy) -> No
     assert token_of(lock) > token
 
 
-def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
-    """As without linger: only a caller that finds no connection gives up after CONNECT_TIMEOUT."""
+@contextlib.contextmanager
+def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
+    """Without a connection: the holder has lost the lock. Yields the proxy, one that waits, and the lost hold."""
     with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
         connected()
         lock = zk_lock(KEY, linger=LONG, timeout=30)
         holder = Taker(lock)
-        first = holder.wait_granted()
+        lost = holder.wait_granted()
         with queued(zoo, lock) as (waiter,):
             proxy.refuse = True
             proxy.cut_all()
             eventually(lambda: session().suspect)
             with pytest.raises(LockLost):
                 holder.go()
-            time.sleep(1)
-            proxy.heal()
-            assert waiter.wait_granted().token > first.token
+            yield proxy, waiter, lost
+
+
+def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
+    """As without linger: only a caller that finds no connection gives up after CONNECT_TIMEOUT."""
+    with outage(zoo) as (proxy, waiter, lost):
+        time.sleep(1)
+        proxy.heal()
+        assert waiter.wait_granted().token > lost.token
 
 
 def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
     """As without linger; also if others of this process waited before the outage."""
-    with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
-        connected()
-        lock = zk_lock(KEY, linger=LONG, timeout=30)
-        holder = Taker(lock)
-        holder.wait_granted()
-        with queued(zoo, lock) as (waiter,):
-            proxy.refuse = True
-            proxy.cut_all()
-            eventually(lambda: session().suspect)
-            with pytest.raises(LockLost):
-                holder.go()
-            comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
-            comer.join(10)
-            proxy.heal()
-            waiter.wait_granted()
-        with pytest.raises(ZooKeeperUnavailable):
-            comer.result()
+    with outage(zoo) as (proxy, waiter, _):
+        comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
+        comer.join(10)
+        proxy.heal()
+        waiter.wait_granted()
+    with pytest.raises(ZooKeeperUnavailable):
+        comer.result()
 
 
 def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> None:

@@ -282,7 +282,7 @@ def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pyte
 
 
 def test_a_lease_hears_that_it_should_be_released(client: ZkLockClient) -> None:
-    """Who asks, and why."""
+    """It says who asks, and why."""
     with client.lock("a", term=2) as lease:
         operations.request_release("a", by="ada", reason="a deployment")
         eventually(lambda: lease.release_requested == "ada: a deployment")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest_asyncio
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from support.certificates import authority, certificate
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -216,42 +216,6 @@ async def test_tokens(zoo: Zoo) -> None:
     await served.stop()
 
 
-def openssl(*arguments: str) -> None:
-    """Run openssl."""
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
-def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
-    """Return a new key and a certificate for it, signed by an authority in this folder."""
-    key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
-    more.write_text("subjectAltName=DNS:localhost\n")
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
-    signer = ("-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key"), "-CAcreateserial")
-    openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", "2", "-extfile", str(more))
-    return key.read_bytes(), signed.read_bytes()
-
-
-def authority(folder: Path, name: str) -> bytes:
-    """Make an authority in this folder; return its certificate."""
-    key, own = folder / f"{name}.key", folder / f"{name}.pem"
-    openssl(
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-keyout",
-        str(key),
-        "-out",
-        str(own),
-        "-subj",
-        f"/CN={name}",
-    )
-    return own.read_bytes()
-
-
 async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
     """A client with a certificate of our authority is known by its name, and one of another is not let in."""
     ca = authority(tmp_path, "ca")
@@ -336,8 +300,8 @@ async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
     await served.stop()
 
 
-async def test_others_are_served_beside_a_reader_that_does_not_read(zoo: Zoo, served: Served) -> None:
-    """And beside one that sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
+async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: Served) -> None:
+    """And while one sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
     lease = await served.take("slow")
     slow = served.stub.KeepAlive()
     sending = asyncio.ensure_future(_flood(slow, lease.lease_id))

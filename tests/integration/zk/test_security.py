@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from support.certificates import authority, certificate
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -36,37 +36,13 @@ class Pki:
     both: Path
 
 
-def openssl(*arguments: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *arguments], cwd=cwd, check=True, capture_output=True)
-
-
 def make_pki(directory: Path) -> Pki:
     directory.mkdir()
-    new_key = ["-newkey", "rsa:2048", "-nodes"]
-    openssl("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test-ca", cwd=directory)
-    openssl("req", *new_key, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=localhost", cwd=directory)
-    (directory / "san").write_text("subjectAltName=DNS:localhost")
-    openssl(
-        *[
-            "x509",
-            "-req",
-            "-in",
-            "node.csr",
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-out",
-            "node.pem",
-            "-extfile",
-            "san",
-        ],
-        cwd=directory,
-    )
+    authority(directory, "ca")
+    key, signed = certificate(directory, "localhost", "ca")
     both = directory / "both.pem"
-    both.write_text((directory / "node.key").read_text() + (directory / "node.pem").read_text())
-    return Pki(directory / "ca.pem", directory / "node.pem", directory / "node.key", both)
+    both.write_bytes(key + signed)
+    return Pki(directory / "ca.pem", directory / "localhost.pem", directory / "localhost.key", both)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,42 @@
+"""Certificate authorities and certificates for tests, made by openssl."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def openssl(*arguments: str) -> None:
+    """Run openssl."""
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
+    """Return a new key and a certificate for it, signed by an authority in this folder."""
+    key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
+    more.write_text("subjectAltName=DNS:localhost\n")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
+    signer = ("-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key"), "-CAcreateserial")
+    openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", "2", "-extfile", str(more))
+    return key.read_bytes(), signed.read_bytes()
+
+
+def authority(folder: Path, name: str) -> bytes:
+    """Make an authority in this folder; return its certificate."""
+    key, own = folder / f"{name}.key", folder / f"{name}.pem"
+    openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-keyout",
+        str(key),
+        "-out",
+        str(own),
+        "-subj",
+        f"/CN={name}",
+    )
+    return own.read_bytes()
