@@ -21,6 +21,8 @@ from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+from django_zklock.signals import connection_state_changed
+from django_zklock.zk import process
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
 KINDS: Final = {pb.KIND_LOCK: "lock", pb.KIND_READ: "read", pb.KIND_WRITE: "write", pb.KIND_SEMAPHORE: "semaphore"}
@@ -30,6 +32,8 @@ MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
 """Bytes."""
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 Context = Any  # grpc.aio.ServicerContext, which has no types
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
@@ -299,6 +303,8 @@ class Server:
         ]
         self._server = grpc.aio.server(options=options)
         self._health = health.aio.HealthServicer()
+        self._loop: asyncio.AbstractEventLoop
+        self._ending = False
         pb_grpc.add_LockCoordinatorServicer_to_server(LockCoordinatorService(coordinator, access), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
@@ -312,16 +318,28 @@ class Server:
             raise OSError(f"The address {address} cannot be used: {error}") from error
 
     async def start(self) -> None:
-        """Serve."""
+        """Serve, and connect to ZooKeeper."""
+        self._loop = asyncio.get_running_loop()
+        connection_state_changed.connect(self._on_connection)
         await self._server.start()
-        await self.set_serving(True)
+        await self._set_health()
 
-    async def set_serving(self, serving: bool) -> None:
+    async def announce_end(self) -> None:
+        """Tell balancers to send no more clients here."""
+        self._ending = True
+        await self._set_health()
+
+    def _on_connection(self, **_: object) -> None:
+        """On the thread for signals."""
+        asyncio.run_coroutine_threadsafe(self._set_health(), self._loop)
+
+    async def _set_health(self) -> None:
         """Tell balancers by the health service whether to send new clients here."""
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):
-            await self._health.set(name, status)
+            serving = process.current().connected and not self._ending
+            await self._health.set(name, _SERVING if serving else _NOT_SERVING)
 
     async def stop(self) -> None:
         """End all calls."""
+        connection_state_changed.disconnect(self._on_connection)
         await self._server.stop(grace=None)

@@ -116,14 +116,16 @@ async def _serve_until_drained(out: Output, options: argparse.Namespace, host: H
         asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
     await server.start()
     http = _start_http(out, options) if options.http else None
+    if http is not None:
+        http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
     write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {host.coordinator.id}.")
     await signals.get()
     write_line(out, "No more leases are given. Waiting for those that are held; once more to hurry.")
-    await server.set_serving(False)
+    await server.announce_end()
     await _end(host, signals)
     await server.stop()
-    if http is not None:
-        http.should_exit = True
+    if http is not None and http.done():
+        http.result()
     write_line(out, "Stopped.")
 
 
@@ -146,8 +148,8 @@ async def _end(host: Host, signals: asyncio.Queue[None]) -> None:
     await drain
 
 
-def _start_http(out: Output, options: argparse.Namespace) -> Any:
-    """Serve HTTP in this loop; return the server."""
+def _start_http(out: Output, options: argparse.Namespace) -> asyncio.Task[None]:
+    """Serve HTTP in this loop; return the task, which ends only by an error."""
     try:
         import uvicorn  # noqa: PLC0415 - optional
     except ImportError as error:
@@ -161,6 +163,5 @@ def _start_http(out: Output, options: argparse.Namespace) -> Any:
         more = {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off", **more))
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]  # they are ours
-    asyncio.get_running_loop().create_task(server.serve([listener]))
     write_line(out, f"HTTP is served on port {listener.getsockname()[1]}, at /locks/.")
-    return server
+    return asyncio.create_task(server.serve([listener]))

@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from support.certificates import authority, certificate
+from support.proxy import Proxy
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -242,13 +243,33 @@ async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
     await served.stop()
 
 
-async def test_the_usual_services_are_there(zoo: Zoo, served: Served) -> None:
-    """Health for balancers, and reflection for tools; the health says when the coordinator drains."""
-    health: Any = health_pb2_grpc.HealthStub(served.channel)
-    request = health_pb2.HealthCheckRequest(service=SERVICE)
-    assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
-    await served.server.set_serving(False)
-    assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+async def test_the_health_follows_the_connection_to_zookeeper(zoo: Zoo) -> None:
+    """A balancer sends no clients where no lock can be given, nor to a coordinator that is about to end."""
+    serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+    with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
+        served = Served(LeaseOptions())
+        await served.server.start()
+        health: Any = health_pb2_grpc.HealthStub(served.channel)
+
+        async def reported(status: int) -> None:
+            """Wait until the health is this."""
+            async for answer in health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20):
+                if answer.status == status:
+                    return
+
+        await reported(serving)
+        proxy.refuse = True
+        proxy.cut_all()
+        await reported(not_serving)
+        proxy.refuse = False
+        await reported(serving)
+        await served.server.announce_end()
+        await reported(not_serving)
+        await served.stop()
+
+
+async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
+    """For tools such as grpcurl."""
 
     def reflect() -> list[str]:
         with grpc.insecure_channel(served.address) as channel:
