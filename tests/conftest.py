@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "chaos" in tiers[item]:
             item.add_marker(pytest.mark.chaos)
+
+
+def pytest_collection_finish() -> None:
+    """Leave thousands of collected tests out of each garbage collection: the sweeps ask for hundreds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
