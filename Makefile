@@ -52,6 +52,8 @@ check: lint typing imports
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
+	$(BIN)/python scripts/prose.py
 
 typing: $(VENV)/.installed-test
 	$(BIN)/mypy

@@ -45,7 +45,7 @@ ROUTES = {"loopback": 0.0, "proxy": 0.002}  # seconds added each way; 0 is no pr
 BATCH = 3  # turns in a row of one contestant
 WARM_UP = 20
 JVM_WARM_UP = 500
-COUNTED = 15  # acquisitions that are counted; the most frequent result stands, as a heartbeat may slip into one
+COUNTED = 15  # acquisitions that are counted; the most frequent result counts, as a heartbeat may slip into one
 
 #: Ours, the other, the route, and what the ratio of their medians may be at most.
 RATIOS = [

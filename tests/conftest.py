@@ -105,7 +105,7 @@ def plain_kazoo(single: Ensemble) -> Iterator[Neighbour]:
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """One broker after the other, to be cleared by whoever puts a worker to it."""
+    """One broker after the other, to be cleared by the test that starts a worker on it."""
     server: Broker = request.getfixturevalue(request.param)
     return server
 

@@ -49,7 +49,7 @@ def main() -> int:
     if unsafe:
         say("UNSAFE=1, so no locks were used." + (" The books show it: this check can fail." if problems else ""))
     if broken:
-        say("UNSAFE=broken, so everybody held every lock; the fences refused whoever came too late.")
+        say("UNSAFE=broken, so everybody held every lock; the fences refused all that came too late.")
     say("FAILED: " + "; ".join(problems) + "." if problems else "PASSED.")
     return 1 if problems else 0
 

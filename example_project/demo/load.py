@@ -64,7 +64,7 @@ class Customers:
 
     def __init__(self, port: int, tally: Tally, *, timeout: float = 60.0) -> None:
         self.tally = tally
-        self.closed = threading.Event()  # set: whoever is not served yet gives up
+        self.closed = threading.Event()  # set: those who are not served yet give up
         self._port = port
         self._timeout = timeout
         self._csrf = self._fetch_csrf_token()

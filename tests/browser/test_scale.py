@@ -42,7 +42,7 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
     The page takes the server less than a second, and few round trips to ZooKeeper.
 
     The time is the processor's, so that other work on the machine does not count, and without the proxy that counts.
-    Each queue is listed once, its holder and at most one waiter read, whoever waits; pages within a second share that.
+    Each queue is listed once, its holder and at most one waiter read, for any number; pages within a second share that.
     """
     stage.crowd(LOCKS, WAITERS)
     with Site(tmp_path, den.url()) as direct:

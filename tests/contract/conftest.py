@@ -116,7 +116,7 @@ def no_rests(zoo: Zoo) -> Iterator[None]:
 
 @pytest.fixture
 def emptied(zoo: Zoo) -> Iterator[None]:
-    """All contenders that a test leaves go at its end, whoever's they are said to be."""
+    """All contenders that a test leaves are deleted at its end, even those that name another process."""
     yield
     for path in zoo.contenders():
         zoo.client.delete(path)

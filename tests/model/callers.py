@@ -65,7 +65,7 @@ class Caller(GrantObserver):
 
     @property
     def done(self) -> bool:
-        """Whether it wants no more."""
+        """Whether it wants nothing else."""
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
 
     @property
@@ -76,7 +76,7 @@ class Caller(GrantObserver):
 
     @property
     def turn(self) -> Turn | None:
-        """Its turn, if it stands in the queue of its process."""
+        """Its turn, if it is in the queue of its process."""
         turn = self.contender
         return turn if isinstance(turn, Turn) and turn.stay is not None and turn in turn.stay.queue else None
 
@@ -171,7 +171,7 @@ class Caller(GrantObserver):
             self._give_up()
 
     def give_up(self) -> None:
-        """Want the lock no more, from any thread."""
+        """Stop wanting the lock, from any thread."""
         self._later(0.0, self._turn, self._give_up)
 
     def _give_up(self) -> None:

@@ -49,7 +49,7 @@ class Report:
     signatures: set[int] = field(default_factory=set)  # of the schedules that differ
     figures: Counter[str] = field(default_factory=Counter)
     robbed: float = 0.0  # seconds that a grant was believed in after its node was deleted from outside, at most
-    beside: float = 0.0  # the most seconds of it that another owner held the lock
+    overlap: float = 0.0  # the most seconds of it that another owner held the lock
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, played: Played, deviations: Deviations) -> None:
@@ -60,7 +60,7 @@ class Report:
         self.signatures.add(hash(frozenset(deviations.items())))
         figures = asdict(played.figures)
         self.robbed = max(self.robbed, figures.pop("robbed"))
-        self.beside = max(self.beside, figures.pop("beside"))
+        self.overlap = max(self.overlap, figures.pop("overlap"))
         self.figures.update(figures)
 
     def merge(self, other: Report) -> None:
@@ -71,7 +71,7 @@ class Report:
         self.signatures |= other.signatures
         self.figures.update(other.figures)
         self.robbed = max(self.robbed, other.robbed)
-        self.beside = max(self.beside, other.beside)
+        self.overlap = max(self.overlap, other.overlap)
         self.findings += other.findings
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Report:
         return (
             f"{self.schedules} schedules ({len(self.signatures)} distinct), {self.steps} steps, "
             f"{self.deviations} deviations; {counted}; a hold outlived its node by "
-            f"{self.robbed:.2f} s after a break, {self.beside:.2f} s of it with a new holder; "
+            f"{self.robbed:.2f} s after a break, {self.overlap:.2f} s of it with a new holder; "
             f"{len(self.findings)} broke a rule"
         )
 

@@ -42,7 +42,7 @@ class Granted:
     caller: Caller
     grant: Grant
     invalid: bool = False  # seen so once
-    beside: float | None = None  # since when another owner has also had the lock
+    overlap: float | None = None  # since when another owner has also had the lock
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Figures:
     expiries: int = 0
     strays: int = 0
     robbed: float = 0.0  # the longest time that a grant was believed in after its node was deleted from outside
-    beside: float = 0.0  # the longest time that another owner also held the lock
+    overlap: float = 0.0  # the longest time that another owner also held the lock
     unearned: int = 0  # grants on nodes that had been deleted from outside
     faults: int = 0
     downgrades: int = 0
@@ -208,8 +208,8 @@ class Invariants:
             self._agree(holds)
         for each in excused:
             if each.grant.key in valid:
-                each.beside = self.world.now if each.beside is None else each.beside
-                self.figures.beside = max(self.figures.beside, self.world.now - each.beside)
+                each.overlap = self.world.now if each.overlap is None else each.overlap
+                self.figures.overlap = max(self.figures.overlap, self.world.now - each.overlap)
         self.world.crowded = bool(self._live)
 
     def _valid(self, each: Granted) -> bool:
@@ -245,7 +245,7 @@ class Invariants:
             raise Violation("one holder", f"{names} hold {holds[0].grant.key}")
 
     def _stands(self, each: Granted) -> None:
-        """See that a hold stands on a node to which the queue gives the lock."""
+        """See that a hold has a node to which the queue gives the lock."""
         path = each.grant.path
         parent = path.rpartition("/")[0]
         if path not in self.ensemble.truth.nodes:

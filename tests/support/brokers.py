@@ -54,7 +54,7 @@ def find_redis() -> str:
 
 
 def find_rabbitmq() -> Path:
-    """Return the path of the `rabbitmq-server` that runs as whoever starts it."""
+    """Return the path of the `rabbitmq-server` that runs as the user who starts it."""
     if (RABBITMQ_SCRIPTS / RABBITMQ).exists():
         return RABBITMQ_SCRIPTS / RABBITMQ
     found = shutil.which(RABBITMQ)

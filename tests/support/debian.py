@@ -37,7 +37,7 @@ def install(*packages: str) -> None:
 def no_services() -> Iterator[None]:
     """Keep packages that are installed meanwhile from starting a service, on the usual port, that nobody asked for."""
     if POLICY.exists():
-        yield  # whoever made this machine has decided
+        yield  # the makers of this machine have decided
         return
     POLICY.write_text("#!/bin/sh\nexit 101\n")
     POLICY.chmod(0o755)

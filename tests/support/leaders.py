@@ -18,7 +18,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 KEY = "lead"
 
-# Each line is one look at the own lead, with the times before and after it: it was valid at some moment in between.
+# Each line is one look at its own lead, with the times before and after it: it was valid at some moment in between.
 SCRIPT = """
 import json, os, signal, sys, time
 import django; django.setup()

@@ -50,7 +50,7 @@ class Primitive:
 
     @contextlib.contextmanager
     def full(self, zoo: Zoo, key: str = KEY) -> Iterator[list[str]]:
-        """Have others hold it, so that whoever comes has to wait; yields the paths of their nodes."""
+        """Have others hold it, so that new owners have to wait; yields the paths of their nodes."""
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(foreign(zoo, self.blocker, key, compat=self.compat)) for _ in range(self.blockers)

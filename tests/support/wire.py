@@ -180,7 +180,7 @@ class Wire:
         return not select.select([self._socket], [], [], seconds)[0]
 
     def shut(self) -> None:
-        """Send no more."""
+        """Send nothing else."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -43,7 +43,7 @@ class ClientLease:
     def __init__(self, resource: str) -> None:
         self.resource = resource
         self.lease_id = ""
-        """A secret: whoever knows it can keep and release the lease."""
+        """A secret: everybody who knows it can keep and release the lease."""
         self.token = 0
         """The fencing token. It rises with each grant of the lock."""
         self.path = ""

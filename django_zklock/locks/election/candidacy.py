@@ -232,7 +232,7 @@ class LeaderLock(Lock):
         session.post(grant.attach, _EndReport(session, self.on_lost))
 
     def end_leadership(self) -> HeldLock | None:
-        """Note that this candidate leads no more; return the lock, which the caller must release."""
+        """Note that this candidate no longer leads; return the lock, which the caller must release."""
         held, self._held = self._held(), _nothing
         return held
 

@@ -82,7 +82,7 @@ class Leader(LeaderObserver):
         """
         Whether this candidate leads, by the clock of its lease.
 
-        Needs no network. A process that was paused for longer than its lease sees at once that it leads no more.
+        Needs no network. A process that was paused for longer than its lease sees at once that it no longer leads.
         """
         hold = self.hold
         return hold is not None and not hold.lost
@@ -264,7 +264,7 @@ class Leader(LeaderObserver):
             return
         self._logged_at = None
         reason = grant.why_invalid() or "it could not be trusted any more"
-        logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.log_fields())
+        logger.warning("no longer leads %r, and queues again: %s", grant.key, reason, extra=grant.log_fields())
 
 
 def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:

@@ -18,7 +18,7 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
     """
     Read the request in the data that the znode has now. `own` is the data that the znode was created with.
 
-    Curator replaces the data. So this writes the own data back, with the request in our form. On the protocol's thread.
+    Curator replaces the data. So this writes its own data back, with the request in our form. On the protocol's thread.
     """
     found = release_request.requested(node.data)
     if found is None or grant.released:

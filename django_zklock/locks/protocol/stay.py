@@ -1,7 +1,7 @@
 """
 The stay of a lock in this process: with `linger`, it is kept for the process' own next owners.
 
-One contender stands in ZooKeeper's queue for all of them. They line up in a queue of this process, a `Turn` for each:
+One contender is in ZooKeeper's queue for all of them. They line up in a queue of this process, a `Turn` for each:
 the first in it has the lock while the lock is here. To enter is to append, and to leave is to remove, each a single
 operation that no signal and no other thread interrupts. Each thread that has changed the queue tells the first one its
 turn, so the lock is handed on without the protocol's thread. To tell it twice changes nothing.

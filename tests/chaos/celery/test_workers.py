@@ -156,7 +156,7 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
     The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works.
 
     On Redis: with the file system for a broker all processes share billiard's queues, whose locks go with a process
-    that its SIGTERM strikes at the wrong moment (SemLock.__enter__), and the pool is heard of no more.
+    that its SIGTERM strikes at the wrong moment (SemLock.__enter__), and the pool is never heard of again.
     """
     redis.clear()
     options, env = (["--autoscale=3,3", TASKS], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([TASKS], {})

@@ -73,7 +73,7 @@ def test_there_are_never_two_leaders_while_the_leader_is_struck(candidates: Cand
     """
     None trusts its lead while another one does, by its own clock; and the next one leads in time.
 
-    At once after an orderly end, within the session timeout and two ticks after any other. An observer beside them
+    At once after an orderly end, within the session timeout and two ticks after any other. An observer next to them
     sees the leads in order.
     """
     zoo = candidates.zoo

@@ -130,7 +130,7 @@ GARBAGE = {
 @pytest.mark.parametrize("greeted", [False, True], ids=["stranger", "client"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_harms_nobody(own: DevServer, connect: Connect, garbage: bytes, greeted: bool) -> None:
-    """Whoever sends it, and however it ends: all others are served on, and no session is left that nobody has."""
+    """Wherever it comes from, and however it ends: all others are served on, and no session is left over."""
     other = connect(own)
     other.connect()
     for how in ("drop", "shut"):

@@ -194,7 +194,7 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
     acquisition = Acquisition(lock.spec, current_owner())
     acquisition.start(process.current(), waiter, 1, 0)
     eventually(lambda: acquisition.grant)
-    acquisition.abandon()  # as whoever is struck, or cancelled, before it has looked
+    acquisition.abandon()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)
 
 

@@ -173,7 +173,7 @@ def test_a_waiter_that_times_out_leaves_nothing(zoo: Zoo) -> None:
     eventually(lambda: zoo.children("k") == [])
 
 
-# --- whoever else is in the queue -------------------------------------------------------------------------------------
+# --- others in the queue ----------------------------------------------------------------------------------------------
 
 
 def test_readers_share_the_minimum_hold_of_a_reader_and_a_writer_waits(zoo: Zoo) -> None:

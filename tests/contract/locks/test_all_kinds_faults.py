@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
 
 def take(zoo: Zoo, primitive: Primitive) -> None:
-    """Take it, and see that the own node is the one that was granted, and the only one of this session."""
+    """Take it, and see that its own node is the one that was granted, and the only one of this session."""
     with primitive.lock(timeout=10) as hold:
         hold.check()
         stat = zoo.client.exists(hold.path)

@@ -50,7 +50,7 @@ def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
 
 
 def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """Whoever else leaves the queue, or the lock, costs a waiter nothing."""
+    """Others that leave the queue, or the lock, cost a waiter nothing."""
 
     def take() -> None:
         with zk_lock(KEY):

@@ -201,7 +201,7 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
 
 
 async def test_one_listing_serves_all_after_a_break(zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]) -> None:
-    """Each waiter needs to know where it stands when the connection is back, and one answer tells them all."""
+    """Each waiter needs to know its place when the connection is back, and one answer tells them all."""
     async with zk_lock(KEY, abort_on="lost"):
         cleared += begin(MAX_WAITING, [])
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)

@@ -60,7 +60,7 @@ OF_ITS_OWN: dict[str, Any] = {
     "value": VALUE,
     **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
 }
-"""What a task comes to where nothing but its policy counts."""
+"""The outcome of a task where nothing but its policy counts."""
 
 
 def test_a_task_alone(worker: Worker) -> None:

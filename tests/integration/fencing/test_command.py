@@ -23,7 +23,7 @@ from django_zklock.testing.ensemble import free_ports
 
 pytestmark = pytest.mark.zookeeper
 
-FAR = 10**12  # transactions that no test comes to
+FAR = 10**12  # more transactions than any test has
 WHY = "--reason=restored from Monday's snapshot"
 
 

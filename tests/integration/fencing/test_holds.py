@@ -27,7 +27,7 @@ from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 
-FAR = 10**12  # transactions that no test comes to
+FAR = 10**12  # more transactions than any test has
 
 
 @pytest.fixture

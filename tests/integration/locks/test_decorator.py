@@ -134,7 +134,7 @@ def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"on_conflict": "retyr"}, "on_conflict"),
+        ({"on_conflict": "retyr"}, "on_conflict"),  # codespell:ignore
         ({"abort_on": "never ever"}, "abort_on"),
         ({"timeout": -1}, "timeout"),
         ({"grace": "soon"}, "grace"),

@@ -94,7 +94,7 @@ def work_hand_over(key: str) -> None:
 
 
 def is_left(zoo: Zoo, key: str) -> bool:
-    """Tell whether anything of the own session is left of a key, or the other way round."""
+    """Tell whether anything of this session is left of a key, or the other way round."""
     try:
         names = zoo.client.get_children(f"{zoo.base}/{key}")
     except NoNodeError:

@@ -192,7 +192,7 @@ def test_one_of_several_locks_goes_on_as_a_readers(zoo: Zoo) -> None:
 
 
 def test_what_rests_outlives_the_kill_of_its_process_and_what_is_held_does_not(zoo: Zoo) -> None:
-    """Each as what it was; whoever comes next ends it by the server's clock."""
+    """Each as what it was; the next contender ends it by the server's clock."""
     child = zoo.spawn(
         """
 import os, signal

@@ -30,7 +30,7 @@ NAME = "inventory/{sku}"
 
 
 class Collected:
-    """What a registry says, and what it comes to say."""
+    """The figures of a registry, now and later."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -224,7 +224,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.chaos
 def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) -> None:
     """Each host has its share of the session timeout, so one that is dead costs half of it at most."""
-    for _ in range(3):  # the order of the hosts is drawn anew
+    for _ in range(3):  # the order of the hosts is drawn again
         hosts = f"{silent},{zoo.hosts},127.0.0.1:1"
         with zoo.configured(hosts, session_timeout=4), within(4 / 2), zk_lock("a", timeout=4):
             pass

@@ -171,7 +171,7 @@ class Hold:
 
     @property
     def told(self) -> Event | None:
-        """What shows that the holder trusts it no more."""
+        """What shows that the holder no longer trusts it."""
         return earliest(self.lost, self.release)
 
     @property

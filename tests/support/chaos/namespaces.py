@@ -2,7 +2,7 @@
 Network and mount namespaces of its own for a run of the suite: firewall rules and mounts in them touch nothing else.
 
 A process is put there by `command()` before it starts; from then on it and its children have a loopback of their own
-and no other network. Whoever is root needs nothing for it; others need user namespaces, which most systems allow.
+and no other network. Root needs nothing for it; other users need user namespaces, which most systems allow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-#: Which namespaces the run was started from, in the environment of whoever was put into others.
+#: Which namespaces the run was started from, in the environment of a process that was put into others.
 OUTSIDE: Final = "ZKLOCK_CHAOS_OUTSIDE"
 #: Why nobody was put into others, for the reasons of skipped tests.
 REFUSED: Final = "ZKLOCK_CHAOS_REFUSED"

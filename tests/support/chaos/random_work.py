@@ -159,7 +159,7 @@ class _Turn:
 
     @property
     def _claims(self) -> bool:
-        """Whether it has said that it holds the lock, and not that it does no more."""
+        """Whether it has said that it holds the lock, and not that it no longer does."""
         return "granted" in self._written and not self._written & {"lost", "release"}
 
     def run(self, held: Held, seconds: float) -> None:

@@ -114,7 +114,7 @@ def order(run: Run) -> Iterator[Violation]:
     """
     Of those who stand in each other's way, the one whose node was created first is granted the lock first.
 
-    The number is that of the node which was granted, so whoever gave up, or lost the session and queued again, is
+    The number is that of the node which was granted, so one that gave up, or lost the session and queued again, is
     counted with none or with the later one. A permit may be granted before an older one is, as long as there is room
     for all that are older.
     """

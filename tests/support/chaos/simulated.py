@@ -79,7 +79,7 @@ class Family:
     own_limits: Sequence[int] = (2,)
     limits_change: bool = True
     known: float = 0.9
-    """How often whoever sets the limit learns whether that was done."""
+    """How often the one who sets the limit learns whether that was done."""
     key: str = "k"
     events: list[Event] = field(default_factory=list)
     queue: list[Node] = field(default_factory=list)
@@ -261,7 +261,7 @@ class Family:
         self._give_back(t + self._short(), node)
 
     def _read_on(self, t: float, node: Node) -> None:
-        """Take the lock to read as well, and let go of writing first."""
+        """Take the lock to read as well, and release the write lock first."""
         inner = self._take_again(t, node, READ)
         self._write("release", t + 0.02, node)
         done = t + 0.02 + self._short()

@@ -73,7 +73,7 @@ class Store:
 
     @abort.shielded
     def write_plain(self, key: str, value: int) -> None:
-        """Write it, whoever else has."""
+        """Write it, even if others have."""
         self._db.execute("UPDATE plain SET value = ? WHERE key = ?", (value, key))
 
     def final(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.retry.RetryNTimes;
 
 /**
- * Apache Curator's recipes, as they are, for whoever writes commands to the standard input: see protocol.py.
+ * Apache Curator's recipes, as they are, for a process that writes commands to the standard input: see protocol.py.
  *
  * An actor is a thread, as Curator's locks belong to threads, and has objects of its own.
  */
@@ -37,7 +37,7 @@ public class Neighbour {
             String[] words = line.split(" ");
             actors.computeIfAbsent(words[1], name -> new Actor()).take(words);
         }
-        System.exit(0); // whoever started this is gone; the server ends the session
+        System.exit(0); // the process that started this is gone; the server ends the session
     }
 
     private static synchronized void answer(String number, String how, Object what) {

@@ -55,7 +55,7 @@ class Candidate:
         return True
 
     def contenders(self) -> list[str]:
-        """Return what kazoo says about who stands there."""
+        """Return what kazoo says about who is there."""
         found: list[str] = self._election.contenders()
         return found
 
@@ -121,7 +121,7 @@ def main(hosts: str, milliseconds: str) -> None:
         if words[1] not in actors:
             actors[words[1]] = Actor(client)
         actors[words[1]].commands.put(words)
-    os._exit(0)  # whoever started this is gone; the server ends the session
+    os._exit(0)  # the process that started this is gone; the server ends the session
 
 
 if __name__ == "__main__":

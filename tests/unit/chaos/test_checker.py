@@ -85,7 +85,7 @@ def test_a_lease_is_a_claim_as_long_as_it_lasts_though_its_holder_is_paused() ->
 
 
 def test_a_paused_holder_is_replaced_when_its_lease_is_over() -> None:
-    """It says later that it knows; or gives back what it holds no more, and has not asked."""
+    """It says later that it knows; or gives back what it no longer holds, and has not asked."""
     over = PAUSED.format(granted=2.8)
     assert not rules(over)
     assert not rules(over + "8.1 A lost reason=over \n 8.2 A release \n 8.3 A released")

@@ -40,7 +40,7 @@ KINDS = [r.CreateRequest, r.CreateTtlRequest, r.SetAclRequest, r.SetWatches2Requ
 
 @given(st.one_of(RECORDS), st.binary(max_size=10))
 def test_a_record_is_read_as_it_was_written(record: tuple[Any, ...], behind: bytes) -> None:
-    """All fields come back, and the reader stands behind the record, whatever follows."""
+    """All fields come back, and the reader is behind the record, whatever follows."""
     writer = Writer()
     r.write(writer, record)
     reader = Reader(bytes(writer.data) + behind)

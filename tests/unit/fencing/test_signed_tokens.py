@@ -190,7 +190,7 @@ def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, v
         for key in verifies:
             assert verify(seal(fence(), [key]), keys=None)
         with pytest.raises(ForgedToken):
-            verify(seal(fence(), ["nobody's" * 8]), keys=None)
+            verify(seal(fence(), ["somebody" * 8]), keys=None)
 
 
 def test_with_token_keys_the_secret_key_does_not_count() -> None:

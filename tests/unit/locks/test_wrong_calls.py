@@ -31,7 +31,7 @@ LOOSE_LEADER: Any = zk_leader
         (lambda: LOOSE("k", ttl=30), "a lock has no expiry: .* use max_hold"),
         (lambda: LOOSE("k", blocking_timeout=30), "the seconds to wait for the lock are given as timeout"),
         (lambda: LOOSE("k", blocking=False), "use timeout=0"),
-        (lambda: LOOSE("k", timout=3), "did you mean 'timeout'"),
+        (lambda: LOOSE("k", timout=3), "did you mean 'timeout'"),  # codespell:ignore
         (lambda: LOOSE("x", 5), "write the rest as timeout=5"),
         (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
         (lambda: LOOSE_DECORATOR("k", 5), r"zk_locked\(\) takes one positional argument, .*timeout=5"),

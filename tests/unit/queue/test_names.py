@@ -150,7 +150,7 @@ def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_template_or_refused(text: str) -> None:
-    """Whatever stands in the code or the settings, the one error that can come is ours."""
+    """Whatever is in the code or the settings, the one error that can come is ours."""
     with contextlib.suppress(InvalidLockName):
         template = Template.parse(text)
         template.render(dict.fromkeys(template.fields, "x"))

@@ -42,7 +42,7 @@ def test_a_name_tells_what_it_was_made_of(guid: str, kind: Kind, sequence: int) 
 
 @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.READ])
 def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind: Kind) -> None:
-    """The registry knows it by that, and whoever compares it with its payload's."""
+    """The registry knows it by that, and so does code that compares it with its payload's."""
     guid = guids.new(guids.Mark.OWN).replace("-", "")
     name = f"{prefix(guid, kind, 'kazoo')}0000000007"
     assert parse(name) == Child(name, kind, guid, 7)
@@ -115,7 +115,7 @@ def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
 
 @given(st.text())
 def test_any_name_is_read_or_refused(name: str) -> None:
-    """No child, whoever made it, raises anything but our error."""
+    """No child, by any client, raises anything but our error."""
     with contextlib.suppress(UnreadableQueue):
         parse(name)
 

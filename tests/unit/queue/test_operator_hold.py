@@ -113,7 +113,7 @@ def test_what_says_no_end_is_no_hold(about: dict[str, str]) -> None:
 
 
 def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
-    """Whoever runs a task could write such a payload; the end of its session ends it, and nothing else."""
+    """Everybody who runs a task could write such a payload; the end of its session ends it, and nothing else."""
     guid = guids.new(guids.Mark.OPERATOR)
     data = operator_hold.hold_data(payload(guid=guid), by="a", reason="r", seconds=1)
     assert read(data, node(guid)) is not None

@@ -113,6 +113,6 @@ def test_a_repeated_number_closes_the_lock() -> None:
 
 
 def test_an_unknown_contender_closes_the_lock() -> None:
-    """It is not passed over, wherever it stands."""
+    """It is not passed over, wherever it is."""
     with pytest.raises(UnreadableQueue, match="lock-0000000009"):
         ordered([name(1), "lock-0000000009"])

@@ -31,7 +31,7 @@ def test_what_another_client_wrote_is_shown(data: bytes, host_and_what: tuple[st
 
 @given(st.binary() | st.ip_addresses().map(str).map(str.encode))
 def test_any_bytes_are_shown_in_one_line(data: bytes) -> None:
-    """Whoever can write to the node can write anything."""
+    """Everybody who can write to the node can write anything."""
     said = clients.foreign_payload(data)
     assert said.host.isprintable()
     assert said.what.isprintable()

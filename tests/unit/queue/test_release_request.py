@@ -48,7 +48,7 @@ def test_fields_of_later_versions_are_kept() -> None:
 def test_no_text_makes_it_too_long_or_hard_to_read(
     host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
 ) -> None:
-    """Whoever the holder is, and whatever the reason; what is read can be printed anywhere."""
+    """For every holder and every reason; what is read can be printed anywhere."""
     data = payload(host=host, what=what, template=template, about=about).encode()
     request = release_request(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
     asked = with_request(data, request)

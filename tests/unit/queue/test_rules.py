@@ -109,7 +109,7 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
 def test_the_promise_of_alone_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
-    """When one of those that a contender waits for alone is gone, it has the lock, whoever came in the meantime."""
+    """When one of those that a contender waits for alone is gone, it has the lock, also if others came meanwhile."""
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
         verdict = told(queue, child, limit)

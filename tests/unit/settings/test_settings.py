@@ -183,7 +183,7 @@ def test_no_value_whatever_breaks_the_validator(raw: dict[Any, Any]) -> None:
     [
         ({"SESION_TIMEOUT": 3}, "SESSION_TIMEOUT"),
         ({"root": "/x"}, "ROOT"),
-        ({"DEFAULTS": {"timout": 3}}, "timeout"),
+        ({"DEFAULTS": {"timout": 3}}, "timeout"),  # codespell:ignore
         ({"LOCKS": {"a": {"path": "a", "ABORT_ON": "lost"}}}, "abort_on"),
         ({"TLS": {"cert": "x"}}, "CERT"),
         ({"URL": "zk://h?sesion_timeout=3"}, "session_timeout"),

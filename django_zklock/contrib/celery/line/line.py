@@ -152,7 +152,7 @@ class Line:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def go_on(self, task: WaitingTask) -> None:
-        """Give a message to the pool that waits no more; a second call changes nothing."""
+        """Give a message to the pool that no longer waits; a second call changes nothing."""
         with task.mutex:
             request = task.request
             if request is None or self.tasks.pop(request.id, None) is None:

@@ -204,7 +204,7 @@ class PoolGrants:
             process.leave()
 
     def _end_lease(self, session: Session) -> None:
-        """Have whoever is left abort its work."""
+        """Abort the work of each owner that is left."""
         session.lease.on_changed = None
         self._page.set_lease(float("-inf"), 0)
 

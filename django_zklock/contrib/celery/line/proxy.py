@@ -91,7 +91,7 @@ class SessionProxy:
             self._look()
 
     def forget(self, contender: ContenderProxy) -> None:
-        """Read its record no more; on the loop's thread."""
+        """Stop reading its record; on the loop's thread."""
         self._in_use.pop(contender, None)
 
     def _look(self) -> None:

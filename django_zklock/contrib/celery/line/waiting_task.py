@@ -102,7 +102,7 @@ class WaitingTask:
         self.mutex = threading.RLock()  # its steps may run in a thread of timers
         self._id = request.id
         self._loop = loop
-        self._go_on = go_on  # called when it waits no more: it has its locks, or gets none
+        self._go_on = go_on  # called when its wait is over: it has its locks, or gets none
         self._timeout = call.timeout
         self._until = None if longest is None else received_at(request) + longest
         self._routine = self._wait(looks=self._may_have_copy(request))

@@ -1,4 +1,4 @@
-"""A pipe that wakes whoever waits for it to be readable."""
+"""A pipe that wakes the thread that waits for it to be readable."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """The lock that was held is held no more."""
+    """The lock that was held is no longer held."""
 
 
 class Held(Protocol):
@@ -31,7 +31,7 @@ class Held(Protocol):
         """Raise `Lost` unless all that the lock's user can see says that it is held."""
 
     def downgrade(self) -> None:
-        """Only read from now on, from being the writer. Raises `Lost` if it is held no more."""
+        """Only read from now on, from being the writer. Raises `Lost` if it is no longer held."""
 
     def release(self) -> None:
         """Give it back."""
@@ -41,7 +41,7 @@ class Subject(Protocol):
     """One kind of lock, in one process, on one session."""
 
     def connect(self) -> None:
-        """Make the session; returns when it stands."""
+        """Make the session; returns once it exists."""
 
     def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> Held:
         """
