@@ -6,12 +6,14 @@ import configparser
 import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.docs import DOCS
 
 import django_zklock
+from django_zklock import checks, conf
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait, serialize
@@ -42,7 +44,7 @@ def named(text: str) -> set[str]:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """Whatever `django_zklock` exports has an entry."""
+    """Each name that `django_zklock` exports has an entry."""
     assert set(django_zklock.__all__) <= named(LOCKS)
 
 
@@ -74,6 +76,15 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
     """One entry each, with the option's name in bold."""
     explained = re.findall(r"^\* \*\*`(\w+)`\*\*", SETTINGS, flags=re.MULTILINE)
     assert set(OPTION_NAMES) <= set(explained)
+
+
+def test_the_table_of_checks_is_that_of_the_code() -> None:
+    """Each id that a check or the validator reports, in order, with a problem and a cure."""
+    sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__)]
+    ids = {found for path in sources for found in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
+    rows = re.findall(r"^\| ([EW]\d{3}) \| [^|]+ \| [^|]+ \|$", SETTINGS, flags=re.MULTILINE)
+    assert rows == sorted(ids)
+    assert re.findall(r"^\| zklock\.([EW]\d{3}) \|", checks.__doc__ or "", flags=re.MULTILINE) == rows
 
 
 def test_every_field_of_the_json_is_named() -> None:
