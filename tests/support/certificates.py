@@ -1,9 +1,26 @@
-"""Certificate authorities and certificates for tests, made by openssl."""
+"""Certificate authorities and certificates for tests, made by openssl; and what a server needs to speak TLS."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
+
+from django_zklock.testing.ensemble import DEBIAN_DIRECTORY
+
+# The jars that the server needs for TLS in addition to its own; Debian ships them as dependencies of ZooKeeper.
+NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
+NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
+WITH_NETTY = "-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))
+"""The option of the JVM that adds them."""
+
+
+def skip_without_tls() -> None:
+    """Skip the test on a machine that has no server for TLS, or no openssl."""
+    if not all(jar.exists() for jar in NETTY_JARS) or shutil.which("openssl") is None:
+        pytest.skip("needs Debian's netty jars and openssl")
 
 
 def openssl(*arguments: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +11,14 @@ import pytest
 from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from support.certificates import authority, certificate
+from support.certificates import WITH_NETTY, authority, certificate, skip_without_tls
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.testing.ensemble import DEBIAN_DIRECTORY, Ensemble, free_ports
+from django_zklock.testing.ensemble import Ensemble, free_ports
 
 pytestmark = pytest.mark.zookeeper
-
-# The jars that the server needs for TLS in addition to its own; Debian ships them as dependencies of ZooKeeper.
-NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
-NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 @pytest.fixture(scope="module")
 def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
     """A server that speaks TLS on a port of its own and asks for a client's certificate there."""
-    if not all(jar.exists() for jar in NETTY_JARS) or shutil.which("openssl") is None:
-        pytest.skip("needs Debian's netty jars and openssl")
+    skip_without_tls()
     (port,) = free_ports(1)
     stores = {
         f"ssl.{store}.{key}": value
@@ -70,7 +64,7 @@ def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
             "ssl.clientAuth": "need",
             **stores,
         },
-        java_options=["-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))],
+        java_options=[WITH_NETTY],
     ) as ensemble:
         yield ensemble, port
 

@@ -1,0 +1,255 @@
+"""
+The guides for operators, carried out on three real servers with TLS, credentials and ACLs.
+
+Settings and commands come from the pages. Only ports, directories and host names are replaced.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.test import override_settings
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from support.certificates import WITH_NETTY, skip_without_tls
+from support.docs import BLOCK, DOCS
+from support.project import Project
+from support.zoo import eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZkLockError
+from django_zklock.testing.ensemble import (
+    JVM_OPTIONS,
+    MAIN_CLASS,
+    Server,
+    find_classpath,
+    find_java,
+    four_letter,
+    free_ports,
+)
+
+pytestmark = pytest.mark.zookeeper
+
+RUN = (DOCS / "how-to" / "run-zookeeper.md").read_text()
+SECURE = (DOCS / "how-to" / "secure-zookeeper.md").read_text()
+
+
+def section(page: str, heading: str) -> str:
+    """Return a section of a page, without those below it."""
+    (found,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def commands(page: str, heading: str) -> list[str]:
+    """Return the commands in a section."""
+    return re.findall(r"^\$ ((?:.*\\\n)*.*)$", section(page, heading), re.MULTILINE)
+
+
+def zoo_cfg() -> list[str]:
+    """Return the lines for a server. Those of the second page, for TLS, replace some of the first."""
+    blocks = re.findall(r"^```ini\n# zoo\.cfg\n(.*?)^```$", RUN + SECURE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    lines = {line.partition("=")[0]: line for block in blocks for line in block.splitlines()}
+    # The class that these lines name is not in Debian's package.
+    return [line for name, line in lines.items() if not name.startswith("metricsProvider.")]
+
+
+class Guide:
+    """The ensemble of the pages on this machine. All its servers are `localhost`, and have the same certificate."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory: Final = directory
+        self.servers: Final[list[Server]] = []
+        ports = iter(free_ports(12))
+        self._ports = [[next(ports) for _ in range(4)] for _ in range(3)]
+        self._replaced = {
+            "zk1": "localhost",
+            "/etc/zookeeper/tls": str(directory),
+            "/etc/myproject/zookeeper": str(directory),
+        }
+        for number, (plain, tls, quorum, election) in enumerate(self._ports, 1):
+            self._replaced[f"zk{number}:2281"] = f"localhost:{tls}"
+            self._replaced[f"zk{number}:2888:3888;127.0.0.1:2181"] = f"localhost:{quorum}:{election};127.0.0.1:{plain}"
+
+    def here(self, text: str, **more: str) -> str:
+        """Replace ports, directories and host names."""
+        replaced = {**self._replaced, **more}
+        pattern = "|".join(re.escape(name) for name in sorted(replaced, key=len, reverse=True))
+        return re.sub(pattern, lambda found: replaced[found[0]], text)
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of a page to its end."""
+        return subprocess.run(
+            ["bash", "-c", self.here(command)],
+            cwd=self.directory,
+            input="",
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    def make_certificates(self, project: str = "myproject") -> None:
+        """Run the commands of the page, for the project of this name."""
+        for command in commands(SECURE, "Make certificates"):
+            if project == "myproject" or "myproject" in command:
+                done = self.run(command.replace("myproject", project))
+                assert done.returncode == 0, done.stderr
+
+    def start(self) -> None:
+        """Start the three servers, with the settings of the pages."""
+        shutil.copy(self.directory / "localhost-server.pem", self.directory / "server.pem")
+        classpath = ":".join(map(str, find_classpath()))
+        command = [find_java(), *JVM_OPTIONS, WITH_NETTY, "-cp", classpath, MAIN_CLASS, "zoo.cfg"]
+        for number, (plain, tls, *_) in enumerate(self._ports, 1):
+            home = self.directory / f"zk{number}"
+            (home / "data").mkdir(parents=True)
+            (home / "data" / "myid").write_text(f"{number}\n")
+            own = {"=/datalog": f"={home}/datalog", "=/data": f"={home}/data", "=2281": f"={tls}"}
+            (home / "zoo.cfg").write_text("\n".join(self.here(line, **own) for line in zoo_cfg()))
+            self.servers.append(Server(number=number, port=plain, directory=home, command=command, env={}))
+        for server in self.servers:
+            server.start()
+        for server in self.servers:
+            server.wait_ready(120)
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+    def settings(self, project: str = "myproject", **changed: Any) -> dict[str, Any]:
+        """Return `ZKLOCK` as the page shows it; with the certificate of another project, if one is named."""
+        names: dict[str, Any] = {}
+        exec(self.here(dict(BLOCK.findall(SECURE))["settings.py"], **{"myproject.": f"{project}."}), names)
+        return {**names["ZKLOCK"], **changed}
+
+    def problem(self, settings: dict[str, Any]) -> str:
+        """Return why no lock is acquired with these settings."""
+        with override_settings(ZKLOCK=settings), pytest.raises(ZkLockError) as caught, zk_lock("report"):
+            pass
+        return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guide]:
+    skip_without_tls()
+    guide = Guide(tmp_path_factory.mktemp("guide"))
+    guide.make_certificates()
+    try:
+        guide.start()
+        yield guide
+    finally:
+        guide.stop()
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOOKEEPER_PASSWORD", "s3cr3t-word")
+
+
+def test_the_servers_answer_as_the_page_says(guide: Guide) -> None:
+    """One of them leads. They answer the short commands that the page needs, and no others."""
+    assert sorted(str(server.mode()) for server in guide.servers) == ["follower", "follower", "leader"]
+    shown = re.findall(r"^\$ echo (\w+) \| nc zk1 2181.*\n(.+)$", section(RUN, "Check it"), re.MULTILINE)
+    assert len(shown) == 2
+    for word, line in shown:
+        assert any(line in four_letter("127.0.0.1", server.port, word) for server in guide.servers)
+    assert "not in the whitelist" in four_letter("127.0.0.1", guide.servers[0].port, "cons")
+
+
+def test_a_client_needs_a_certificate(guide: Guide) -> None:
+    """Openssl connects with the project's certificate only, and so do locks."""
+    (connect,) = (command for command in commands(SECURE, "Check it") if command.startswith("openssl"))
+    done = guide.run(connect)
+    assert done.returncode == 0
+    assert "CN = localhost" in done.stderr
+    assert "Verification: OK" in done.stderr
+    assert guide.run(connect.replace("-cert myproject.pem -key myproject.key", "")).returncode != 0
+    with override_settings(ZKLOCK=guide.settings()), zk_lock("report") as hold:
+        hold.check()
+
+
+def test_the_commands_that_check_a_project_find_nothing(guide: Guide, tmp_path: Path) -> None:
+    """`check --deploy` does not warn of plain text, and `doctor` finds rights and an owner."""
+    project = Project(tmp_path)
+    settings = tmp_path / "project_settings.py"
+    settings.write_text(settings.read_text() + guide.here(dict(BLOCK.findall(SECURE))["settings.py"]))
+    check, doctor = (command for command in commands(SECURE, "Check it") if command.startswith("python manage.py"))
+    assert "zklock." not in project.run(*check.split()[1:]).stderr
+    done = project.run(*doctor.split()[1:])
+    found = {
+        name.strip(): (result, text)
+        for result, name, text in re.findall(r"^(\w+) +(.{17})(.*)$", done.stdout, re.MULTILINE)
+    }
+    speed = ("read", "write", "clock")  # a busy machine is slow, and then `doctor` warns
+    assert {result for name, (result, _) in found.items() if name not in speed} == {"ok", "info"}, done.stdout
+    assert "to 127.0.0.1:" in found["connection"][1]
+    assert "digest:myproject:" in found["access list"][1]
+
+
+def test_the_messages_of_the_page_are_those_of_a_client(guide: Guide) -> None:
+    """Each mistake that the page lists has the message that it shows."""
+    settings, plain = guide.settings(), guide.servers[0].address.replace("127.0.0.1", "localhost")
+    tls = re.search(r"localhost:\d+", settings["URL"])
+    assert tls is not None
+    mistakes: dict[str, dict[str, Any]] = {
+        "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://": {"URL": f"zk+tls://{plain}/myproject"},
+        "it closes connections without an answer; ...": {"URL": f"zk://{tls[0]}/myproject", "TLS": None},
+        "its TLS certificate is not valid here: ...": {"URL": f"zk+tls://127.0.0.1:{tls[0].split(':')[1]}/myproject"},
+        "TLS failed: ...": {"TLS": {"CA": settings["TLS"]["CA"]}},
+    }
+    for message, changed in mistakes.items():
+        assert f"| `{message}` |" in SECURE
+        problem = guide.problem({**settings, **changed, "CONNECT_TIMEOUT": 1})
+        assert message.removesuffix("...") in problem, problem
+
+
+def test_the_locks_belong_to_the_account_and_to_the_certificate(guide: Guide) -> None:
+    """Another project of the same authority may neither lock, read nor delete; one of the two owners may."""
+    guide.make_certificates("other")
+    stranger = guide.settings("other", AUTH=None, ACL="open")
+    tls = stranger["TLS"]
+    hosts = re.sub(r"^zk\+tls://|/.*", "", stranger["URL"])
+    client = KazooClient(hosts, use_ssl=True, ca=tls["CA"], certfile=tls["CERT"], keyfile=tls["KEY"])
+    client.start(30)
+    try:
+        for owners in ({"ROOT": "/both"}, {"ROOT": "/certificate", "AUTH": None}):
+            with override_settings(ZKLOCK=guide.settings(**owners)), zk_lock("report") as hold:
+                for refused in (client.get, client.delete):
+                    with pytest.raises(NoAuthError):
+                        refused(hold.path)
+            assert "ZooKeeper refused the request: NoAuthError " in guide.problem({**stranger, **owners})
+        for owner in (guide.settings(AUTH=None), {**stranger, "AUTH": guide.settings()["AUTH"]}):
+            with override_settings(ZKLOCK={**owner, "ROOT": "/both"}), zk_lock("report") as hold:
+                hold.check()
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide: Guide) -> None:
+    """The leader is the last one. Without a server there are locks all the same, and a hold lives through all of it."""
+    upgrade = section(RUN, "Upgrade without a stop")
+    (line,) = re.findall(r"`(zk_\w+ \d)`", upgrade)
+    assert "the leader last" in upgrade
+    assert "`Mode: follower`" in upgrade
+
+    def in_step() -> bool:
+        leaders = [server for server in guide.servers if server.mode() == "leader"]
+        return bool(leaders) and line in four_letter("127.0.0.1", leaders[0].port, "mntr").replace("\t", " ")
+
+    with override_settings(ZKLOCK=guide.settings()), zk_lock("report", abort_on="lost") as kept:
+        for server in sorted(guide.servers, key=lambda server: server.mode() == "leader"):
+            server.stop()
+            with zk_lock("invoice", timeout=60) as hold:
+                hold.check()
+            server.start()
+            assert eventually(server.mode, 60) == "follower"
+            eventually(in_step, 60)
+        kept.check()
