@@ -163,6 +163,7 @@ class Connection(ConnectionHandler):
     last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
     host: tuple[str, int]  # that was tried last, as spelled in the settings
 
+    _address: tuple[str, int]  # of `host`
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
@@ -248,6 +249,7 @@ class Connection(ConnectionHandler):
         self.handler.in_handshake = False
         self._tries += 1
         self.host = (host, port)
+        self._address = (hostip, port)
         self.client.outage.trying(self.host)
         try:
             timeouts = super()._connect(host, hostip, port)
@@ -259,7 +261,6 @@ class Connection(ConnectionHandler):
             raise
         self.client.outage.end()
         self._tries = 0
-        self.last_host = (hostip, port)
         return timeouts
 
     @property
@@ -273,6 +274,7 @@ class Connection(ConnectionHandler):
         sent_at = clock.now()
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.connect_sent_at = sent_at
+        self.last_host = self._address  # before kazoo tells the session that it is connected
         self.negotiated_timeout = reply[0].time_out / 1000.0
         return reply
 
