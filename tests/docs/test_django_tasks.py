@@ -1,0 +1,77 @@
+"""The examples for the tasks of Django 6.0 run, and do in a conflict what the page says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django
+import pytest
+from django.db import transaction
+from django.test import override_settings
+from support.docs import BLOCK, DOCS
+from support.zoo import Zoo
+
+from django_zklock import zk_lock, zk_locked
+
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0"),
+]
+
+PAGE = (DOCS / "how-to" / "django-tasks.md").read_text()
+
+
+@pytest.fixture
+def tasks(zoo: Zoo) -> Any:
+    """The module of the page, and a backend that runs its tasks at once."""
+    blocks = BLOCK.findall(PAGE)
+    assert PAGE.count("```python\n") == len(blocks) == 1
+    names: dict[str, Any] = {"__name__": "tasks"}
+    exec(blocks[0][1], names)
+    with override_settings(TASKS={"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}):
+        yield names
+
+
+def result(task: Any, *arguments: object) -> object:
+    """Run a task; return its result, or the name of its error."""
+    done = task.enqueue(*arguments)
+    return done.errors[0].exception_class_path.rpartition(".")[2] if done.errors else done.return_value
+
+
+def test_the_examples_run(tasks: Any, zoo: Zoo) -> None:
+    """A plain function, and a coroutine function with a context."""
+    assert result(tasks["settle"], 7) == "account 7 is settled"
+    assert result(tasks["report"], "monday") == "report of monday, attempt 1"
+    with zoo.hold_elsewhere("report/monday"):
+        assert result(tasks["report"], "monday") is None
+
+
+def test_a_task_in_its_caller_is_the_same_owner_unless_it_is_async(tasks: Any) -> None:
+    """The plain function acquires the lock of its caller again; the coroutine function skips, as it says."""
+    with zk_lock("account/7"), zk_lock("report/monday"):
+        assert result(tasks["settle"], 7) == "account 7 is settled"
+        assert result(tasks["report"], "monday") is None
+
+
+@pytest.mark.parametrize("policy", ["raise", "wait", "retry", "coalesce"])
+def test_a_task_fails_if_its_lock_is_busy(tasks: Any, zoo: Zoo, policy: Any) -> None:
+    """With all policies but one; without waiting if it shall not wait."""
+    locked = zk_locked("account/{number}", timeout=0, on_conflict=policy)(_work)
+    with zoo.hold_elsewhere("account/7"):
+        assert result(tasks["task"](locked), 7) == "LockBusy"
+
+
+def _work(number: int) -> None: ...
+
+
+@pytest.mark.django_db
+def test_a_task_in_a_transaction_fails(tasks: Any) -> None:
+    """It would be released before the commit."""
+    with transaction.atomic():
+        assert result(tasks["settle"], 7) == "LockInTransaction"
+
+
+def test_the_other_order_is_refused(tasks: Any) -> None:
+    """The decorator gets a task then, and no function."""
+    with pytest.raises(TypeError, match="put @zk_locked below the decorator that makes the task"):
+        zk_locked("account/{number}")(tasks["settle"])
