@@ -30,6 +30,7 @@ exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
+mermaid_height = "auto"
 default_role = "code"  # docstrings use single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
