@@ -53,6 +53,13 @@ filterwarnings = error
 """
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a program that is not part of this run of the tests, but uses the same packages."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ZKLOCK"))}
+    inherited.pop("DJANGO_SETTINGS_MODULE", None)
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+
+
 class Project:
     """The project in its directory, and a way to run programs there."""
 
@@ -73,18 +80,12 @@ class Project:
         path.write_text(text)
         return path
 
-    def env(self, **more: str) -> dict[str, str]:
-        """Return the environment of a program there."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ZKLOCK"))}
-        inherited.pop("DJANGO_SETTINGS_MODULE", None)
-        return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
-
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end."""
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.directory,
-            env=self.env(**env),
+            env=environment(**env),
             capture_output=True,
             text=True,
             timeout=50,
@@ -96,7 +97,7 @@ class Project:
         return subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.directory,
-            env=self.env(**env),
+            env=environment(**env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

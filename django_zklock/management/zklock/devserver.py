@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from django.core.exceptions import ImproperlyConfigured
+
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.management.exit_codes import failure
@@ -55,14 +57,25 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
-    out.write(f"The dev server listens on {server.address}. For your settings:\n\n")
-    out.write(f'    ZKLOCK = {{"URL": "{server.url("myproject")}"}}\n\n')
+    if _is_in_settings(server):
+        out.write(f"The dev server listens on {server.address}, as your settings say.\n")
+    else:
+        out.write(f"The dev server listens on {server.address}. For your settings:\n\n")
+        out.write(f'    ZKLOCK = {{"URL": "{server.url("myproject")}"}}\n\n')
     if data is not None:
         write_line(out, f"The tree will be kept in {data}")
     if not url.is_loopback(host):
         write_line(out, "Other machines can reach this server, and have full power over the locks.")
     out.write("Ctrl-C (or SIGTERM) stops it.\n\n")
     out.flush()
+
+
+def _is_in_settings(server: DevServer) -> bool:
+    try:
+        hosts = conf.current().hosts
+    except ImproperlyConfigured:
+        return False
+    return any(port == server.port and url.is_loopback(host) for host, port in hosts)
 
 
 def _report_sessions(out: Output, server: DevServer, stopped: threading.Event) -> None:

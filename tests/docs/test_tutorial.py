@@ -1,0 +1,214 @@
+"""The tutorial: its files and commands, from an empty directory, and what the page says they print."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.docs import DOCS
+from support.project import environment
+from support.zoo import eventually
+
+from django_zklock.testing.ensemble import free_ports
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\S+)\n(.*)", re.DOTALL)
+
+INSTALLED = ("mkdir tutorial", "cd tutorial", "python3 -m venv ", "source venv/", "pip install ")
+"""How these commands begin is not run: the tests have a directory and an environment with these packages."""
+
+DEVSERVER = "python manage.py zklock devserver"
+PROGRAMS = (DEVSERVER, "python manage.py runserver", "celery -A shop worker")
+"""How the commands begin that run until they are stopped, each in a terminal of its own."""
+
+ENVIRONMENT = environment(
+    PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    PYTHONUNBUFFERED="1",
+    PYTEST_ADDOPTS="-p no:randomly -p no:asyncio -p no:xdist",
+)
+
+VARIES = (
+    (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id of a task>"),
+    (r"0x[0-9a-f]+", "<session>"),
+    (r"127\.0\.0\.1:\d+", "<address>"),
+    (r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(,\d+)?", "<time>"),
+    (r"\d+\.\d+(?= s\b|s$)", "<seconds>"),
+)
+"""What is not the same each time, and a word for it."""
+
+CONTENDED = re.compile(r"inventory/lamp \| Contended \| [^|]+ \| task shop\.tasks\.count ")
+"""The row of the admin's list, with bars in place of the tags."""
+
+ANY_LINES, ANY_TEXT = r"(?:.*\n)*?", r".*"
+
+
+def alike(text: str) -> str:
+    """Return the text with words in place of all that varies."""
+    for pattern, word in VARIES:
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    return text
+
+
+def patterns_of(shown: str) -> list[str]:
+    """Return a pattern for each line: `...` on the page stands for any lines, and within a line for any text."""
+    return [
+        ANY_LINES if line == "..." else ANY_TEXT.join(map(re.escape, line.split("..."))) + r"\n"
+        for line in alike(shown).splitlines()
+    ]
+
+
+class Terminal:
+    """A command that runs until it is stopped."""
+
+    def __init__(self, command: str, directory: Path, log: Path) -> None:
+        self._log = log
+        self._seen = 0  # characters of the output
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=directory,
+                env=ENVIRONMENT,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def has_printed(self, shown: str) -> bool:
+        """Return whether these lines were printed after the last ones that this has found; others may be between."""
+        pattern = "^" + ANY_LINES.join(patterns_of(shown))
+        found = re.compile(pattern, re.MULTILINE).search(alike(self._log.read_text()), self._seen)
+        if found is not None:
+            self._seen = found.end()
+        return found is not None
+
+    def stop(self) -> int:
+        """Press Ctrl-C, and wait for the end."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(30)
+
+    def kill(self) -> None:
+        """End it, and the processes that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Reader:
+    """Does what the page says."""
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        self._terminals: dict[str, Terminal] = {}
+        self._web, zookeeper = free_ports(2)
+        self._directory = directory
+        self._logs = logs
+        # The same page, with ports of this test. The web server need not look for changes of its files.
+        self._changes = {
+            "2181": str(zookeeper),
+            "8000": str(self._web),
+            "zklock devserver": f"zklock devserver --port {zookeeper}",
+            "runserver ": "runserver --noreload ",
+        }
+
+    def follow(self, section: str) -> None:
+        """Do what the blocks say, one after the other."""
+        for kind, text in BLOCK.findall(section):
+            if kind == "console":
+                self._run(text)
+            elif kind == "text":
+                self._look(text)
+            else:
+                self._append(text)
+
+    def _changed(self, text: str) -> str:
+        return re.sub("|".join(self._changes), lambda found: self._changes[found[0]], text)
+
+    def _append(self, text: str) -> None:
+        """Append a block to the file that it names."""
+        named = FILE.fullmatch(text)
+        assert named is not None, f"this block does not name its file:\n{text}"
+        with (self._directory / named[1]).open("a") as file:
+            file.write(self._changed(named[2]))
+
+    def _run(self, text: str) -> None:
+        """Run the commands of a block, and compare what they print. The last one may run until it is stopped."""
+        lines = text.splitlines(keepends=True)
+        commands = [line[2:].strip() for line in lines if line.startswith("$ ")]
+        shown = "".join(line for line in lines if not line.startswith("$ "))
+        commands = [self._changed(command) for command in commands if not command.startswith(INSTALLED)]
+        program = commands.pop() if commands and commands[-1].startswith(PROGRAMS) else None
+        done = subprocess.run(
+            ["bash", "-e", "-c", "\n".join(commands)],
+            cwd=self._directory,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, text + done.stdout + done.stderr
+        if program is None:
+            assert re.fullmatch("".join(patterns_of(shown)), alike(done.stdout)), text + done.stdout + done.stderr
+            return
+        log = self._logs / str(len(list(self._logs.iterdir())))
+        self._terminals[program] = terminal = Terminal(program, self._directory, log)
+        eventually(lambda: terminal.has_printed(shown), 60, text)
+
+    def _look(self, text: str) -> None:
+        """Wait until one of the programs has printed this. Ctrl-C stops the dev server."""
+        if text.startswith("^C\n"):
+            text = text.removeprefix("^C\n")
+            (terminal,) = [self._terminals[command] for command in self._terminals if command.startswith(DEVSERVER)]
+            assert terminal.stop() == 0
+        eventually(lambda: any(terminal.has_printed(text) for terminal in self._terminals.values()), 60, text)
+
+    def visit(self, path: str) -> str:
+        """Log into the admin, and return the text of a page, with bars in place of the tags."""
+        address = f"http://127.0.0.1:{self._web}"
+        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        browser = urllib.request.build_opener(cookies)
+        with browser.open(f"{address}/admin/login/", timeout=60) as page:
+            (csrf,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.read().decode())
+        form = {"username": "admin", "password": "secret", "csrfmiddlewaretoken": csrf, "next": path}
+        with browser.open(f"{address}/admin/login/", urllib.parse.urlencode(form).encode(), timeout=60) as page:
+            assert page.url == address + path
+            return re.sub(r"\s*(<[^>]+>\s*)+", " | ", page.read().decode())
+
+    def close(self) -> None:
+        """Close all terminals."""
+        for terminal in self._terminals.values():
+            terminal.kill()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    """A reader with an empty directory."""
+    directory, logs = tmp_path / "tutorial", tmp_path / "logs"
+    directory.mkdir()
+    logs.mkdir()
+    reader = Reader(directory, logs)
+    try:
+        yield reader
+    finally:
+        reader.close()
+        for log in sorted(logs.iterdir()):
+            print(f"--- {log.name}\n{log.read_text()}")
+
+
+def test_the_tutorial_works_as_written(reader: Reader) -> None:
+    """Each section, in the order of the page."""
+    sections = (DOCS / "tutorial.md").read_text().split("\n## ")
+    assert len(sections) == 10
+    for section in sections:
+        reader.follow(section)
+        if section.startswith("5. "):
+            eventually(lambda: CONTENDED.search(reader.visit("/admin/zklock/lock/")), 30, "no waiter in the admin")
