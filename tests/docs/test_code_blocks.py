@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.conf import settings
 from django.db import connection
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from support.docs import BLOCK, DOCS, written
 from support.project import Project
@@ -61,6 +62,21 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     done = project.run("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.zookeeper
+def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
+    """The view answers, the task returns its result, and both are under their locks."""
+    text = (DOCS.parent / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(from .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    shop: dict[str, Any] = {"__name__": "shop"}
+    exec(code, shop)
+    assert shop["pay"](rf.get("/"), pk=7).content == b"order 7 is paid"
+    assert shop["report"].apply(("monday",)).get() == "report of monday"
+    with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
+        shop["report"].apply(("monday",), throw=True)
+    with zoo.hold_elsewhere("order/7"), override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}}):
+        assert shop["pay"](rf.get("/"), pk=7).status_code == 409
 
 
 @pytest.mark.zookeeper

@@ -89,8 +89,10 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_readme_works_outside_of_the_repository() -> None:
     """On PyPI there is nothing that a relative link could lead to."""
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    places = [link.removeprefix(base) for link in links for base in (FILES, RAW) if link.startswith(base)]
+    text = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r"^\[[\w-]+\]: (.*)$", text, re.MULTILINE)
+    files = [link.partition("#")[0] for link in links]
+    places = [link.removeprefix(base) for link in files for base in (FILES, RAW) if link.startswith(base)]
     assert [link for link in links if not link.startswith("https://")] == []
     assert len(places) >= 5
     assert [place for place in places if not (ROOT / place).exists()] == []
