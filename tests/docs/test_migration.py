@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any
 
 import pytest
+from celery import Task
 from django.test import override_settings
 from support.brokers import Redis
 from support.docs import BLOCK, DOCS
@@ -128,3 +133,59 @@ def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis: Redis, monkeypatch: pyt
     finally:
         for name in ("old", "both"):
             versions[name]["redis"].close()
+
+
+# --- from packages that are not installed here: stand-ins with the names that the pages use ---------------------------
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the code of a page import a module with these names."""
+
+    def make(name: str, **names: object) -> None:
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    return make
+
+
+def test_the_move_from_celery_once_has_no_gap(zoo: Zoo, stand_in: Callable[..., None]) -> None:
+    """A task of version "both" and one of version "new" do not work at the same time."""
+    caller = threading.local()
+
+    class QueueOnce(Task):  # type: ignore[type-arg]
+        abstract = True
+
+    stand_in("celery_once", QueueOnce=QueueOnce)
+    stand_in("reports", build=lambda shop, day: caller.work())
+    files = blocks("move-from-celery-once.md")
+
+    def restock(task: Any) -> Restock:
+        def call(sku: str, work: Callable[[], object]) -> object:
+            caller.work = work
+            return task.run(sku, "monday")
+
+        return call
+
+    both, new = (restock(run(files[f"{name}.py"], name)["report"]) for name in ("both", "new"))
+    keeps_out(both, new)
+
+
+def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..., None]) -> None:
+    """Each version keeps out the next: the first two by the advisory lock, the others by that in ZooKeeper."""
+    locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def advisory(name: str, **options: object) -> AbstractContextManager[object]:
+        return locks[name]
+
+    stand_in("pglock", advisory=advisory, Raise=object())
+    files = blocks("move-from-django-pglock.md")
+    both, new = (run(files[f"{name}.py"], name)["restock"] for name in ("both", "new"))
+
+    def old(sku: str, work: Callable[[], object]) -> object:
+        with advisory(f"stock/{sku}"):
+            return work()
+
+    for one, other in ((old, both), (both, new)):
+        keeps_out(one, other)
