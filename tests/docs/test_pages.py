@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "example_project" / "README.md"])
 LONGEST = 140  # characters of a line
+RELATIVE = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/main/([^)\s#]+)(?:#([\w-]+))?")
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -25,9 +27,11 @@ def anchors(page: Path) -> set[str]:
 @each_page
 def test_links_between_pages_work(page: Path) -> None:
     """The file exists, and so does the heading."""
-    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", page.read_text())
+    text = page.read_text()
+    links = [(page.parent / path if path else page, anchor) for path, anchor in RELATIVE.findall(text)]
+    links += [(ROOT / path, anchor) for path, anchor in ABSOLUTE.findall(text)]
     for path, anchor in links:
-        target = (page.parent / path).resolve() if path else page
+        target = path.resolve()
         assert target.exists(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
