@@ -156,7 +156,10 @@ def test_what_is_published_holds_the_package_and_nothing_else(tmp_path: Path) ->
     for found in (names, packed):
         assert modules | others | {"django_zklock/py.typed"} <= found
         assert not [name for name in found if name.startswith("tests")]
-    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.cfg"} <= packed
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "setup.cfg"} <= packed
+    documents = [path for name in ("docs", "examples") for path in (source / name).rglob("*")]
+    assert {str(path.relative_to(source)) for path in documents} <= packed
+    assert not [name for name in names if name.startswith(("docs", "examples"))]
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
     assert "License-Expression: BSD-3-Clause\n" in text
