@@ -18,3 +18,5 @@ __all__ = ["LockAdmin", "LockAdminMixin"]
 @admin.register(Lock)
 class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc,type-arg]
     """The locks, in Django's own admin."""
+
+    change_list_template = "admin/zklock/lock/compact_list.html"

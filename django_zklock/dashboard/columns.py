@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from django.contrib import admin
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection import LockInfo
 
-MAX_HOLDERS: Final = 3
 MAX_BARS: Final = 5
 
 
@@ -57,15 +56,27 @@ class Columns:
     def shown_key(self, lock: Lock) -> str:
         return clean(lock.key, 200)
 
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, lock: Lock) -> str:
+        kind = kind_text(lock.info) if lock.info and lock.info.kind != "lock" else ""
+        state = format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))
+        return format_html('{} <span class="zklock-work">{}</span>', state, kind) if kind else state
+
     @admin.display(description=gettext_lazy("holder"), ordering="holder", empty_value="–")
     def holder(self, lock: Lock) -> str | None:
-        if lock.info is None or not lock.info.holders:
+        holders = lock.info.holders if lock.info else ()
+        if not holders:
             return None
-        lines = [(process_of(each), use_of(each)) for each in lock.info.holders[:MAX_HOLDERS]]
-        more = len(lock.info.holders) - len(lines)
-        if more > 0:
-            lines.append((ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}, ""))
-        return format_html_join("", '<div class="zklock-holder">{}<span class="zklock-work">{}</span></div>', lines)
+        place, work = process_of(holders[0]), use_of(holders[0])
+        others = len(holders) - 1
+        more = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
+        return format_html(
+            '<span class="zklock-holder" title="{0} · {1}"><span>{0}</span> <span>{2}</span> '
+            '<span class="zklock-work">{1}</span></span>',
+            place,
+            work,
+            more,
+        )
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:
@@ -81,18 +92,10 @@ class Columns:
         bars = "▮" * min(waiting, MAX_BARS)
         return format_html('<span class="zklock-bars" aria-hidden="true">{}</span> {}', bars, waiting)
 
-    @admin.display(description=gettext_lazy("token"), ordering="-token", empty_value="–")
-    def token(self, lock: Lock) -> str | None:
-        tokens = [each.token for each in lock.info.holders] if lock.info else []
-        return str(max(tokens)) if tokens else None
+    @admin.display(description=gettext_lazy("longest wait"), ordering="-longest_wait", empty_value="–")
+    def waited(self, lock: Lock) -> str | None:
+        return age(lock.info.longest_wait) if lock.info and lock.info.longest_wait is not None else None
 
     @admin.display(description=gettext_lazy("kind"), ordering="kind", empty_value="–")
     def kind(self, lock: Lock) -> str | None:
         return kind_text(lock.info) if lock.info else None
-
-    @admin.display(description=gettext_lazy("state"))
-    def state(self, lock: Lock) -> str:
-        # The kind is below the state, as a column of its own would take the space of the holders.
-        kind = kind_text(lock.info) if lock.info and lock.info.kind != "lock" else ""
-        state = format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))
-        return format_html('{}<span class="zklock-work">{}</span>', state, kind) if kind else state

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.dashboard.formatting import clean, source_of
+from django_zklock.dashboard.groups import LABELS, grouped, is_in_group
 from django_zklock.dashboard.queryset import LockQuerySet
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo
     from django_zklock.models import Lock
 
-MAX_HOSTS: Final = 50
+MAX_GROUPS: Final = 50
 
 
 class _LockFilter(admin.SimpleListFilter):
@@ -104,19 +105,40 @@ class SourceFilter(_LockFilter):
         return any(source_of(holder) == value for holder in info.holders)
 
 
-class HostFilter(_LockFilter):
-    """Filter by the host of the holder."""
-
-    title = _("host")
-    parameter_name = "host"
+class _GroupFilter(_LockFilter):
+    """A filter by the groups of the page of groups."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        locks = model_admin.snapshot(request).locks
-        hosts = {holder.host for lock in locks for holder in lock.holders if holder.host}
-        return [(host, clean(host, 60)) for host in sorted(hosts)[:MAX_HOSTS]]
+        by = str(self.parameter_name)
+        names = [each.name for each in grouped(model_admin.snapshot(request).locks, by)[:MAX_GROUPS]]
+        value = self.value()
+        if value is not None and value not in names:  # a deeper path, or locks that are gone
+            names.append(value)
+        return [(name, clean(name, 60) or _("(none)")) for name in sorted(names)]
 
     def matches(self, info: LockInfo, value: str) -> bool:
-        return any(holder.host == value for holder in info.holders)
+        return is_in_group(info, str(self.parameter_name), value)
 
 
-FILTERS = (StateFilter, KindFilter, SourceFilter, HostFilter)
+class HostFilter(_GroupFilter):
+    """Filter by the host of the holder."""
+
+    title = LABELS["host"]
+    parameter_name = "host"
+
+
+class TemplateFilter(_GroupFilter):
+    """Filter by the template: the name of the lock before its fields were filled in."""
+
+    title = LABELS["template"]
+    parameter_name = "template"
+
+
+class PathFilter(_GroupFilter):
+    """Filter by the first segments of the key."""
+
+    title = LABELS["path"]
+    parameter_name = "path"
+
+
+FILTERS = (StateFilter, KindFilter, SourceFilter, HostFilter, TemplateFilter, PathFilter)

@@ -41,13 +41,14 @@ class LockAdminMixin(Columns, LockViews):
     refresh: int = 5
     """Seconds after which the list is refreshed, until the user chooses another interval; 0: never."""
 
-    list_display = ("shown_key", "state", "holder", "held", "waiters", "token")
+    list_display = ("shown_key", "state", "holder", "held", "waiters", "waited")
     list_display_links = ("shown_key",)
     list_filter = FILTERS
     list_per_page = 50
     list_max_show_all = 200
     search_fields = ("key",)
-    ordering = ("key",)
+    actions_on_top = False  # the locks come first
+    actions_on_bottom = True
     show_facets = admin.ShowFacets.NEVER  # they would count in the database
     actions = ("break_selected",)
 
@@ -59,6 +60,10 @@ class LockAdminMixin(Columns, LockViews):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
         return LockQuerySet(Lock, locks=[_lock_of(info) for info in self.snapshot(request).locks])
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the order in which an operator wants to see the locks: the longest wait, then the longest hold."""
+        return ("-trouble", "key")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Lock], search_term: str
@@ -87,6 +92,7 @@ class LockAdminMixin(Columns, LockViews):
             "zklock_refresh": self.refresh,
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
+            "zklock_groups_url": self.url("groups"),
             "zklock_json_url": self.url("json"),
             **(extra_context or {}),
         }

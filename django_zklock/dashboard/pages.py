@@ -61,6 +61,7 @@ class LockPages(Permissions):
 
     reply_timeout: float
     long_held: float
+    refresh: int
     formfield_overrides: Mapping[Any, Mapping[str, Any]]
 
     def url(self, name: str, *args: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from django.core.exceptions import FieldError
 from django.db import NotSupportedError
 from django.db.models import Q, QuerySet
 
 from django_zklock.models import Lock
+
+if TYPE_CHECKING:
+    from django_zklock.inspection import LockInfo
 
 _LOOKUPS: Final[dict[str, Callable[[str, Any], bool]]] = {
     "exact": lambda key, value: key == str(value),
@@ -23,7 +26,8 @@ _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "pk": lambda lock: lock.key,
     "held_for": lambda lock: (lock.info and lock.info.held_for) or 0.0,
     "waiting": lambda lock: lock.info.waiting if lock.info else 0,
-    "token": lambda lock: max((holder.token for holder in lock.info.holders), default=0) if lock.info else 0,
+    "longest_wait": lambda lock: (lock.info and lock.info.longest_wait) or 0.0,
+    "trouble": lambda lock: _trouble(lock.info) if lock.info else (False, 0.0, 0.0),
     "holder": lambda lock: [(each.host, each.pid, each.what) for each in lock.info.holders] if lock.info else [],
     "kind": lambda lock: lock.info.kind if lock.info else "",
 }
@@ -85,6 +89,11 @@ class LockQuerySet(QuerySet[Lock]):
     aggregate = annotate = create = bulk_create = bulk_update = delete = update = _refuse
     get_or_create = update_or_create = values = values_list = dates = datetimes = raw = _refuse
     iterator = aiterator = in_bulk = only = defer = extra = using = union = _refuse
+
+
+def _trouble(info: LockInfo) -> tuple[bool, float, float]:
+    """Return what puts the locks that an operator should see first at the end of an ascending order."""
+    return bool(info.problem), info.longest_wait or 0.0, info.held_for or 0.0
 
 
 def _matcher(q: Q) -> Callable[[Lock], bool]:

@@ -8,14 +8,19 @@ from django.contrib.admin.utils import unquote
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path, re_path
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.break_views import BreakViews
+from django_zklock.dashboard.formatting import clean
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
+from django_zklock.dashboard.groups import LABELS, Group, grouped
 from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
+from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.inspection import Snapshot
@@ -27,6 +32,7 @@ class LockViews(BreakViews, LimitViews):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view  # type: ignore[attr-defined]
         own = [
+            path("groups/", view(self.groups_view), name="zklock_lock_groups"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
             path("break/", view(self.break_view), name="zklock_lock_break"),
             path("hold/", view(self.hold_view), name="zklock_lock_hold"),
@@ -68,6 +74,7 @@ class LockViews(BreakViews, LimitViews):
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "end_url": self.url("end") if self.has_hold_permission(request) else "",
+            "zklock_refresh": self.refresh,
             "request_release_url": self.url("request_release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             **(extra_context or {}),
@@ -89,6 +96,32 @@ class LockViews(BreakViews, LimitViews):
         lock = self.get_object(request, unquote(object_id))
         context = {**({"object": Breadcrumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
         return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
+
+    def groups_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the locks in groups: by path, template or host."""
+        self.require(self.has_view_permission(request))
+        by = request.GET.get("by", "path")
+        if by not in LABELS:
+            by = "path"
+        within = request.GET.get("in", "") if by == "path" else ""
+        snapshot = self.snapshot(request)
+        here = self.url("groups")
+        context = {
+            "title": clean(within, MAX_KEY) or _("Groups of locks"),
+            "by": by,
+            "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in LABELS.items()],
+            "groups": [self._group_row(each, by) for each in grouped(snapshot.locks, by, within)],
+            "problem": clean(snapshot.problem),
+            "age": snapshot.age,
+            "zklock_refresh": self.refresh,
+        }
+        return self.page(request, "groups", context)
+
+    def _group_row(self, group: Group, by: str) -> dict[str, Any]:
+        changelist = f"{self.url('changelist')}?{urlencode({by: group.name})}"
+        deeper = by == "path" and group.name.endswith("/")
+        url = f"{self.url('groups')}?{urlencode({'by': by, 'in': group.name})}" if deeper else changelist
+        return {"group": group, "name": clean(group.name, 200) or _("(none)"), "url": url, "list_url": changelist}
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Return the list as JSON."""

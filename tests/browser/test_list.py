@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import Visitor
+from support.browser.pages import PHONE, Visitor
 from support.browser.policy import THEMED
 from support.zoo import Zoo
 
@@ -41,19 +41,38 @@ def test_a_row_shows_lock_holder_work_and_waiters(shop: Stage, visitor: Visit) -
     assert "Contended" in row
 
 
-def test_the_holder_column_is_wide_enough(shop: Stage, visitor: Visit) -> None:
-    """A task with its id takes two lines below its host, in a window of usual width."""
+@pytest.mark.skipif(THEMED, reason="a theme has its own rows")
+def test_a_lock_takes_one_line(stage: Stage, visitor: Visit) -> None:
+    """Eighteen locks are visible at 1280 x 800 pixels, the longest wait first, then the longest hold."""
+    for number in range(20):
+        stage.enter(f"orders/{number:02}", CHARGE)
+    stage.enter("orders/07", REFUND)
+    stage.enter("orders/03", REFUND)
     viewer = visitor("viewer", viewport={"width": 1280, "height": 800})
     viewer.open()
-    work = viewer.row("orders/42").locator(".zklock-holder .zklock-work").bounding_box()
-    assert work is not None
-    assert work["height"] < 60
+    assert viewer.shown_keys()[:4] == ["orders/07", "orders/03", "orders/00", "orders/01"]
+    last = viewer.page.locator("#result_list tbody tr").nth(17).bounding_box()
+    assert last is not None
+    assert last["y"] + last["height"] <= 800
+    viewer.picture("crowded-list", full_page=False)
+
+
+@pytest.mark.skipif(THEMED, reason="a theme has its own rows")
+def test_a_phone_shows_the_columns_that_matter(shop: Stage, visitor: Visit) -> None:
+    """Lock, hold, waiters and longest wait are on the screen, without scrolling."""
+    viewer = visitor("viewer", viewport=PHONE)
+    viewer.open()
+    for column in ("shown_key", "held", "waiters", "waited"):
+        place = viewer.row("orders/42").locator(f".field-{column}").bounding_box()
+        assert place is not None
+        assert place["x"] + place["width"] <= PHONE["width"], column
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
 def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer")
     viewer.open()
+    viewer.page.locator("#zklock-filters > summary").click()
     viewer.page.locator("#changelist-filter").get_by_role("link", name="Contended", exact=True).click()
     viewer.page.wait_for_url("**/?state=contended")
     assert viewer.shown_keys() == ["orders/42"]

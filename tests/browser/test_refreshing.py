@@ -1,12 +1,14 @@
-"""The list refreshes itself without disturbing its reader."""
+"""The pages refresh themselves without disturbing their reader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, Visitor
+from support.browser.pages import LIST, Visitor, address
+from support.browser.policy import THEMED
 
 Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
@@ -74,16 +76,16 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 
 
 @pytest.mark.chaos
-def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
-    """A second click resumes, and refreshes at once."""
+def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> None:
+    """Another interval starts it again, and refreshes at once."""
     stage.enter(KEY, Part("web-1"))
     viewer = refreshing(visitor)
-    viewer.pause()
+    viewer.refresh_every(0)
     asked = viewer.count_requests()
+    stage.enter(KEY, Part("web-2"))
     viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
-    stage.enter(KEY, Part("web-2"))
-    viewer.go_on()
+    viewer.refresh_every(INTERVAL)
     viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
@@ -130,7 +132,7 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer")
     viewer.take_clock()
     viewer.open()
-    viewer.pause()
+    viewer.refresh_every(0)
     age = viewer.row(KEY).locator("time")
     before = age.inner_text()
     asked = viewer.count_requests()
@@ -149,12 +151,29 @@ def test_a_logged_out_user_is_told(stage: Stage, visitor: Visit) -> None:
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
 
 
-def test_the_list_works_by_keyboard_alone(stage: Stage, visitor: Visit) -> None:
-    """Tab reaches the search, the pause, the filters, all rows and their boxes, and the focus is visible."""
+@pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
+def test_the_keyboard_reaches_the_first_row_soon(stage: Stage, visitor: Visit) -> None:
+    """After at most 12 stops; the focus is visible at each of them."""
     stage.enter(KEY, Part("web-1"))
     operator = visitor("operator")
     operator.open()
-    operator.pause()
+    stops: list[dict[str, Any]] = []
+    while not stops or stops[-1]["tag"] != "A" or stops[-1]["text"] != KEY:
+        operator.page.keyboard.press("Tab")
+        stops.append(operator.focused())
+        assert stops[-1]["outlined"], stops[-1]
+        if stops[-1]["text"].startswith("Skip to"):
+            operator.page.keyboard.press("Enter")
+    assert len(stops) <= 12
+    operator.page.keyboard.press("Enter")
+    operator.page.wait_for_url("**/change/**")
+
+
+def test_the_list_works_by_keyboard_alone(stage: Stage, visitor: Visit) -> None:
+    """Tab reaches the search, the interval, all rows and their boxes, and the focus is visible."""
+    stage.enter(KEY, Part("web-1"))
+    operator = visitor("operator")
+    operator.open()
     reached = []
     for _ in range(60):
         operator.page.keyboard.press("Tab")
@@ -162,6 +181,63 @@ def test_the_list_works_by_keyboard_alone(stage: Stage, visitor: Visit) -> None:
         if reached[-1]["text"] == KEY:
             break
     assert reached[-1]["text"] == KEY
+    assert {"searchbar", "zklock-interval"} <= {each["id"] for each in reached}
     assert all(each["outlined"] for each in reached if each["tag"] in {"BUTTON", "SELECT"} and each["ours"])
-    operator.page.keyboard.press("Enter")
-    operator.page.wait_for_url("**/change/**")
+
+
+def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> None:
+    """The next holder, the queue behind it, and the actions, without a reload."""
+    first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
+    second = stage.enter(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
+    stage.enter(KEY, Part("web-1", 77))
+    operator = refreshing(visitor, "operator", address(KEY))
+    operator.page.evaluate("window.same = true")
+    stage.leave(first)
+    operator.await_refresh(INTERVAL)
+    holder = operator.page.locator("section.module").first
+    holder.filter(has_text="worker-4").wait_for()
+    assert "web-1" in operator.page.locator(".zklock-queue tbody").inner_text()
+    operator.ask("worker-4", "please")  # the form names the holder that is shown
+    assert "worker-4" in operator.messages()
+    operator.refresh_every(INTERVAL)
+    stage.leave(second)
+    operator.await_refresh(INTERVAL)
+    operator.page.locator("section.module").first.filter(has_text="web-1").wait_for()
+
+
+def test_a_typed_reason_is_kept(stage: Stage, visitor: Visit) -> None:
+    """The page waits with the refresh, and says so."""
+    first = stage.enter(KEY, Part("worker-3", 812))
+    stage.enter(KEY, Part("worker-4", 813))
+    operator = refreshing(visitor, "operator", address(KEY))
+    reason = operator.page.get_by_label("Reason")
+    reason.fill("it is in the")
+    stage.leave(first)
+    operator.put_forward(INTERVAL + 1)
+    operator.page.get_by_text("Not refreshed while you type.").wait_for()
+    assert reason.input_value() == "it is in the"
+    reason.fill("")
+    operator.await_refresh(INTERVAL)
+    operator.page.locator("section.module").first.filter(has_text="worker-4").wait_for()
+
+
+def test_groups_show_a_dead_host_as_one_fact(stage: Stage, visitor: Visit) -> None:
+    """By host, by template and by path; each leads to its locks, and follows them."""
+    for number in range(5):
+        stage.enter(f"orders/eu/{number}", Part("worker-1", number))
+    stage.enter("orders/us/7", Part("worker-2"))
+    stage.enter("invoice", Part("worker-2"))
+    viewer = refreshing(visitor, path=f"{LIST}groups/?by=host")
+    rows = viewer.page.locator(".zklock-queue tbody tr")
+    assert [row.split()[:2] for row in rows.all_inner_texts()] == [["worker-1", "5"], ["worker-2", "2"]]
+    stage.enter("orders/eu/1", Part("web-1"))
+    viewer.await_refresh(INTERVAL)
+    assert rows.first.inner_text().split()[:5] == ["worker-1", "5", "5", "1", "1"]
+    viewer.assert_accessible()
+    viewer.picture("groups")
+    viewer.follow("path")
+    viewer.follow("orders/")
+    assert [row.split()[:2] for row in rows.all_inner_texts()] == [["orders/eu/", "5"], ["orders/us/", "1"]]
+    viewer.page.get_by_role("link", name="5 locks of orders/eu/").click()
+    viewer.page.wait_for_url("**/?path=orders*")
+    assert sorted(viewer.shown_keys()) == [f"orders/eu/{number}" for number in range(5)]

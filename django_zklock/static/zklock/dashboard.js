@@ -1,4 +1,4 @@
-// The script of the dashboard: update ages, copy texts, and refresh the list without losing focus, selection or scroll position.
+// The script of the dashboard: update ages, copy texts, and refresh a page without losing focus, selection or scroll position.
 // Texts from ZooKeeper were escaped by the server. Here they are moved as DOM nodes, and no HTML is built from text.
 "use strict";
 (() => {
@@ -6,7 +6,7 @@ const begin = () => {
   // A field with an error. The browser cannot focus it while a theme still hides the page.
   if (document.activeElement === document.body) document.querySelector("#content [autofocus]")?.focus();
 
-  const bar = document.getElementById("zklock-status");
+  const bar = document.getElementById("zklock-refresh");
 
   // --- Ages: counted from when the page got them, as the clock of this machine may differ from the server's.
   const began = new WeakMap();
@@ -18,14 +18,13 @@ const begin = () => {
     if (m) return fill(texts.minutes, { m, s: s % 60 });
     return fill(texts.seconds, { s });
   };
-  const texts = bar ? bar.dataset : { seconds: "{s} s", minutes: "{m} min {s} s", hours: "{h} h {m} min", days: "{d} d {h} h" };
   const tick = () => {
-    if (document.hidden) return;
+    if (document.hidden || !bar) return;
     for (const each of document.querySelectorAll("time.zklock-age[data-age]")) {
       if (!began.has(each)) began.set(each, performance.now());
       const passed = (performance.now() - began.get(each)) / 1000;
       if (passed >= 1) {
-        const text = format(Number(each.dataset.age) + passed, texts);
+        const text = format(Number(each.dataset.age) + passed, bar.dataset);
         if (each.textContent !== text) each.textContent = text;
       }
     }
@@ -34,114 +33,101 @@ const begin = () => {
   setInterval(tick, 1000);
 
   // --- Copying.
-  if (navigator.clipboard) {
-    for (const button of document.querySelectorAll("button.zklock-copy")) {
-      const label = button.textContent;
-      button.hidden = false;
-      button.addEventListener("click", async () => {
-        await navigator.clipboard.writeText(button.dataset.copy);
-        button.textContent = button.dataset.done;
-        setTimeout(() => { button.textContent = label; }, 2000);
-      });
-    }
-  }
+  const showCopyButtons = () => {
+    if (navigator.clipboard) for (const button of document.querySelectorAll("button.zklock-copy[hidden]")) button.hidden = false;
+  };
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("button.zklock-copy");
+    if (!button) return;
+    const label = button.textContent;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = button.dataset.done;
+    setTimeout(() => { button.textContent = label; }, 2000);
+  });
+  showCopyButtons();
 
   if (!bar) return;
 
-  // --- Refreshing.
-  const KEY = "zklock.refresh";
-  const interval = document.getElementById("zklock-interval");
-  const pause = document.getElementById("zklock-pause");
-  const note = document.getElementById("zklock-note");
-  const remembered = (() => { try { return localStorage.getItem(KEY); } catch { return null; } })();
-  let paused = false, running = false, timer = 0;
-
-  const choice = remembered ?? bar.dataset.refresh;
-  if ([...interval.options].some((option) => option.value === choice)) interval.value = choice;
-  bar.querySelector(".zklock-controls").hidden = false;
-
-  const ticked = () => document.querySelector("#changelist-form input.action-select:checked") !== null;
-  const choosing = () => {
-    const active = document.activeElement;
-    return active !== null && active !== interval && (active.tagName === "SELECT" || (active.id === "searchbar" && active.value !== active.defaultValue));
-  };
-  const say = (text) => { if (note.textContent !== text) note.textContent = text; };
-
-  // Replace `old` by `fresh` unless they are equal, so that focus and selection are kept.
+  // --- Changing the page: only what differs, so that focus and typed texts stay, and screen readers hear only news.
   const update = (old, fresh) => {
     if (old.isEqualNode(fresh)) return;
-    const active = document.activeElement;
-    const inside = active !== null && old.contains(active);
-    const same = (root) => [...root.querySelectorAll("a, button, input, select")].find((each) =>
-      each.tagName === active.tagName && each.getAttribute("href") === active.getAttribute("href") &&
-      each.getAttribute("name") === active.getAttribute("name") && each.getAttribute("value") === active.getAttribute("value"));
-    const next = document.importNode(fresh, true);
-    const refocus = inside ? same(next) : undefined;
-    old.replaceWith(next);
-    if (refocus) refocus.focus({ preventScroll: true });
+    if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
+      if (old.data.trim() !== fresh.data.trim()) old.data = fresh.data;
+      return;
+    }
+    if (old.nodeName !== fresh.nodeName || old.id !== fresh.id || old.nodeName === "TIME") {
+      old.replaceWith(document.importNode(fresh, true));
+      return;
+    }
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (old.nodeName === "TBODY") updateRows(old, fresh);
+    else updateChildren(old, fresh);
   };
-  const keyOf = (row) => row.querySelector('th a[href], td a[href]')?.getAttribute("href") ?? "";
-
+  const updateChildren = (old, fresh) => {
+    const mine = [...old.childNodes], theirs = [...fresh.childNodes];
+    if (mine.length === theirs.length && mine.every((each, i) => each.nodeName === theirs[i].nodeName)) {
+      mine.forEach((each, i) => update(each, theirs[i]));
+      return;
+    }
+    old.replaceChildren(...theirs.map((each) => document.importNode(each, true)));
+  };
+  const keyOf = (row) => row.querySelector("a[href]")?.getAttribute("href") ?? "";
   const updateRows = (old, fresh) => {
-    if (old.tHead && fresh.tHead && old.tHead.textContent !== fresh.tHead.textContent) return false;
-    const body = old.tBodies[0], next = fresh.tBodies[0];
-    if (!body || !next || old.tBodies.length > 1 || fresh.tBodies.length > 1) return false;
-    const rows = new Map([...body.rows].map((row) => [keyOf(row), row]));
-    let place = body.firstElementChild;
-    for (const row of [...next.rows]) {
+    const rows = new Map([...old.rows].map((row) => [keyOf(row), row]));
+    let place = old.firstElementChild;
+    for (const row of [...fresh.rows]) {
       const known = rows.get(keyOf(row));
       if (!known) {
-        body.insertBefore(document.importNode(row, true), place);
+        old.insertBefore(document.importNode(row, true), place);
         continue;
       }
       rows.delete(keyOf(row));
       if (known === place) place = place.nextElementSibling;
-      else body.insertBefore(known, place);
-      if (known.cells.length !== row.cells.length) update(known, row);
-      else [...row.cells].forEach((cell, i) => update(known.cells[i], cell));
+      else old.insertBefore(known, place);
+      update(known, row);
     }
     for (const gone of rows.values()) gone.remove();
-    return true;
   };
-
+  const LIVE = ".zklock-live[id], #result_list, .paginator, .object-tools";
   const apply = (page) => {
-    const live = page.getElementById("zklock-live");
-    if (!live) return false;
-    const mine = document.getElementById("zklock-live");
-    // Element by element, so that screen readers announce the summary only when it has changed.
-    if (mine.children.length === live.children.length) [...live.children].forEach((each, i) => updateLine(mine.children[i], each));
-    else update(mine, live);
-    const old = document.getElementById("result_list"), fresh = page.getElementById("result_list");
-    if (old && fresh) {
-      if (!updateRows(old, fresh)) update(old, fresh);
-    } else if (old || fresh) {
-      const form = document.getElementById("changelist-form"), other = page.getElementById("changelist-form");
-      if (!form || !other) return false;
-      location.reload();
-      return true;
-    }
-    for (const selector of [".paginator", ".action-counter"]) {
-      const before = document.querySelector(selector), after = page.querySelector(selector);
-      if (before && after && selector === ".paginator") update(before, after);
+    const mine = [...document.querySelectorAll(LIVE)], theirs = [...page.querySelectorAll(LIVE)];
+    if (!page.getElementById(bar.id)) return false;
+    const active = document.activeElement;
+    if (mine.length !== theirs.length) location.reload();  // the first lock of an empty list, or the last one went
+    else mine.forEach((each, i) => update(each, theirs[i]));
+    if (document.activeElement !== active) {  // it was moved, or replaced
+      const same = (each) => ["id", "href", "name", "form"].every((name) => each.getAttribute(name) === active.getAttribute(name));
+      (active.isConnected ? active : [...document.querySelectorAll(active.tagName)].find(same))?.focus({ preventScroll: true });
     }
     document.title = page.title;
+    showCopyButtons();
     return true;
   };
-  const updateLine = (old, fresh) => {
-    if (old.isEqualNode(fresh)) return;
-    if (old.tagName !== fresh.tagName || old.id !== fresh.id) return update(old, fresh);
-    if (old.id === "zklock-summary") {
-      if (old.textContent.replace(/\s+/g, " ") !== fresh.textContent.replace(/\s+/g, " "))
-        old.replaceChildren(...document.importNode(fresh, true).childNodes);
-      return;
-    }
-    update(old, fresh);
+
+  // --- Refreshing.
+  const KEY = "zklock.refresh";
+  const interval = document.getElementById("zklock-interval");
+  const note = document.getElementById("zklock-note");
+  const remembered = (() => { try { return localStorage.getItem(KEY); } catch { return null; } })();
+  let running = false, timer = 0;
+
+  const choice = remembered ?? bar.dataset.refresh;
+  if ([...interval.options].some((option) => option.value === choice)) interval.value = choice;
+  interval.closest("[hidden]").hidden = false;
+
+  const ticked = () => document.querySelector("#changelist-form input.action-select:checked") !== null;
+  const typed = () => [...document.querySelectorAll("#content input[type=text], #searchbar")].some((each) => each.value !== each.defaultValue);
+  const choosing = () => {
+    const active = document.activeElement;
+    return active !== null && active !== interval && active.tagName === "SELECT";
   };
+  const say = (text) => { if (note.textContent !== text) note.textContent = text; };
 
   const refresh = async () => {
-    if (running || paused || document.hidden || interval.value === "0") return;
+    if (running || document.hidden || interval.value === "0" || choosing()) return;
     if (ticked()) { say(bar.dataset.tickedNote); return; }
-    if (choosing()) return;
+    if (typed()) { say(bar.dataset.typedNote); return; }
     running = true;
     try {
       const answer = await fetch(location.href, {
@@ -149,8 +135,8 @@ const begin = () => {
       });
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      // The user may have ticked a row or paused in the meantime.
-      if (paused || ticked() || document.hidden) return;
+      // The user may have ticked a row, or begun to type, in the meantime.
+      if (ticked() || typed() || document.hidden) return;
       if (!apply(page)) throw new Error("another page");
       say("");
       bar.dispatchEvent(new CustomEvent("zklock:refreshed", { bubbles: true }));
@@ -163,17 +149,12 @@ const begin = () => {
   const schedule = () => {
     clearInterval(timer);
     const seconds = Number(interval.value);
-    if (seconds > 0 && !paused) timer = setInterval(refresh, seconds * 1000);
+    if (seconds > 0) timer = setInterval(refresh, seconds * 1000);
   };
   interval.addEventListener("change", () => {
     try { localStorage.setItem(KEY, interval.value); } catch { /* the choice is not remembered */ }
     schedule();
-  });
-  pause.addEventListener("click", () => {
-    paused = !paused;
-    pause.textContent = paused ? bar.dataset.pausedLabel : bar.dataset.runningLabel;
-    schedule();
-    if (!paused) refresh();
+    refresh();
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
   schedule();

@@ -91,19 +91,13 @@ class Visitor:
             assert time.monotonic() < deadline, f"not within {timeout:g} s"
             self.page.wait_for_timeout(50)
 
-    # --- the list that refreshes itself -------------------------------------------------------------------------
+    # --- the pages that refresh themselves ----------------------------------------------------------------------
 
     def refresh_every(self, seconds: int) -> None:
-        self.page.get_by_label("Refresh every").select_option(str(seconds))
+        self.page.get_by_label("Refresh").select_option(str(seconds))
 
     def interval(self) -> str:
-        return self.page.get_by_label("Refresh every").input_value()
-
-    def pause(self) -> None:
-        self.page.get_by_role("button", name="Pause").click()
-
-    def go_on(self) -> None:
-        self.page.get_by_role("button", name="Resume").click()
+        return self.page.get_by_label("Refresh").input_value()
 
     def take_clock(self) -> None:
         """From the next page on, let the page's clock be put forward."""
