@@ -92,6 +92,7 @@ class LockAdminMixin(Columns, LockViews):
             "zklock_refresh": self.refresh,
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
+            "zklock_health_url": self.url("health"),
             "zklock_groups_url": self.url("groups"),
             "zklock_json_url": self.url("json"),
             **(extra_context or {}),

@@ -6,27 +6,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_zklock.dashboard.formatting import clean, duration
-from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import Connection, Snapshot, Wait
+    from django_zklock.inspection import Snapshot, Wait
 
 MAX_CYCLES: Final = 5
+STATE_LABELS: Final = {
+    "connected": gettext_lazy("Connected"),
+    "connecting": gettext_lazy("Connecting"),
+    "suspended": gettext_lazy("Suspended"),
+    "lost": gettext_lazy("Session lost"),
+}
+"""By the state of a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusBar:
     """The status bar, as values for the template."""
 
-    connection: Connection
     snapshot: Snapshot
     state: str
     """ "connected", "connecting", "suspended" or "lost", for the style sheet."""
     state_label: str
-    session: str
-    timeout: str
     held: int
     kept: int
     """Locks that a process keeps for its next user."""
@@ -43,21 +47,12 @@ class StatusBar:
 def status_bar(snapshot: Snapshot) -> StatusBar:
     """Return the status bar for a snapshot."""
     connection = snapshot.connection
-    labels = {
-        "connected": _("Connected"),
-        "connecting": _("Connecting"),
-        "suspended": _("Suspended"),
-        "lost": _("Session lost"),
-    }
     locks = snapshot.locks
     longest = max((lock.longest_wait or 0.0 for lock in locks), default=0.0)
     return StatusBar(
-        connection=connection,
         snapshot=snapshot,
         state=connection.state,
-        state_label=labels[connection.state],
-        session=session_hex(connection.session_id),
-        timeout=duration(connection.timeout) if connection.timeout else "",
+        state_label=str(STATE_LABELS[connection.state]),
         held=sum(lock.held_for is not None for lock in locks),
         kept=sum(lock.idle_for is not None for lock in locks),
         contended=sum(lock.contended for lock in locks),

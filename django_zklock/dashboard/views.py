@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import unquote
-from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.decorators import login_not_required, permission_required
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path, re_path
 from django.utils.http import urlencode
@@ -20,6 +20,9 @@ from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.groups import LABELS, Group, grouped
 from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
+from django_zklock.dashboard.status_bar import STATE_LABELS
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class LockViews(BreakViews, LimitViews):
         view = self.admin_site.admin_view  # type: ignore[attr-defined]
         own = [
             path("groups/", view(self.groups_view), name="zklock_lock_groups"),
+            path("health/", view(self.health_view), name="zklock_lock_health"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
             path("break/", view(self.break_view), name="zklock_lock_break"),
             path("hold/", view(self.hold_view), name="zklock_lock_hold"),
@@ -123,6 +127,22 @@ class LockViews(BreakViews, LimitViews):
         url = f"{self.url('groups')}?{urlencode({'by': by, 'in': group.name})}" if deeper else changelist
         return {"group": group, "name": clean(group.name, 200) or _("(none)"), "url": url, "list_url": changelist}
 
+    def health_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the servers of the ensemble, and what is wrong with them."""
+        self.require(self.has_view_permission(request))
+        found = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
+        connection = lazy.inspection.connection()
+        context = {
+            "title": _("Health of ZooKeeper"),
+            "connection": connection,
+            "state_label": STATE_LABELS[connection.state],
+            "session": session_hex(connection.session_id),
+            "servers": found.servers,
+            "findings": found.findings,
+            "zklock_refresh": self.refresh,
+        }
+        return self.page(request, "health", context)
+
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Return the list as JSON."""
         self.require(self.has_view_permission(request))
@@ -135,6 +155,18 @@ class LockViews(BreakViews, LimitViews):
 def locks_json(request: HttpRequest) -> HttpResponse:
     """Return all locks as JSON, or 403 without the permission `zklock.view_lock`; for a project's own `urls.py`."""
     return _json(lazy.inspection.snapshot(max_waiters=1))
+
+
+@login_not_required
+@never_cache
+@require_safe
+def health_json(request: HttpRequest) -> HttpResponse:
+    """Return 200 if a quorum of ZooKeeper's servers answers, else 503; for a project's own `urls.py`, without login."""
+    try:
+        lazy.inspection.check_quorum()
+    except ZooKeeperUnavailable:
+        return JsonResponse({"healthy": False}, status=503)
+    return JsonResponse({"healthy": True})
 
 
 def _json(snapshot: Snapshot) -> JsonResponse:

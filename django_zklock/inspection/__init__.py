@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from django_zklock.inspection.ensemble import EnsembleReport, Finding, ServerReport, ensemble
 from django_zklock.inspection.info import Connection, LockInfo, ScannedContender, Snapshot, Wait
-from django_zklock.inspection.queries import look_at, snapshot
+from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
@@ -11,12 +12,18 @@ from django_zklock.queue.operator_hold import OperatorHold
 __all__ = [
     "Connection",
     "ContenderInfo",
+    "EnsembleReport",
+    "Finding",
     "LockInfo",
     "OperatorHold",
     "ScannedContender",
+    "ServerReport",
     "SetLimit",
     "Snapshot",
     "Wait",
+    "check_quorum",
+    "connection",
+    "ensemble",
     "look_at",
     "snapshot",
 ]

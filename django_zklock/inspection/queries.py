@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone
 from typing import Final
 
@@ -10,10 +11,15 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.info import Connection, LockInfo, Snapshot
 from django_zklock.inspection.scan import ScanLimits
+from django_zklock.inspection.shared import Shared
 from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
 from django_zklock.queue.names import is_key
 from django_zklock.zk import clock, process
+from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.clock import to_datetime
+from django_zklock.zk.errors import ZkError
+from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.requests import call
 from django_zklock.zk.session import Session
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
@@ -81,6 +87,34 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
         raise ZooKeeperUnavailable(session.explain() if reply is None else reply.problem, lock=key)
     locks, _, _ = reply.scan.describe()
     return locks[0] if locks else None
+
+
+def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
+    """
+    Let a quorum carry out a transaction that changes nothing. If it does, locks can be granted.
+
+    A success that is at most `max_age` seconds old counts. Raises `ZooKeeperUnavailable` if there is no answer within
+    `reply_timeout` seconds.
+    """
+    problem = _quorum_checks.get(reply_timeout, max_age)
+    if problem:
+        raise ZooKeeperUnavailable(problem)
+
+
+def _check_quorum(options: SessionOptions, reply_timeout: float) -> str:
+    try:
+        reply: int | ZkError = call(process.current(), Gateway.last_zxid, time.monotonic() + reply_timeout)
+    except ZooKeeperUnavailable as error:
+        return str(error)
+    return str(reply) if isinstance(reply, ZkError) else ""
+
+
+_quorum_checks: Final = Shared(_check_quorum)
+
+
+def connection() -> Connection:
+    """Return the connection of this process."""
+    return connection_of(process.current())
 
 
 def connection_of(session: Session) -> Connection:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.zk.client import TlsOptions
 from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, Gateway
 from django_zklock.zk.multi import Create
@@ -21,8 +19,6 @@ from django_zklock.zk.session import Session
 FOLDER: Final = "!doctor"
 """The directory of the checks, below the base and deleted at the end. No key of a lock contains this character."""
 TOO_SHORT: Final = "The time was too short for all checks."
-
-_REPLY_LIMIT = 64 * 1024  # bytes of the reply to `srvr`
 
 Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
 
@@ -146,22 +142,3 @@ class _Checkup:
             self.result.refused = f"{what} {self._base} ({reply})"
             raise _Stopped
         return reply
-
-
-def server_version(hosts: Sequence[tuple[str, int]], timeout: float, tls: TlsOptions | None) -> str:
-    """Return the version from the first server that answers the command `srvr`; "" if none does."""
-    for host, port in hosts:
-        try:
-            with socket.create_connection((host, port), timeout) as sock:
-                sock.settimeout(timeout)
-                stream = sock if tls is None else tls.context().wrap_socket(sock, server_hostname=host)
-                stream.sendall(b"srvr")
-                text = b""
-                while len(text) < _REPLY_LIMIT and (more := stream.recv(4096)):
-                    text += more
-        except OSError:
-            continue
-        first = text.decode(errors="replace").partition("\n")[0]
-        if first.startswith("Zookeeper version: "):
-            return first.removeprefix("Zookeeper version: ").partition("-")[0].partition(",")[0].strip()
-    return ""

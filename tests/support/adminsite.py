@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import path
 
 from django_zklock.admin import LockAdmin
-from django_zklock.dashboard.views import locks_json
+from django_zklock.dashboard.views import health_json, locks_json
 from django_zklock.models import Lock
 from support.admintemplates import ADMIN_TEMPLATES
 
@@ -27,7 +27,12 @@ class OwnSite(AdminSite):
 own_site = OwnSite(name="own")
 own_site.register(Lock, LockAdmin)
 
-urlpatterns = [path("admin/", admin.site.urls), path("own/", own_site.urls), path("locks.json", locks_json)]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("own/", own_site.urls),
+    path("locks.json", locks_json),
+    path("health.json", health_json),
+]
 
 
 def strict_policy(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:

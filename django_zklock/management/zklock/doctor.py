@@ -23,7 +23,7 @@ from django_zklock.fencing import regressions
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reservation_report import ReservationReport, report_reservations
 from django_zklock.management.arguments import add_answer
-from django_zklock.management.checkup import CheckupResult, check_up, server_version
+from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, deadlock, different_limits, process_of, write_json, write_table
 from django_zklock.queue.escaping import session_hex
@@ -32,7 +32,6 @@ from django_zklock.zk import process
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 CLOCK_SHARE: Final = 0.25  # of the session timeout; with a larger difference the times of locks mislead
 MAX_DEAD: Final = 5  # dead reservations that are listed
-SRVR_TIMEOUT: Final = 1.0  # seconds for each server to tell its version
 _WORLD: Final = ("world", "anyone")
 
 
@@ -64,7 +63,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         snapshot = (
             inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if found.connected else None
         )
-    checks = [*_versions(config), *_connection(config, found)]
+    checks = [*_versions(), *_ensemble(), *_connection(config, found)]
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
@@ -81,18 +80,27 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("At least one check has failed.")
 
 
-def _versions(config: Config) -> Iterator[Check]:
+def _versions() -> Iterator[Check]:
     names = ("django-zklock", "Django", "kazoo", "celery")
     known = ", ".join(f"{name} {version}" for name in names if (version := _version(name)))
     yield Check("versions", "info", f"Python {platform.python_version()}, {known}")
-    tls = process.current().options.tls
-    server = server_version(config.hosts, SRVR_TIMEOUT, tls)
-    if not server:
-        yield Check("server version", "info", "unknown: no server answers the command srvr, or it is not allowed")
-    elif _numbers(server) < (3, 6):
-        yield Check("server version", "error", f"ZooKeeper {server}; 3.6 or newer is required")
-    else:
-        yield Check("server version", "ok", f"ZooKeeper {server}")
+
+
+def _ensemble() -> Iterator[Check]:
+    found = inspection.ensemble(max_age=0)
+    for server in found.servers:
+        if server.problem:
+            continue  # it is among the findings
+        facts = [server.role, f"ZooKeeper {server.version}"]
+        if server.latency is not None:
+            facts.append(f"{server.latency * 1000:.1f} ms on average")
+        if server.outstanding is not None:
+            facts.append(f"{server.outstanding} requests to answer")
+        if server.connections is not None:
+            facts.append(f"{server.connections} connections")
+        yield Check("server", "ok" if server.serves else "warning", f"{server.address}: {', '.join(facts)}")
+    for finding in found.findings:
+        yield Check("ensemble", finding.result, finding.text)
 
 
 def _version(name: str) -> str:
@@ -100,10 +108,6 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def _connection(config: Config, found: CheckupResult) -> Iterator[Check]:

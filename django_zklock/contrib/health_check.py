@@ -1,0 +1,23 @@
+"""A check for django-health-check 4 or newer, named as `django_zklock.contrib.health_check.ZooKeeper`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from health_check.base import HealthCheck
+from health_check.exceptions import ServiceUnavailable
+
+from django_zklock import inspection
+from django_zklock.exceptions import ZooKeeperUnavailable
+
+
+@dataclasses.dataclass
+class ZooKeeper(HealthCheck):  # type: ignore[misc]
+    """Whether a quorum of ZooKeeper's servers answers this process, so that locks can be granted."""
+
+    def run(self) -> None:
+        """Raise `ServiceUnavailable` if it does not."""
+        try:
+            inspection.check_quorum()
+        except ZooKeeperUnavailable as error:
+            raise ServiceUnavailable(str(error)) from error

@@ -1,0 +1,52 @@
+"""The health of ZooKeeper: for probes, and on its page in the admin."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.test import Client
+from health_check.exceptions import ServiceUnavailable
+from support.adminsite import user_with
+from support.faults import within
+from support.zoo import Zoo
+
+from django_zklock.contrib.health_check import ZooKeeper
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+PAGE = "/admin/zklock/lock/health/"
+
+
+def test_a_probe_gets_200_or_503_without_login(zoo: Zoo) -> None:
+    """It says no more than that: anybody may ask."""
+    healthy = Client().get("/health.json")
+    assert (healthy.status_code, healthy.json()) == (200, {"healthy": True})
+    with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"), within(3):
+        ill = Client().get("/health.json")
+    assert (ill.status_code, ill.json()) == (503, {"healthy": False})
+
+
+def test_django_health_check_has_a_check(zoo: Zoo) -> None:
+    assert asyncio.run(ZooKeeper().get_result()).error is None
+    with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
+        error = asyncio.run(ZooKeeper().get_result()).error
+    assert isinstance(error, ServiceUnavailable)
+    assert "connection refused" in str(error)
+
+
+def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
+    page = user_with("view_lock").get(PAGE).content.decode()
+    assert zoo.address in page
+    assert "standalone" in page
+    assert "All servers are well." in page
+    assert user_with().get(PAGE).status_code == 403
+
+
+def test_the_page_names_a_server_that_is_down_and_what_to_do(zoo: Zoo) -> None:
+    away = f"127.0.0.1:{free_ports(1)[0]}"
+    with zoo.configured(hosts=away), within(3):
+        page = user_with("view_lock").get(PAGE).content.decode()
+    assert f"{away} does not answer: Connection refused" in page
+    assert "No server leads, so no lock can be granted." in page

@@ -1,0 +1,76 @@
+"""What the health of an ensemble says about its servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from django_zklock.inspection import ServerReport
+from django_zklock.inspection.ensemble import _findings, _of_srvr
+
+LEADER = ServerReport(
+    address="zk1:2181", role="leader", version="3.9.3", latency=0.001, outstanding=0, synced_followers=2
+)
+FOLLOWER = ServerReport(address="zk2:2181", role="follower", version="3.9.3", latency=0.001, outstanding=0)
+THIRD = replace(FOLLOWER, address="zk3:2181")
+SRVR = """Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2022-02-25 08:49 UTC
+Latency min/avg/max: 0/1.5/30
+Received: 84
+Sent: 83
+Connections: 3
+Outstanding: 2
+Zxid: 0x100000010
+Mode: follower
+Node count: 12
+"""
+
+
+def found(*servers: ServerReport) -> list[tuple[str, str]]:
+    return [(each.result, each.text) for each in _findings(servers, 10.0)]
+
+
+def test_three_good_servers_are_well() -> None:
+    assert found(LEADER, FOLLOWER, THIRD) == []
+    assert found(ServerReport(address="zk1:2181", role="standalone", version="3.8.0")) == []
+
+
+@pytest.mark.parametrize(
+    ("servers", "result", "words"),
+    [
+        (
+            (LEADER, FOLLOWER, replace(THIRD, role="", problem="does not answer: timed out")),
+            "warning",
+            "one more server",
+        ),
+        ((FOLLOWER, replace(LEADER, role="", problem="is away")), "error", "No server leads"),
+        ((replace(LEADER, role="standalone"), replace(FOLLOWER, role="standalone")), "error", "to two holders"),
+        ((replace(LEADER, synced_followers=1), FOLLOWER, THIRD), "warning", "1 of 2 followers"),
+        ((LEADER, FOLLOWER, replace(THIRD, version="3.8.4")), "warning", "3.8.4, 3.9.3"),
+        ((LEADER, FOLLOWER, replace(THIRD, version="3.5.9")), "error", "3.6 or newer is required"),
+        ((LEADER, replace(FOLLOWER, outstanding=40), THIRD), "warning", "zk2:2181 has 40 requests"),
+        ((LEADER, FOLLOWER, replace(THIRD, latency=0.6)), "warning", "zk3:2181 takes 600 ms"),
+    ],
+)
+def test_what_is_wrong_is_found_with_its_remedy(servers: tuple[Any, ...], result: str, words: str) -> None:
+    assert any(each[0] == result and words in each[1] for each in found(*servers)), found(*servers)
+
+
+def test_servers_that_may_not_be_asked_are_no_outage() -> None:
+    closed = [
+        ServerReport(address=f"zk{number}:2181", problem=_of_srvr("", "srvr is not ... in the whitelist.").problem)
+        for number in range(3)
+    ]
+    assert {result for result, _ in found(*closed)} == {"warning"}
+    assert "4lw.commands.whitelist" in found(*closed)[0][1]
+
+
+def test_the_command_srvr_is_enough() -> None:
+    """It is allowed by default."""
+    report = _of_srvr("zk1:2181", SRVR)
+    assert (report.role, report.version, report.latency, report.outstanding) == ("follower", "3.8.0", 0.0015, 2)
+    assert (report.connections, report.znodes, report.sessions) == (3, 12, None)
+    assert (
+        "is in no quorum" in _of_srvr("zk1:2181", "This ZooKeeper instance is not currently serving requests").problem
+    )
