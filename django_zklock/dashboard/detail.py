@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import shlex
 import string
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from django_zklock import conf
 from django_zklock.conf.url import host_port
+from django_zklock.dashboard import lazy
 from django_zklock.dashboard.columns import state_of
-from django_zklock.dashboard.formatting import clean, kind_text, limit_text, process_of, reasons, role_text, use_of
+from django_zklock.dashboard.formatting import (
+    advice,
+    clean,
+    duration,
+    kind_text,
+    limit_text,
+    process_of,
+    reasons,
+    role_text,
+    use_of,
+)
 from django_zklock.dashboard.forms import Target
 from django_zklock.queue import names
 from django_zklock.queue.escaping import session_hex
@@ -19,7 +31,10 @@ from django_zklock.queue.escaping import session_hex
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender
+    from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
+
+MAX_KEYS: Final = 10
+"""Other locks that the page of one lock names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +59,14 @@ class Row:
     """What it wants of a lock that can be shared; empty for an exclusive lock."""
     can_be_asked: bool
     """Whether its client handles release requests."""
+    ends: datetime | None
+    """When it loses the lock by itself (`max_hold`); None if it does not."""
+    session_timeout: str
+    """Within how long ZooKeeper has heard of its process; empty if that is unknown."""
+    other_locks: tuple[str, ...]
+    """Keys of other locks that its process holds."""
+    more_locks: int
+    """How many more there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +82,8 @@ class Detail:
     state: str
     state_label: str
     reasons: tuple[str, ...]
+    advice: str
+    """What an operator can do; empty if there is nothing to do."""
     holders: tuple[Row, ...]
     over: tuple[Row, ...]
     """Operator holds that are over."""
@@ -68,6 +93,12 @@ class Detail:
     """The number of waiters that are not shown."""
     commands: tuple[str, ...]
     """Commands for the shell that comes with ZooKeeper."""
+    chain: tuple[Wait, ...]
+    """Why the lock is not released: its holder waits for another one, the holder of that one for a third, and so on."""
+    is_cycle: bool
+    """Whether the last of them waits for a lock that was named before."""
+    blocked: tuple[str, ...]
+    """Keys of locks whose holders wait for this one."""
     age: float
     problem: str
 
@@ -77,13 +108,17 @@ class Detail:
         return (*self.holders, *(each for each in self.waiters if each.info.may_hold))
 
 
-def detail(key: str, info: LockInfo | None, *, long_held: float, age: float = 0.0, problem: str = "") -> Detail:
-    """Return the page of a lock. `age` and `problem` say why the state may be old."""
+def detail(
+    key: str, info: LockInfo | None, others: Snapshot, *, long_held: float, age: float = 0.0, problem: str = ""
+) -> Detail:
+    """Return the page of a lock, seen among all others. `age` and `problem` say why the state may be old."""
     state, label = state_of(info, long_held)
     holders = info.holders if info else ()
     waiters = info.waiters if info else ()
     numbers = {each.name: number for number, each in enumerate(waiters, 1)}
     path = info.path if info else names.path(conf.current().base, key)
+    chain = lazy.inspection.chain_from(key, others.waits)
+    is_cycle = bool(chain) and chain[-1].waits_for in {wait.holds for wait in chain}
     return Detail(
         key=key,
         shown_key=clean(key, 1000),
@@ -94,12 +129,18 @@ def detail(key: str, info: LockInfo | None, *, long_held: float, age: float = 0.
         state=state,
         state_label=label,
         reasons=tuple(reasons(info)) if info else (),
-        holders=tuple(_row(key, each, number) for number, each in enumerate(holders, 1)),
+        advice=advice(info, is_cycle=is_cycle, long_held=long_held) if info else "",
+        holders=tuple(
+            replace(_row(key, each, number), **_others(key, each, others)) for number, each in enumerate(holders, 1)
+        ),
         over=tuple(_row(key, each, number) for number, each in enumerate(info.over if info else (), 1)),
         waiters=tuple(_row(key, each, numbers[each.name], numbers.get(each.waits_behind, 0)) for each in waiters),
         waiting=info.waiting if info else 0,
         hidden=max(0, info.waiting - len(waiters)) if info else 0,
         commands=tuple(_commands(path, holders)),
+        chain=chain,
+        is_cycle=is_cycle,
+        blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
         age=age,
         problem=clean(problem),
     )
@@ -121,7 +162,21 @@ def _row(key: str, info: ScannedContender, number: int, behind: int = 0) -> Row:
         target=str(Target(key, info.guid, info.token)),
         role=role_text(info),
         can_be_asked=info.operator is None and info.client != "kazoo",
+        ends=info.held_since + timedelta(seconds=info.max_hold) if info.held_since and info.max_hold else None,
+        session_timeout=duration(info.session_timeout) if info.session_timeout else "",
+        other_locks=(),
+        more_locks=0,
     )
+
+
+def _others(key: str, holder: ScannedContender, others: Snapshot) -> dict[str, Any]:
+    """Return the other locks that the process of a holder holds, as fields of its row."""
+    keys = [
+        lock.key
+        for lock in others.locks
+        if lock.key != key and any(each.session_id == holder.session_id != 0 for each in lock.holders)
+    ]
+    return {"other_locks": tuple(keys[:MAX_KEYS]), "more_locks": max(0, len(keys) - MAX_KEYS)}
 
 
 def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:

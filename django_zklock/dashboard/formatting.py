@@ -118,6 +118,21 @@ def reasons(lock: LockInfo) -> list[str]:
     return texts
 
 
+def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
+    """Return what an operator can do about a lock that others wait for; empty if they need only wait."""
+    if is_cycle:
+        return _("They wait for ever. Break one of these locks: its work is stopped, and the others continue.")
+    if lock.problem or not lock.waiting or not lock.holders:
+        return ""
+    if lock.operator is not None:
+        return _("If the reason is gone, end this hold.")
+    if any(source_of(holder) == "other" for holder in lock.holders):
+        return _("This client cannot be asked to release the lock. End its program, or break the lock.")
+    if (lock.held_for or 0.0) >= long_held:
+        return _("If that is too long, request its release, or break the lock. A break stops its work.")
+    return ""
+
+
 def _over(hold: OperatorHold) -> str:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     return text % {"name": hold.by, "until": _time(hold.until)}

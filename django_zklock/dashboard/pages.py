@@ -35,6 +35,8 @@ logger = logging.getLogger("django_zklock.dashboard")
 
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
+AGE_OF_OTHERS: Final = 30.0
+"""Seconds: how old the state of all other locks may be on the page of one lock."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 
@@ -84,11 +86,13 @@ class LockPages(Permissions):
     def read_lock(self, key: str) -> Detail:
         """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
         try:
-            return detail(key, lazy.inspection.look_at(key, reply_timeout=self.reply_timeout), long_held=self.long_held)
+            info = lazy.inspection.look_at(key, reply_timeout=self.reply_timeout)
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
             info = next((each for each in last.locks if each.key == key), None)
-            return detail(key, info, long_held=self.long_held, age=last.age, problem=str(error))
+            return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
+        others = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
+        return detail(key, info, others, long_held=self.long_held)
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this one belongs to."""

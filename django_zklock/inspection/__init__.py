@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_zklock.inspection.deadlocks import chain_from
 from django_zklock.inspection.ensemble import EnsembleReport, Finding, ServerReport, ensemble
 from django_zklock.inspection.info import Connection, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
@@ -21,6 +22,7 @@ __all__ = [
     "SetLimit",
     "Snapshot",
     "Wait",
+    "chain_from",
     "check_quorum",
     "connection",
     "ensemble",

@@ -11,6 +11,7 @@ from django_zklock.locks.queue_reader import ContenderInfo
 
 MAX_WAITS: Final = 2000
 MAX_CYCLES: Final = 20
+MAX_CHAIN: Final = 12
 MAX_STARTS: Final = 100  # locks from which a search for a cycle starts
 
 _Owner: TypeAlias = tuple[int, int]  # session id and number of the owner in it
@@ -66,6 +67,22 @@ def find_cycles(found: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
             covered.update(wait.holds for wait in cycle)
             named.setdefault(frozenset(cycle), cycle)
     return tuple(named.values())
+
+
+def chain_from(key: str, found: Sequence[Wait]) -> tuple[Wait, ...]:
+    """
+    Return why a lock is not released: its holder waits for another lock, the holder of that one for a third, and so on.
+
+    In a cycle, the last wait is for a lock that was named before. Empty if no holder of the lock waits.
+    """
+    chain: list[Wait] = []
+    while len(chain) < MAX_CHAIN and key not in {wait.holds for wait in chain}:
+        following = next((wait for wait in found if wait.holds == key), None)
+        if following is None:
+            break
+        chain.append(following)
+        key = following.waits_for
+    return tuple(chain)
 
 
 def _stuck(found: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:

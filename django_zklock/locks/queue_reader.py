@@ -76,6 +76,10 @@ class ContenderInfo:
     """The limit in its code, if it wants a permit; None if it is unknown."""
     owner: int = 0
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
+    max_hold: float = 0.0
+    """Seconds from the grant, after which it loses the lock by itself; 0 if it does not, or if that is unknown."""
+    session_timeout: float = 0.0
+    """Seconds after which ZooKeeper ends its session if it hears nothing of its process; 0 if that is unknown."""
     idle_since: datetime | None = None
     """Since when nobody uses the lock, and its process keeps it for its next user (`linger`). None if it is in use."""
 
@@ -105,6 +109,8 @@ class ContenderInfo:
             release_request=release_request.requested(node.data),
             limit=payload.limit or None,
             owner=payload.owner,
+            max_hold=payload.max_hold / 1000,
+            session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
             **more,
         )

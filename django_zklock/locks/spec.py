@@ -40,7 +40,6 @@ class LockSpec(QueueSpec):
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     release_on: str | Unset  # `exit` or `commit`
-    max_hold: float | None
     warn_after: float | None
     what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
     about: Mapping[str, str]  # the same, item by item

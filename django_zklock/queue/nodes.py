@@ -157,6 +157,10 @@ class Payload:
     """The limit in the code of this contender; 0 if it wants no permit."""
     owner: int = 0
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if unknown."""
+    max_hold: int = 0
+    """Milliseconds after which a holder loses the lock by itself; 0 if it does not."""
+    session_timeout: int = 0
+    """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
     idle: str = ""
     """Since when nobody uses the lock that its process keeps for the next user, like `since`; empty if it is in use."""
 
@@ -183,6 +187,10 @@ class Payload:
             found["limit"] = _number(self.limit)
         if self.owner:
             found["owner"] = _number(self.owner)
+        if self.max_hold:
+            found["max_hold"] = _number(self.max_hold)
+        if self.session_timeout:
+            found["session_timeout"] = _number(self.session_timeout)
         if self.idle:
             found["idle"] = _text(self.idle, _SHORT)
         found["about"] = about = {}
@@ -219,6 +227,8 @@ class Payload:
             about=_items(found.get("about")),
             limit=_number(found.get("limit")),
             owner=_number(found.get("owner")),
+            max_hold=_number(found.get("max_hold")),
+            session_timeout=_number(found.get("session_timeout")),
             idle=_text(found.get("idle")),
         )
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django import template
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+from django.utils.html import format_html
 
 from django_zklock.dashboard.columns import age
+from django_zklock.dashboard.formatting import clean
 
 register = template.Library()
 
@@ -15,3 +20,12 @@ register = template.Library()
 def zklock_age(seconds: float, since: datetime | None = None) -> str:
     """Return an age that the script of the page keeps up to date."""
     return age(seconds, since)
+
+
+@register.simple_tag(takes_context=True)
+def zklock_link(context: Any, key: str) -> str:
+    """Return a link to the page of a lock, in the admin site of the present page."""
+    site = context["request"].current_app
+    return format_html(
+        '<a href="{}">{}</a>', reverse("admin:zklock_lock_change", args=[quote(key)], current_app=site), clean(key, 200)
+    )

@@ -40,7 +40,7 @@ class Script:
 class Fixed(locks.Caller):
     """Has the same data at each run: with no time and no host in them."""
 
-    def payload(self, spec: QueueSpec, guid: str) -> bytes:
+    def payload(self, spec: QueueSpec, guid: str, session_timeout: float) -> bytes:
         return f"{guid} {spec.limit}".encode()
 
 

@@ -108,7 +108,7 @@ class ContenderNode:
             faultpoints.reach("before_create")
             self._directory.enter(
                 nodes.prefix(self._guid, self._spec.kind, self._spec.compat),
-                self._caller.payload(self._spec, self._guid),
+                self._caller.payload(self._spec, self._guid, self._registry.session.timeout),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )

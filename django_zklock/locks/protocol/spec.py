@@ -26,6 +26,7 @@ class QueueSpec:
     compat: str | None = None  # the client whose processes share the queue, and whose names its znodes get
     min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the znode on release
     max_waiters: int | None = None  # how many others may wait; with more, give up at once
+    max_hold: float | None = None  # seconds from the grant, after which the holder loses the lock
     linger: float = 0.0  # seconds for which this process keeps the lock for its own next owners
     template: str = ""  # of the key
 
@@ -44,7 +45,7 @@ class Caller(NamedTuple):
     owner: int = 0  # the number of the thread, greenlet or task in this process
     operator: HoldLabel | None = None  # the person who holds the lock; None: the work holds it
 
-    def payload(self, spec: QueueSpec, guid: str) -> bytes:
+    def payload(self, spec: QueueSpec, guid: str, session_timeout: float) -> bytes:
         """Return the data of the znode with this guid."""
         return Payload(
             guid=guid,
@@ -57,4 +58,6 @@ class Caller(NamedTuple):
             about=self.about,
             limit=spec.limit or 0,
             owner=self.owner,
+            max_hold=round((spec.max_hold or 0.0) * 1000),
+            session_timeout=round(session_timeout * 1000),
         ).encode()

@@ -159,9 +159,15 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
     assert "Release of " in said(operator)
     assert "paper jam" in LogEntry.objects.get().get_change_message()
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
-    (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
-    assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
-    requests = {int(each["token"]): each["release_request"] for each in lock["holders"]}
+
+    def requested() -> dict[int, Any]:
+        """Return the release requests in the snapshot, which may be a second old."""
+        (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
+        assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
+        found = {int(each["token"]): each["release_request"] for each in lock["holders"]}
+        return found if any(found.values()) else {}
+
+    requests = eventually(requested)
     assert requests[asked.token]["reason"] == "paper jam"
     assert requests[other.token] is None
 

@@ -108,6 +108,7 @@ class Part:
     about: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
     limit: int = 0
+    session_timeout: int = 0
 
     @classmethod
     def task(cls, name: str, host: str, pid: int) -> Part:
@@ -131,6 +132,7 @@ class Part:
             about=self.about,
             limit=self.limit,
             owner=zlib.crc32(repr(self).encode()) // 2 or 1,
+            session_timeout=self.session_timeout,
         ).encode()
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from django_zklock import inspection
+from django_zklock.admin import LockAdmin
 from support.browser.policy import THEMED
 
 if THEMED:
     from support import unfoldadmin  # noqa: F401  # it registers
+
+LockAdmin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdmin.long_held))
 
 
 def refresh_snapshot(request: HttpRequest) -> HttpResponse:

@@ -21,7 +21,7 @@ from django_zklock.dashboard.columns import state_of
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
 from django_zklock.dashboard.queryset import LockQuerySet
-from django_zklock.inspection import LockInfo, ScannedContender
+from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot
 from django_zklock.models import Lock
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
@@ -46,6 +46,18 @@ HOLDER = ScannedContender(
 )
 INFO = LockInfo(
     key="k", path="/zklock/k", kind="lock", holders=(HOLDER,), waiters=(), waiting=3, longest_wait=1.0, problem=""
+)
+
+NOTHING = Snapshot(
+    taken_at=NOW,
+    age=0.0,
+    locks=(),
+    total=0,
+    problem="",
+    notes=(),
+    connection=Connection(state="connected", server="", session_id=0, timeout=10.0, hosts=()),
+    waits=(),
+    cycles=(),
 )
 
 
@@ -171,10 +183,10 @@ def test_invalid_links_are_errors(wrong: object) -> None:
 def test_shell_commands_are_quoted_and_printable() -> None:
     evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
     with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
-        shown = detail("k", replace(INFO, holders=(evil,)), long_held=60)
+        shown = detail("k", replace(INFO, holders=(evil,)), NOTHING, long_held=60)
         assert shown.commands[1] == """zkCli.sh -server h1:2181,h2:2181 get -s '/zklock/k/$(reboot)'"'"''"""
         unprintable = replace(HOLDER, path="/zklock/k/\n")
-        assert len(detail("k", replace(INFO, holders=(unprintable,)), long_held=60).commands) == 1
+        assert len(detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60).commands) == 1
 
 
 @pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])
