@@ -222,7 +222,8 @@ def _of_quorum(servers: Sequence[ServerReport]) -> Iterator[Finding]:
     elif known and not leaders and not alone:
         majority = len(servers) // 2 + 1
         up = sum(server.serves for server in servers)
-        text = f"Locks need {majority} of {len(servers)} servers; {up} serve. Start those that are down, or repair the network."
+        need = f"Locks need {majority} of {len(servers)} servers; {up} serve."
+        text = f"{need} Start those that are down, or repair the network."
         yield Finding("error", f"No server leads, so no lock can be granted. {text}")
     for leader in leaders:
         followers = sum(server.role == "follower" for server in servers)
