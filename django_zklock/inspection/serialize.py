@@ -83,6 +83,8 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "operator": None if contender.operator is None else operator_hold_json(contender.operator),
         "release_request": None if contender.release_request is None else asdict(contender.release_request),
         "limit": contender.limit,
+        "max_hold": contender.max_hold or None,
+        "session_timeout": contender.session_timeout or None,
         "idle_since": _time(contender.idle_since),
     }
 

@@ -8,6 +8,7 @@ import pytest
 from django.contrib import admin
 from django.test import RequestFactory
 from support.docs import BLOCK, DOCS
+from support.zoo import Zoo
 
 from django_zklock import conf
 from django_zklock.admin import LockAdmin
@@ -52,3 +53,11 @@ def test_the_address_of_the_example_asks_for_the_permission(blocks: dict[str, st
     request.user = AnonymousUser()
     with pytest.raises(PermissionDenied):
         names["urlpatterns"][0].callback(request)
+
+
+@pytest.mark.zookeeper
+def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFactory, zoo: Zoo) -> None:
+    """Without a user."""
+    names: dict[str, Any] = {}
+    exec(blocks["probes.py"], names)
+    assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200
