@@ -19,4 +19,6 @@ __all__ = ["LockAdmin", "LockAdminMixin"]
 class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc,type-arg]
     """The locks, in Django's own admin."""
 
+    actions_on_top = False  # the locks come first
+    actions_on_bottom = True
     change_list_template = "admin/zklock/lock/compact_list.html"

@@ -47,8 +47,6 @@ class LockAdminMixin(Columns, LockViews):
     list_per_page = 50
     list_max_show_all = 200
     search_fields = ("key",)
-    actions_on_top = False  # the locks come first
-    actions_on_bottom = True
     show_facets = admin.ShowFacets.NEVER  # they would count in the database
     actions = ("break_selected",)
 

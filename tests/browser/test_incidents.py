@@ -37,7 +37,7 @@ def assert_first_screen(operator: Visitor, *texts: str) -> None:
     """Fail unless these texts are visible without scrolling."""
     operator.assert_accessible()
     for text in texts:
-        found = operator.page.locator("#content").get_by_text(text).first
+        found = operator.page.locator("#content").get_by_text(text).locator("visible=true").first
         found.wait_for()
         place = found.bounding_box()
         assert place is not None, text

@@ -18,6 +18,7 @@ KEY = "orders/1042"
 PAGES = {
     "list": LIST,
     "groups": f"{LIST}groups/",
+    "health": f"{LIST}health/",
     "detail": address(KEY),
     "history": address(KEY, "history"),
     "break": address(KEY, "break"),
@@ -28,6 +29,7 @@ PAGES = {
 TITLES = {
     "list": "Locks",
     "groups": "Groups of locks",
+    "health": "Health of ZooKeeper",
     "detail": KEY,
     "history": KEY,
     "break": "Break locks",

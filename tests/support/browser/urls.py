@@ -9,13 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from django_zklock import inspection
-from django_zklock.admin import LockAdmin
+from django_zklock.admin import LockAdminMixin
 from support.browser.policy import THEMED
 
 if THEMED:
     from support import unfoldadmin  # noqa: F401  # it registers
 
-LockAdmin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdmin.long_held))
+LockAdminMixin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdminMixin.long_held))
 
 
 def refresh_snapshot(request: HttpRequest) -> HttpResponse:
