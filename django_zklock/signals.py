@@ -24,6 +24,11 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     A lock was not free, and the caller starts to wait. `ahead` is a text about the contender just ahead, or empty.
     `about` describes the work of the caller as items (for a Celery task "task", "id" and more).
 
+`lock_failed(lock, error, reason, waited, template, kind, about, ahead_about)`
+    An acquisition has ended with an error. `error` is its class, `reason` its text. `waited` is the time since the
+    call. `about` describes the work of the caller, `ahead_about` that of the contender that was just ahead, as items;
+    it is empty if that is not known. `template` and `kind` are those of a `Hold`.
+
 `lock_contended(lock, waited, template, kind)`
     A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
     `template` and `kind` are those of a `Hold`. Not sent when ZooKeeper did not answer.
@@ -51,6 +56,11 @@ With `sender` = the `Line` class of `django_zklock.contrib.celery.line.line`:
 
 With `sender` = the `Session` class of `django_zklock.zk.session`:
 
+`heartbeat(took, margin, lease, error)`
+    A heartbeat of this process has ended. `took` is the time from the request to the reply. `margin` is what was left
+    then of the lease as it was at the request, and 0 if it was over. `lease` is the length of a whole lease. `error` is
+    the name of an error, empty if a quorum has acknowledged the heartbeat.
+
 `connection_state_changed(state, previous, session_id)`
     The connection of this process changed. `state` and `previous` are each "connecting", "connected", "suspended" (no
     connection, the session may be alive) or "lost" (the session is over, and so are its locks). `session_id` is an int,
@@ -69,12 +79,14 @@ lock_acquired = Signal()
 lock_released = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
+lock_failed = Signal()
 lock_waiting = Signal()
 lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
 limit_changed = Signal()
 line_changed = Signal()
+heartbeat = Signal()
 
 
 def _unlock_in_child() -> None:

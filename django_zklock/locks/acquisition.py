@@ -143,7 +143,7 @@ class Acquisition:
         if self._owner.kind != "message":  # else this is done where the lock is taken over for the work
             if self.spec.is_bounded:
                 maximum_hold.apply_bounds(outcome, contender, self.spec)
-            notify.send(held, signals.lock_acquired, waited=self.waited)
+            notify.send(held, signals.lock_acquired, waited=outcome.since - self._began)
         if keep and notify.has_receivers(signals.lock_lost):
             outcome.session.post(outcome.attach, notify.LossReport(held))
 
@@ -166,17 +166,33 @@ class Acquisition:
         return LockTimeout(f"The lock {key!r} was not free within {self.waited:.1f} s{ahead}.", lock=key)
 
     def give_up(self, error: BaseException) -> None:
-        """Leave the queue because of an error, and report contention."""
+        """Leave the queue because of an error, and report it."""
+        ahead = self.contender.ahead if self.contender is not None else None  # before it leaves
         self.abandon()
-        if isinstance(error, LockNotAcquired) and self.contender is not None:
+        if self.contender is None:
+            return
+        template, kind = self.spec.template, self.spec.kind.word
+        if isinstance(error, LockNotAcquired):
             notify.send_from(
                 self._session,
                 signals.lock_contended,
                 lock=self.spec.key,
                 waited=self.waited if self.timeout else 0.0,
-                template=self.spec.template,
-                kind=self.spec.kind.word,
+                template=template,
+                kind=kind,
             )
+        notify.send_from(
+            self._session,
+            signals.lock_failed,
+            lock=self.spec.key,
+            error=type(error),  # not the error itself, which refers to the frames of the caller
+            reason=str(error),
+            waited=self.waited,
+            template=template,
+            kind=kind,
+            about=self.contender.caller.about,
+            ahead_about={} if ahead is None else ahead.about,
+        )
 
     @abort.shielded
     def undo(self) -> None:

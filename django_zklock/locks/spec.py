@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django_zklock.conf import Config
 from django_zklock.conf.options import LockOptions, Unset, contradiction
 from django_zklock.conf.spelling import check_spelling
-from django_zklock.execution import work
+from django_zklock.execution import trace, work
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.transactions import check_aliases
 from django_zklock.locks.protocol.grant import Policy
@@ -60,6 +60,8 @@ class LockSpec(QueueSpec):
         around = work.current()  # now, as the lock may be an object that lives longer than the work
         what = self.what or (around.what if around is not None else "") or _file_name(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
+        if trace.items is not None:
+            about = {**about, **trace.items()}
         return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable
 
+from django_zklock import signals
 from django_zklock.zk import clock
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import BEAT_SHARE
+from django_zklock.zk.session import BEAT_SHARE, Session
 
 logger = logging.getLogger("django_zklock.zk")
 
@@ -68,7 +70,8 @@ class Heartbeat:
             for path in paths:  # move these to the end
                 self._nodes[path] = self._nodes.pop(path)
         self._outstanding = True
-        self._gateway.quorum_check(paths, self._on_checked)
+        checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
+        self._gateway.quorum_check(paths, checked)
 
     def _arm(self, seconds: float) -> None:
         # The timer runs on when the last node goes, so acquiring and releasing a lock creates and cancels no timers.
@@ -83,8 +86,20 @@ class Heartbeat:
             self._session.mark_suspect("the heartbeat is late")
         self.beat()
 
-    def _on_checked(self, reply: str | ZkError | None) -> None:
+    def _on_checked(self, sent_at: float, until: float, reply: str | ZkError | None) -> None:
         self._outstanding = False
+        if signals.heartbeat.receivers and not isinstance(reply, str):  # else it is sent again at once
+            now = clock.now()
+            self._session.dispatch(
+                functools.partial(
+                    signals.heartbeat.send_robust,
+                    Session,
+                    took=now - sent_at,
+                    margin=max(0.0, until - now),
+                    lease=LEASE_SHARE * self._session.timeout,
+                    error="" if reply is None else type(reply).__name__,
+                )
+            )
         if isinstance(reply, ZkError):
             logger.debug("heartbeat failed: %s", reply)
         elif reply is not None:

@@ -22,6 +22,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.metrics import MetricWrapperBase
 
 from django_zklock import signals
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.protocol.grant import Grant
@@ -35,6 +37,9 @@ STATES: Final = ("connecting", "connected", "suspended", "lost")
 
 _WAIT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _HOLD_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_ABORT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_BEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 _LOCK: Final = ("lock", "kind")
 
 _FORKS: Final = threading.RLock()  # held by a receiver while it counts, and during a fork
@@ -112,10 +117,12 @@ class Metrics:
             (signals.lock_released, self._on_released),
             (signals.lock_lost, self._on_lost),
             (signals.lock_contended, self._on_contended),
+            (signals.lock_failed, self._on_failed),
             (signals.lock_held_long, self._on_held_long),
             (signals.lock_release_requested, self._on_release_requested),
             (signals.lock_broken, self._on_broken),
             (signals.line_changed, self._on_line),
+            (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
         )
 
@@ -143,19 +150,32 @@ class Metrics:
             self._made.append(made)
             return made
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            made = Histogram(f"zklock_{name}", text, _LOCK, registry=self._registry, buckets=buckets)
+        def histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = _LOCK) -> Histogram:
+            made = Histogram(f"zklock_{name}", text, labels, registry=self._registry, buckets=buckets)
             self._made.append(made)
             return made
 
         self._acquired = counter("acquired_total", "Grants of locks.")
         self._lost = counter("lost_total", "Holds that were lost.")
         self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
+        self._unavailable = counter("unavailable_total", "Acquisitions that failed because ZooKeeper did not answer.")
         self._held_long = counter("held_long_total", "Holds longer than warn_after.")
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
+        self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
+        self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
+        self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
+        self._failed_beats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
+        self._abort = histogram("abort_seconds", "Time from the abort of work to its end.", _ABORT_BUCKETS)
+        self._beat = histogram("heartbeat_seconds", "Time until a quorum acknowledges a heartbeat.", _BEAT_BUCKETS, ())
+        self._margin = histogram(
+            "lease_margin_ratio",
+            "Share of the lease that is left when a heartbeat is acknowledged.",
+            _MARGIN_BUCKETS,
+            (),
+        )
 
     def listen(self) -> None:
         """Start to count."""
@@ -205,8 +225,12 @@ class Metrics:
         self._end(hold.token)
 
     @_without_fork
-    def _on_lost(self, *, hold: Hold, **kwargs: object) -> None:
-        self._lost.labels(*self._labels_of(hold)).inc()
+    def _on_lost(self, *, hold: Hold, receipt: Receipt | None, **kwargs: object) -> None:
+        labels = self._labels_of(hold)
+        self._lost.labels(*labels).inc()
+        if receipt is not None:
+            self._abort.labels(*labels).observe(receipt.stopped_after)
+            self._swallowed.labels(*labels).inc(int(receipt.swallowed))
         self._end(hold.token)
 
     def _end(self, token: int) -> None:
@@ -229,6 +253,11 @@ class Metrics:
         self._contended.labels(*self._labels(template, kind)).inc()
 
     @_without_fork
+    def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
+        if issubclass(error, ZooKeeperUnavailable):
+            self._unavailable.labels(*self._labels(template, kind)).inc()
+
+    @_without_fork
     def _on_held_long(self, *, hold: Hold, **kwargs: object) -> None:
         self._held_long.labels(*self._labels_of(hold)).inc()
 
@@ -248,6 +277,18 @@ class Metrics:
     def _on_state(self, *, state: str, **kwargs: object) -> None:
         for each in STATES:
             self._state.set((each,), int(each == state))
+        if state == "suspended":
+            self._suspensions.inc()
+        elif state == "lost":
+            self._sessions_lost.inc()
+
+    @_without_fork
+    def _on_heartbeat(self, *, took: float, margin: float, lease: float, error: str, **kwargs: object) -> None:
+        if error:
+            self._failed_beats.inc()
+        else:
+            self._beat.observe(took)
+            self._margin.observe(margin / lease)
 
 
 _connected: dict[CollectorRegistry, Metrics] = {}

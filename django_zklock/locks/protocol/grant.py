@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
-from django_zklock.queue.nodes import Kind
+from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop
@@ -69,6 +69,10 @@ class GrantSession(Protocol):
 
 class GrantedContender(Protocol):
     """The contender of a grant, as far as a holder needs it."""
+
+    @property
+    def ahead(self) -> Payload | None:
+        """The contender that was just ahead, if it is known."""
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; see `Contender.abandon`."""

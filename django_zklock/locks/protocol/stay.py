@@ -196,15 +196,22 @@ class Turn:
 
     @property
     def ahead(self) -> Payload | None:
-        """The contender just ahead, if it is known."""
-        if self.stay is None:
+        """The contender just ahead, if it is known; None once it has the lock."""
+        if self.stay is None or self.grant is not None:
             return None
         first = self.stay.first
         if self.stay.base is None or first is None or first is self:
             return self.stay.contender.ahead
         caller, host = first.caller, socket.gethostname()
         return Payload(
-            guid="", host=host, pid=os.getpid(), thread=caller.thread, what=caller.what, since="", template=""
+            guid="",
+            host=host,
+            pid=os.getpid(),
+            thread=caller.thread,
+            what=caller.what,
+            since="",
+            template="",
+            about=caller.about,
         )
 
     @property

@@ -19,6 +19,7 @@ from celery.worker import state
 
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting_task import SLOT_WITHIN, WaitingTask
+from django_zklock.execution import trace
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.release_request import ReleaseRequest
@@ -53,6 +54,7 @@ class GrantRecord(GrantObserver):
     def facts(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
+        ahead = None if trace.items is None else self._contender.ahead
         return {
             "place": self._place,
             "number": self._number,
@@ -64,6 +66,7 @@ class GrantRecord(GrantObserver):
             "session": grant.session_id,
             "template": grant.template,
             "waited": waited,
+            "ahead": "" if ahead is None else ahead.encode().decode(),
         }
 
     def begin(self) -> None:

@@ -16,7 +16,7 @@ from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue.nodes import Kind
+from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, users_thread
@@ -116,6 +116,7 @@ class ContenderProxy:
         self.grant.template = facts["template"]
         self.grant.about = caller.about
         self.waited: float = facts["waited"]
+        self.ahead = Payload.decode(facts["ahead"].encode())
         self._place, self._number = facts["place"], facts["number"]
         self._version = 0
         self._ending = False  # written by its owner

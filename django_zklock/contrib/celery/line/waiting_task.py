@@ -18,6 +18,7 @@ from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution import trace
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
 from django_zklock.locks.base import Entry, take
@@ -45,6 +46,8 @@ class MessageContext(FunctionContext):
         work = work_of_message(request.task.name or "", request.id, request.delivery_info, retries)
         super().__init__(work.what)
         self.about = dict(work.about)
+        if trace.items is not None:
+            self.about |= trace.of_header(headers_of(request).get("traceparent"))
 
 
 class MessageWaiter:

@@ -1,0 +1,203 @@
+"""
+The spans, and the receivers of signals that make them.
+
+A caller only notes its trace, when it starts to acquire: `trace_items` runs there. The items travel with the
+description of its work, also to others in the queue. The spans are made later, on the thread for signals, with their
+true times. So a span of a hold is nobody's current span: what happens under the lock has the caller's span as its
+parent, and lies beside that of the hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from opentelemetry import trace as api
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from django_zklock import __version__, signals
+from django_zklock.exceptions import LockBusy
+from django_zklock.execution import trace
+from django_zklock.locks.guard import Receipt
+from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.protocol.grant import Grant
+
+_FORMAT: Final = TraceContextTextMapPropagator()
+
+
+def trace_items() -> dict[str, str]:
+    """Return "trace" and "span" of the caller's current span; nothing if there is none."""
+    current = api.get_current_span().get_span_context()
+    if not current.is_valid:
+        return {}
+    span = f"{api.format_span_id(current.span_id)}-{current.trace_flags:02x}"
+    return {"trace": api.format_trace_id(current.trace_id), "span": span}
+
+
+def span_of(about: Mapping[str, str]) -> SpanContext:
+    """Return the span that these items tell of, and that others may have written. It is invalid if there is none."""
+    return api.get_current_span(
+        _FORMAT.extract({"traceparent": trace.header_of(about)}, context=Context())
+    ).get_span_context()
+
+
+def _parent(about: Mapping[str, str]) -> Context:
+    found = span_of(about)
+    if not found.is_valid:
+        return Context()
+    local = SpanContext(found.trace_id, found.span_id, is_remote=False, trace_flags=found.trace_flags)
+    return api.set_span_in_context(NonRecordingSpan(local), Context())
+
+
+def _links(about: Mapping[str, str]) -> list[Link]:
+    """Return the link of a waiter to the trace of the contender that was just ahead."""
+    ahead = span_of(about)
+    return [Link(ahead)] if ahead.is_valid else []
+
+
+def _wall(moment: float) -> int:
+    """Return a moment of `time.monotonic()` in the nanoseconds of `time.time_ns()`."""
+    return time.time_ns() - round((time.monotonic() - moment) * 1e9)
+
+
+class Spans:
+    """The spans of this process. All methods run on the thread for signals."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        self._tracer = api.get_tracer("django_zklock", __version__, provider)
+        self._holds: WeakKeyDictionary[Grant, Span] = WeakKeyDictionary()  # a grant may be dropped without a signal
+        self._receivers = (
+            (signals.lock_acquired, self._on_acquired),
+            (signals.lock_failed, self._on_failed),
+            (signals.lock_released, self._on_released),
+            (signals.lock_lost, self._on_lost),
+            (signals.lock_release_requested, self._on_release_requested),
+            (signals.connection_state_changed, self._on_state),
+        )
+
+    def listen(self) -> None:
+        """Start to make spans."""
+        for signal, receiver in self._receivers:
+            signal.connect(receiver)
+
+    def stop(self) -> None:
+        """Make no more spans."""
+        for signal, receiver in self._receivers:
+            signal.disconnect(receiver)
+
+    def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
+        grant = held_of(hold).grant
+        ahead = held_of(hold).contender.ahead
+        attributes: dict[str, str | int] = {
+            "zklock.key_template": hold.template,
+            "zklock.kind": hold.kind,
+            "zklock.token": hold.token,
+        }
+        parent = _parent(grant.about)
+        since = _wall(grant.since)
+        acquire = self._tracer.start_span(
+            "zklock.acquire",
+            parent,
+            attributes={**attributes, "zklock.waited": waited},
+            links=_links({} if ahead is None else ahead.about),
+            start_time=since - round(waited * 1e9),
+        )
+        acquire.end(since)
+        if not api.get_current_span(parent).get_span_context().is_valid:
+            parent = api.set_span_in_context(acquire, parent)  # so that both are in one trace
+        self._holds[grant] = self._tracer.start_span("zklock.hold", parent, attributes=attributes, start_time=since)
+
+    def _on_failed(
+        self,
+        *,
+        error: type[BaseException],
+        reason: str,
+        waited: float,
+        template: str,
+        kind: str,
+        about: Mapping[str, str],
+        ahead_about: Mapping[str, str],
+        **kwargs: object,
+    ) -> None:
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            "zklock.acquire",
+            _parent(about),
+            attributes={
+                "zklock.key_template": template,
+                "zklock.kind": kind,
+                "zklock.waited": waited,
+                "error.type": error.__qualname__,
+            },
+            links=_links(ahead_about),
+            start_time=now - round(waited * 1e9),
+        )
+        name = f"{error.__module__}.{error.__qualname__}"
+        span.add_event("exception", {"exception.type": name, "exception.message": reason}, now)
+        if not issubclass(error, LockBusy):  # a call that does not wait expects this
+            span.set_status(Status(StatusCode.ERROR, reason))
+        span.end(now)
+
+    def _on_released(self, *, hold: Hold, held: float, **kwargs: object) -> None:
+        grant = held_of(hold).grant
+        span = self._holds.pop(grant, None)
+        if span is not None:
+            span.end(_wall(grant.since + held))
+
+    def _on_lost(self, *, hold: Hold, reason: str, receipt: Receipt | None, **kwargs: object) -> None:
+        span = self._holds.pop(held_of(hold).grant, None)
+        if span is None:
+            return
+        now = time.time_ns()
+        lost_at = now if receipt is None else now - round(receipt.stopped_after * 1e9)
+        span.add_event("lost", {"zklock.reason": reason}, lost_at)
+        span.set_status(Status(StatusCode.ERROR, reason))
+        if receipt is not None:
+            abort = self._tracer.start_span(
+                "zklock.abort",
+                api.set_span_in_context(span, Context()),
+                attributes={
+                    "zklock.key_template": hold.template,
+                    "zklock.abort.how": receipt.how,
+                    "zklock.abort.delivered": receipt.delivered,
+                    "zklock.abort.swallowed": receipt.swallowed,
+                },
+                start_time=lost_at,
+            )
+            if receipt.swallowed:
+                abort.set_status(Status(StatusCode.ERROR, "The work swallowed the interrupt."))
+            abort.end(now)
+        span.end(now)
+
+    def _on_release_requested(self, *, hold: Hold, by: str, reason: str, **kwargs: object) -> None:
+        span = self._holds.get(held_of(hold).grant)
+        if span is not None:
+            span.add_event("release_requested", {"zklock.by": by, "zklock.reason": reason})
+
+    def _on_state(self, *, state: str, **kwargs: object) -> None:
+        for span in list(self._holds.values()):
+            span.add_event(state)
+
+
+_spans: Spans | None = None
+
+
+def connect(provider: TracerProvider | None) -> None:
+    """Make spans, unless this is done already."""
+    global _spans
+    if _spans is None:
+        _spans = Spans(provider)
+        _spans.listen()
+        trace.items = trace_items
+
+
+def disconnect() -> None:
+    """Make no more spans, if this is done."""
+    global _spans
+    if _spans is not None:
+        _spans.stop()
+    _spans = trace.items = None

@@ -1,0 +1,26 @@
+"""The trace that the caller is part of, as items for the description of its work in the queue of a lock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+items: Callable[[], Mapping[str, str]] | None = None
+"""
+Returns "trace" and "span" of the caller, or nothing. None: there are no traces. Set by `contrib.otel`.
+
+"trace" is an id of 32 hexadecimal digits. "span" is an id of 16 of them, and the flags after a dash.
+"""
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16}-[0-9a-f]{2})")
+
+
+def of_header(value: object) -> dict[str, str]:
+    """Return the items of a header "traceparent", as the W3C defines it; none if it is no such header."""
+    found = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
+    return {} if found is None else {"trace": found[1], "span": found[2]}
+
+
+def header_of(about: Mapping[str, str]) -> str:
+    """Return the header "traceparent" of these items. It is no valid one if there are none."""
+    return f"00-{about.get('trace', '')}-{about.get('span', '')}"

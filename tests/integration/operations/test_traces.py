@@ -1,0 +1,281 @@
+"""Spans of locks, as OpenTelemetry's SDK exports them, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, use_span
+from support.faults import BackgroundCall, CallOnDemand, cut, proxied
+from support.primitives import end_session
+from support.traced import SPANS, Traced, in_file, traced
+from support.worker import Worker
+from support.zoo import Zoo, eventually, next_line
+
+from django_zklock import zk_lock, zk_locks
+from django_zklock.contrib.otel import spans as module
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.execution import trace
+from django_zklock.operations import request_release
+
+pytestmark = pytest.mark.zookeeper
+
+NAME = "inventory/{sku}"
+
+
+@pytest.fixture
+def spans(zoo: Zoo) -> Iterator[Traced]:
+    with traced() as found:
+        yield found
+
+
+def context_of(span: ReadableSpan | Span) -> SpanContext:
+    """Return the ids of a span."""
+    found = span.get_span_context()
+    assert found is not None
+    return found
+
+
+def is_child(span: ReadableSpan, parent: ReadableSpan | Span) -> bool:
+    """Return whether a span lies in that one."""
+    ids = context_of(parent)
+    return span.parent is not None and (span.parent.trace_id, span.parent.span_id) == (ids.trace_id, ids.span_id)
+
+
+def test_a_lock_is_two_spans_in_that_of_its_caller(spans: Traced) -> None:
+    """The wait and then the hold, at their true times; what happens under the lock is in the caller's span, too."""
+    with (
+        spans.tracer.start_as_current_span("request") as request,
+        zk_lock(NAME, fields={"sku": "4711"}) as hold,
+        spans.tracer.start_as_current_span("query"),
+    ):
+        token = hold.token
+    (outer,), (query,) = spans.wait("request"), spans.wait("query")
+    (acquired,), (held,) = spans.wait("zklock.acquire"), spans.wait("zklock.hold")
+    assert all(is_child(each, request) for each in (acquired, held, query))
+    assert held.parent is not None
+    assert not held.parent.is_remote
+    waited = (acquired.attributes or {})["zklock.waited"]
+    common = {"zklock.key_template": NAME, "zklock.kind": "lock", "zklock.token": token}
+    assert acquired.attributes == {**common, "zklock.waited": waited}
+    assert held.attributes == common
+    begins = [span.start_time or 0 for span in (outer, acquired, held, query)]
+    ends = [span.end_time or 0 for span in (acquired, query, held, outer)]
+    assert begins == sorted(begins)
+    assert ends == sorted(ends)
+    assert held.start_time == acquired.end_time
+    assert not acquired.links
+
+
+def test_each_asyncio_task_has_its_own_parent(spans: Traced) -> None:
+    async def work(name: str) -> tuple[str, SpanContext]:
+        with spans.tracer.start_as_current_span("request") as request:
+            async with zk_lock("{name}", fields={"name": name}, timeout=20):
+                await asyncio.sleep(0)
+        return name, context_of(request)
+
+    async def both() -> list[tuple[str, SpanContext]]:
+        return list(await asyncio.gather(work("same"), work("same"), work("other")))
+
+    parents = {request.trace_id for _, request in asyncio.run(both())}
+    assert len(parents) == 3
+    assert {context_of(held).trace_id for held in spans.wait("zklock.hold", 3)} == parents
+    assert {context_of(acquired).trace_id for acquired in spans.wait("zklock.acquire", 3)} == parents
+
+
+def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo: Zoo, spans: Traced) -> None:
+    with zk_locks("a", "b"):
+        assert [payload.about for payload in zoo.payloads("a") if payload] == [{}]
+    acquired = spans.wait("zklock.acquire", 2)
+    assert [span.parent for span in acquired] == [None, None]
+    for held in spans.wait("zklock.hold", 2):
+        assert any(is_child(held, span) for span in acquired)
+
+
+def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans: Traced) -> None:
+    ignored = SpanContext(1, 2, is_remote=False)
+    with use_span(NonRecordingSpan(ignored)), zk_lock("ignored"):
+        pass
+    with zk_lock("noted"):
+        pass
+    (held,) = spans.wait("zklock.hold")
+    assert (held.attributes or {})["zklock.key_template"] == "noted"
+
+
+HOLDER = """
+import sys
+from support.traced import Traced
+from django_zklock.contrib.otel import connect
+
+traced = Traced()
+connect(traced.provider)
+with traced.tracer.start_as_current_span("request") as request, zk_lock("k"):
+    print(request.get_span_context().trace_id, request.get_span_context().span_id)
+    sys.stdin.readline()
+"""
+
+
+def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Traced) -> None:
+    """By what the znode of the holder says, which fits into its bounds."""
+    with zoo.running(HOLDER) as holder:
+        trace_id, span_id = map(int, next_line(holder).split())
+        (name,) = zoo.children("k")
+        assert len(zoo.client.get(f"{zoo.base}/k/{name}")[0]) <= 1024
+
+        def work() -> None:
+            with spans.tracer.start_as_current_span("request"), zk_lock("k", timeout=20):
+                pass
+
+        waiter = BackgroundCall(work)
+        zoo.wait_contenders("k", 2)
+        assert holder.stdin is not None
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        waiter.result()
+    (acquired,) = spans.wait("zklock.acquire")
+    assert [(link.context.trace_id, link.context.span_id) for link in acquired.links] == [(trace_id, span_id)]
+    assert context_of(acquired).trace_id != trace_id
+
+
+def test_those_that_linger_know_who_is_ahead_in_their_process(spans: Traced) -> None:
+    lingering = zk_lock("k", linger=5, timeout=0.05)
+
+    def tries() -> None:
+        with pytest.raises(LockTimeout), lingering:
+            pass
+
+    with spans.tracer.start_as_current_span("request") as request, lingering:
+        BackgroundCall(tries).result()
+    failed = spans.wait("zklock.acquire", 2)[1]
+    assert [link.context.span_id for link in failed.links] == [context_of(request).span_id]
+
+
+def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:
+    """A busy lock is no error for a call that does not wait."""
+
+    def tries() -> None:
+        with spans.tracer.start_as_current_span("request"):
+            with pytest.raises(LockBusy), zk_lock("k", timeout=0):
+                pass
+            with pytest.raises(LockTimeout), zk_lock("k", timeout=0.05):
+                pass
+
+    with spans.tracer.start_as_current_span("holder") as holder, zk_lock("k"):
+        BackgroundCall(tries).result()
+        failed = spans.wait("zklock.acquire", 3)[1:]
+    with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
+        pass
+    failed.append(spans.wait("zklock.acquire", 4)[-1])
+    told = [((span.attributes or {})["error.type"], span.status.status_code) for span in failed]
+    assert told == [
+        ("LockBusy", StatusCode.UNSET),
+        ("LockTimeout", StatusCode.ERROR),
+        ("ZooKeeperUnavailable", StatusCode.ERROR),
+    ]
+    for span in failed:
+        (event,) = span.events
+        assert event.name == "exception"
+        assert (event.attributes or {})["exception.type"] == f"django_zklock.exceptions.{told.pop(0)[0]}"
+    assert [link.context.span_id for link in failed[1].links] == [context_of(holder).span_id]
+    assert "zklock.token" not in (failed[1].attributes or {})
+
+
+def test_a_loss_is_an_error_of_the_hold_and_its_abort_a_span(zoo: Zoo, spans: Traced) -> None:
+    thief = CallOnDemand(partial(end_session, zoo))
+    with pytest.raises(LockLost), spans.tracer.start_as_current_span("request"), zk_lock("k") as hold:
+        request_release("k", "deploy", by="anna")
+        assert hold.wait_release_requested(10)
+        (name,) = zoo.children("k")
+        thief.begin(zoo.client.exists(f"{zoo.base}/k/{name}").ephemeralOwner)
+        eventually(lambda: False, 20)
+    thief.result()
+    (held,) = spans.wait("zklock.hold")
+    (abort,) = spans.wait("zklock.abort")
+    assert held.status.status_code is StatusCode.ERROR
+    events = {event.name: event.attributes or {} for event in held.events}
+    assert events["release_requested"] == {"zklock.by": "anna", "zklock.reason": "deploy"}
+    assert events["lost"] == {"zklock.reason": held.status.description}
+    assert is_child(abort, held)
+    assert (abort.attributes or {})["zklock.abort.delivered"] is True
+    assert (abort.attributes or {})["zklock.abort.swallowed"] is False
+    assert abort.end_time == held.end_time
+
+
+def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced) -> None:
+    with proxied(zoo, 10) as proxy, zk_lock("k", abort_on="lost"):
+        cut(proxy)
+    (held,) = spans.wait("zklock.hold")
+    assert [event.name for event in held.events] == ["suspended", "connected"]
+
+
+@pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
+def test_a_hold_that_was_dropped_is_forgotten(zoo: Zoo, spans: Traced) -> None:
+    entered = zk_lock("k")
+    entered.__enter__()
+    made = module._spans
+    assert made is not None
+    eventually(lambda: len(made._holds) == 1)
+    del entered
+    gc.collect()
+    zoo.wait_contenders("k", 0)
+
+    def gone() -> bool:
+        gc.collect()
+        with zk_lock("other"):
+            pass
+        return not made._holds
+
+    eventually(gone)
+
+
+def test_without_the_app_nothing_of_a_trace_is_written(zoo: Zoo) -> None:
+    found = Traced()
+    assert trace.items is None
+    with found.tracer.start_as_current_span("request"), zk_lock("k"):
+        assert [payload.about for payload in zoo.payloads("k") if payload] == [{}]
+
+
+def test_a_task_that_waits_in_line_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: Path) -> None:
+    """In the queue, and in the pool process, where its spans lie in that of the run; it is linked to the one ahead."""
+    first, second = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16)
+    with Worker(zoo, tmp_path, tasks="support.tracedtasks") as worker, worker.log_shown():
+        gate = worker.gate()
+        results = []
+        for trace_id, span_id in (first, second):
+            headers = {"traceparent": f"00-{trace_id}-{span_id}-01"}
+            results.append(worker.send("line.wait", "k", "linger", str(gate), headers=headers))
+            zoo.wait_contenders("k", len(results))
+        gate.wait_entered()
+        about = [payload.about for payload in zoo.payloads("k") if payload]
+        assert [(each["trace"], each["span"]) for each in about] == [
+            (trace_id, f"{span_id}-01") for trace_id, span_id in (first, second)
+        ]
+        gate.open()
+        for result in results:
+            worker.get(result)
+        file = tmp_path / SPANS
+        eventually(lambda: len(in_file(file, "zklock.hold")) == 2 and len(in_file(file, "run")) == 2)
+        runs = {span["context"]["trace_id"]: span for span in in_file(file, "run")}
+        for name in ("zklock.acquire", "zklock.hold"):
+            spans = {span["context"]["trace_id"]: span for span in in_file(file, name)}
+            assert set(spans) == {f"0x{first[0]}", f"0x{second[0]}"}
+            for trace_id, span in spans.items():
+                assert span["parent_id"] == runs[trace_id]["context"]["span_id"]
+        (acquired,) = [span for span in in_file(file, "zklock.acquire") if span["links"]]
+        assert acquired["context"]["trace_id"] == f"0x{second[0]}"
+        assert acquired["links"][0]["context"]["trace_id"] == f"0x{first[0]}"
+
+
+WITHOUT = 'import sys; sys.modules["opentelemetry"] = sys.modules["opentelemetry.trace"] = None'
+
+
+def test_without_the_library_the_app_says_what_to_install(zoo: Zoo) -> None:
+    first = f'{WITHOUT}\nfrom django.conf import settings; settings.INSTALLED_APPS += ["django_zklock.contrib.otel"]'
+    process = zoo.spawn("", first=first)
+    _, problems = process.communicate(timeout=60)
+    assert problems.endswith('which is not installed: pip install "django-zklock[otel]".\n')

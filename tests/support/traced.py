@@ -1,0 +1,70 @@
+"""Spans of locks, as OpenTelemetry's SDK would export them: in memory, or of other processes in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
+
+from django_zklock.contrib.otel import connect, disconnect
+from support.zoo import eventually
+
+SPANS = "spans"
+"""The file in the folder of a worker to which its processes export."""
+
+
+class Traced:
+    """The spans of this process."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    @property
+    def tracer(self) -> Tracer:
+        """A tracer of the project."""
+        return self.provider.get_tracer("project")
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        """Return the ended spans with this name."""
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def wait(self, name: str, count: int = 1) -> list[ReadableSpan]:
+        """Return the ended spans with this name, when there are so many."""
+        eventually(lambda: len(self.spans(name)) >= count, message=f"not {count} spans {name}")
+        assert len(self.spans(name)) == count
+        return self.spans(name)
+
+
+@contextmanager
+def traced() -> Iterator[Traced]:
+    """Trace the locks of this process in memory."""
+    found = Traced()
+    connect(found.provider)
+    try:
+        yield found
+    finally:
+        disconnect()
+
+
+def to_file(path: Path) -> TracerProvider:
+    """Return a provider that appends each span to a file, as a line of JSON."""
+    provider = TracerProvider()
+    out = path.open("a", buffering=1)
+    exporter = ConsoleSpanExporter(out=out, formatter=lambda span: f"{span.to_json(indent=None)}\n")
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider
+
+
+def in_file(path: Path, name: str) -> list[dict[str, Any]]:
+    """Return the spans with this name in such a file."""
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [span for span in found if span["name"] == name]

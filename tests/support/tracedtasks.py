@@ -1,0 +1,35 @@
+"""Celery tasks whose locks are traced. A span is around each run, as an instrumentation of Celery would make it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Task
+from celery.signals import task_postrun, task_prerun
+from opentelemetry import context, propagate, trace
+
+from django_zklock.contrib.otel import connect
+from support.celeryapp import HOME, app
+from support.traced import SPANS, to_file
+
+provider = to_file(Path(os.environ[HOME], SPANS))
+tracer = provider.get_tracer("project")
+connect(provider)
+
+__all__ = ["app"]
+
+
+@task_prerun.connect(weak=False)
+def begin(*, task: Task[..., Any], **kwargs: object) -> None:
+    request: Any = task.request
+    span = tracer.start_span("run", propagate.extract({"traceparent": getattr(request, "traceparent", "")}))
+    request.span, request.token = span, context.attach(trace.set_span_in_context(span))
+
+
+@task_postrun.connect(weak=False)
+def end(*, task: Task[..., Any], **kwargs: object) -> None:
+    request: Any = task.request
+    context.detach(request.token)
+    request.span.end()
