@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres brokers curator chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -45,7 +45,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper postgres brokers curator chromium pytest
+test: check zookeeper postgres brokers curator chromium promtool pytest
 
 check: lint typing imports
 
@@ -61,7 +61,7 @@ typing: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper postgres brokers curator chromium
+pytest: $(VENV)/.installed-test zookeeper postgres brokers curator chromium promtool
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
 
 green: $(VENV)/.installed-test
@@ -126,6 +126,9 @@ curator: $(VENV)/.installed-test
 
 chromium: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium
+
+promtool: $(VENV)/.installed-test
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.promtool
 
 clean:
 	rm -rf $(VENV) .cache .demo .green build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

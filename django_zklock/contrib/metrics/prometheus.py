@@ -166,6 +166,8 @@ class Metrics:
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
         self._failed_beats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
+        # These begin at 0 with the first grant of a lock. Otherwise `increase()` would not see the first loss.
+        self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
         self._abort = histogram("abort_seconds", "Time from the abort of work to its end.", _ABORT_BUCKETS)
@@ -216,6 +218,8 @@ class Metrics:
         grant = held.grant
         watch = weakref.ref(held, lambda _: deleted.append(grant))
         self._open[hold.token] = CountedHold(labels, grant.since, watch)
+        for counter in self._from_zero:
+            counter.labels(*labels)
         self._held.add(labels, 1)
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -11,16 +12,18 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from support.faults import BackgroundCall, CallOnDemand
+from support.faults import BackgroundCall, CallOnDemand, connected, proxied
 from support.primitives import end_session
+from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect, prometheus
-from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
 from django_zklock.http.transfer import TransferredHold
 from django_zklock.locks import table
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.operations import break_lock, request_release
 from django_zklock.signals import line_changed
 
@@ -65,7 +68,8 @@ def test_a_lock_is_counted_while_it_is_held_and_after(collected: Collected) -> N
     assert collected("wait_seconds_count") == 2
     assert collected("hold_seconds_count") == 2
     assert 0 < (collected("hold_seconds_sum") or 0) < 60
-    assert collected("lost_total") is None
+    for name in ("lost_total", "aborts_swallowed_total", "contended_total", "unavailable_total", "held_long_total"):
+        assert collected(name) == 0
 
 
 def test_no_label_has_a_key(collected: Collected) -> None:
@@ -159,6 +163,50 @@ def test_what_was_not_to_be_had_is_counted(zoo: Zoo, collected: Collected) -> No
     collected.becomes(1, "contended_total", "k", "read")
     assert collected("acquired_total", "k") is None
     assert collected("wait_seconds_count", "k") is None
+
+
+def beat() -> None:
+    """Send a heartbeat now."""
+    session = connected()
+    session.post(session.attached(Registry).heartbeat.beat)
+
+
+def test_a_heartbeat_is_timed_with_what_was_left_of_the_lease(collected: Collected) -> None:
+    with zk_lock("k"):
+        beat()
+        eventually(lambda: collected.registry.get_sample_value("zklock_heartbeat_seconds_count"))
+    margin = collected.registry.get_sample_value("zklock_lease_margin_ratio_sum")
+    assert margin is not None
+    assert 0 < margin / (collected.registry.get_sample_value("zklock_lease_margin_ratio_count") or 1) < 1
+    assert collected.registry.get_sample_value("zklock_heartbeat_failures_total") == 0
+
+
+def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo: Zoo, collected: Collected) -> None:
+    with proxied(zoo, 10) as proxy, zk_lock("k", abort_on="lost"):
+        proxy.kill_before_op(MULTI)
+        beat()
+        eventually(lambda: collected.registry.get_sample_value("zklock_heartbeat_failures_total") == 1)
+        eventually(lambda: collected.registry.get_sample_value("zklock_suspensions_total") == 1)
+    assert collected("lost_total", "k") == 0
+
+
+def test_calls_that_zookeeper_did_not_answer_are_counted(zoo: Zoo, collected: Collected) -> None:
+    """They are not contended."""
+    with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
+        pass
+    collected.becomes(1, "unavailable_total", "k")
+    assert collected("contended_total", "k") is None
+
+
+def test_an_abort_that_is_swallowed_is_counted(collected: Collected) -> None:
+    with pytest.raises(LockLost), zk_lock("k", max_hold=0.1):
+        eventually(lambda: False, 20)
+    collected.becomes(1, "abort_seconds_count", "k")
+    assert collected("aborts_swallowed_total", "k") == 0
+    with pytest.raises(LockLost), zk_lock("k", max_hold=0.1), contextlib.suppress(LockLostInterrupt):
+        eventually(lambda: False, 20)
+    collected.becomes(2, "abort_seconds_count", "k")
+    assert collected("aborts_swallowed_total", "k") == 1
 
 
 def test_requests_to_let_go_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:

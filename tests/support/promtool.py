@@ -1,0 +1,36 @@
+"""
+Prometheus' promtool, which tests rules of alerts; of Debian's package.
+
+`python -m support.promtool` unpacks it into `.cache`. The package is not installed, as it brings a service.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "promtool"
+PACKAGE = "prometheus"
+
+
+def find() -> str | None:
+    """Return the program; None if it is not here."""
+    return shutil.which("promtool", path=CACHE / "usr" / "bin") or shutil.which("promtool")
+
+
+def ensure() -> None:
+    """Make sure that promtool is here, where there is apt. Its test is skipped without it."""
+    if find() is not None or shutil.which("apt-get") is None:
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    print(f"Unpacking promtool: apt-get download {PACKAGE}", flush=True)
+    subprocess.run(["apt-get", "-qq", "download", PACKAGE], cwd=CACHE, stderr=subprocess.DEVNULL, check=False)
+    for package in CACHE.glob(f"{PACKAGE}_*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package.name, "."], cwd=CACHE, check=False)
+        package.unlink()
+    (CACHE / "usr" / "bin" / "prometheus").unlink(missing_ok=True)  # 50 MB, which nobody needs
+
+
+if __name__ == "__main__":
+    ensure()

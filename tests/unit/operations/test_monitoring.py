@@ -1,0 +1,125 @@
+"""The dashboard for Grafana and the alerts for Prometheus in `examples/monitoring` fit the metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+from support import promtool
+
+from django_zklock.contrib.metrics import connect, disconnect
+
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "monitoring"
+DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana-dashboard.json").read_text())
+ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+
+SCRAPED = {"job", "instance"}
+"""Labels that Prometheus adds."""
+
+
+@pytest.fixture(scope="module")
+def metrics() -> dict[str, set[str]]:
+    """The labels of each series that a scrape can give, by its name."""
+    registry = CollectorRegistry()
+    connect(registry)
+    endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
+    found = {}
+    for metric in registry._collector_to_names:
+        (family,) = metric.collect()
+        labels = {*metric._labelnames} | SCRAPED  # type: ignore[attr-defined]
+        for ending in endings[family.type]:
+            found[family.name + ending] = labels | ({"le"} if ending == "_bucket" else set())
+    disconnect(registry)
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    """Return all expressions, with a value for each of Grafana's variables."""
+    variables = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
+    selectors = [re.fullmatch(r"label_values\((.*), \w+\)", each) for each in variables]
+    found = [target["expr"] for panel in panels() for target in panel["targets"]]
+    found += [each[1] for each in selectors if each is not None]
+    assert len(found) > len(variables) == len(selectors) == 2
+    return [re.sub(r"\$__(rate_interval|range)", "5m", each) for each in [*found, *(rule["expr"] for rule in RULES)]]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_reads_series_that_there_are(expression: str, metrics: dict[str, set[str]]) -> None:
+    """By the labels that they have."""
+    parsed = promql.parse(expression)
+    selectors = []
+    promql.walk(parsed, lambda each: selectors.append(each) if isinstance(each, promql.VectorSelector) else None)
+    assert selectors
+    for selector in selectors:
+        assert selector.name in metrics
+        assert {each.name for each in selector.matchers.matchers} <= metrics[str(selector.name)]
+    grouped = {label for labels in re.findall(r"\bby \((.*?)\)", expression) for label in labels.split(", ")}
+    assert grouped <= set.union(*(metrics[str(selector.name)] for selector in selectors))
+
+
+def test_every_metric_is_in_the_dashboard(metrics: dict[str, set[str]]) -> None:
+    """A histogram by its buckets."""
+    text = " ".join(target["expr"] for panel in panels() for target in panel["targets"])
+    shown = set(re.findall(r"zklock_\w+", text))
+    assert {name for name in metrics if not name.endswith(("_count", "_sum"))} <= shown
+
+
+def test_names_are_conventional(metrics: dict[str, set[str]]) -> None:
+    """Prometheus' own linter says the same; see `promtool check metrics`."""
+    for name in metrics:
+        assert re.fullmatch(r"zklock(_[a-z]+)+", name)
+        assert len(set(name.split("_"))) == len(name.split("_"))
+        assert not re.search(r"_(ms|milliseconds|minutes|percent|counter|gauge)\b", name)
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    """Each panel has an id and a place of its own, on the data source that the user chooses."""
+    assert DASHBOARD["schemaVersion"] == 39
+    assert DASHBOARD["uid"] == "django-zklock"
+    everything = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in everything)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert {x for x, _ in cells} == set(range(24))
+    for panel in panels():
+        assert panel["title"]
+        assert panel["type"] in ("stat", "timeseries")
+        assert [target["refId"] for target in panel["targets"]] == [*"ABC"][: len(panel["targets"])]
+        for each in (panel, *panel["targets"]):
+            assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_every_alert_says_what_to_do_and_is_tested() -> None:
+    tested = (FOLDER / "alerts-test.yml").read_text()
+    assert len(RULES) > 10
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert f'"{rule["alert"]}"' in tested
+
+
+def test_the_alerts_fire_in_trouble_and_at_no_other_time() -> None:
+    """Prometheus' own tool runs the cases in `alerts-test.yml`."""
+    found = promtool.find()
+    if found is None:
+        pytest.skip("Prometheus' promtool tests the alerts: python -m support.promtool")
+    command = [found, "test", "rules", "alerts-test.yml"]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
