@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.faults import within
+from support.faults import BackgroundCall, within
 from support.signalled import Sent, signalled
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import signals
+from django_zklock import signals, zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -79,6 +80,38 @@ def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
     assert waited[1:] == [0, 0]
     assert {kwargs["lock"] for _, kwargs in log} == {"busy"}
     assert {kwargs["sender"] for _, kwargs in log} == {Lock}
+
+
+def test_each_acquisition_that_fails_is_told(zoo: Zoo) -> None:
+    """A call that was interrupted, too, with what was ahead; the error itself would keep the caller's frames alive."""
+
+    async def waits() -> None:
+        async with zk_lock("item/{pk}", fields={"pk": 7}, kind="write", timeout=30):
+            pass
+
+    async def cancelled() -> None:
+        waiting = asyncio.create_task(waits())
+        await asyncio.to_thread(zoo.wait_contenders, "item/7", 2)
+        await asyncio.to_thread(eventually, lambda: "lock_waiting" in sent.names)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    def work() -> None:
+        asyncio.run(cancelled())
+
+    with signalled("lock_failed", "lock_waiting", "lock_contended") as sent, Lock("item/7"):
+        BackgroundCall(work).result()
+        with pytest.raises(LockTimeout):
+            BackgroundCall(lambda: Lock("item/7", timeout=0.05).__enter__()).result()
+        eventually(lambda: sent.names.count("lock_failed") == 2)
+    first, second = (kwargs for name, kwargs in sent if name == "lock_failed")
+    assert (first["error"], second["error"]) == (asyncio.CancelledError, LockTimeout)
+    assert (first["lock"], first["template"], first["kind"]) == ("item/7", "item/{pk}", "write")
+    assert "was not free" in second["reason"]
+    assert 0.05 <= second["waited"] < 30
+    assert first["ahead_about"] == {}
+    assert sent.names.count("lock_contended") == 1
 
 
 def test_a_loss_is_told_instead_of_a_release(log: Sent) -> None:

@@ -88,6 +88,32 @@ def test_each_asyncio_task_has_its_own_parent(spans: Traced) -> None:
     assert {context_of(acquired).trace_id for acquired in spans.wait("zklock.acquire", 3)} == parents
 
 
+GREENLETS = """
+import gevent
+from support.traced import Traced
+from django_zklock.contrib.otel import connect
+
+traced = Traced()
+connect(traced.provider)
+
+def work(number):
+    with traced.tracer.start_as_current_span("request") as request, zk_lock("k", timeout=20):
+        gevent.sleep(0)
+    return request.get_span_context().span_id
+
+greenlets = [gevent.spawn(work, number) for number in range(3)]
+parents = sorted(each.get() for each in gevent.joinall(greenlets, timeout=20))
+for name in ("zklock.acquire", "zklock.hold"):
+    assert sorted(span.parent.span_id for span in traced.wait(name, 3)) == parents
+print("each its own")
+"""
+
+
+def test_each_greenlet_has_its_own_parent(zoo: Zoo) -> None:
+    with zoo.running(GREENLETS, first="from gevent import monkey; monkey.patch_all()") as process:
+        assert next_line(process) == "each its own", process.communicate()[1]
+
+
 def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo: Zoo, spans: Traced) -> None:
     with zk_locks("a", "b"):
         assert [payload.about for payload in zoo.payloads("a") if payload] == [{}]
