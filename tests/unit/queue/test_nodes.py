@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.execution import trace
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, has_guid, parse, prefix
 
@@ -173,6 +174,25 @@ def test_the_id_of_a_task_is_kept_beside_long_fields() -> None:
     payload = Payload.decode(replace(PAYLOAD, **long, about={**PAYLOAD.about, "queue": "x" * 5000}).encode())  # type: ignore[arg-type]
     assert payload is not None
     assert payload.about["id"] == PAYLOAD.about["id"]
+
+
+def test_the_trace_of_a_task_is_kept_beside_long_fields() -> None:
+    """A waiter is linked to it, and a part of an id is no id."""
+    header = f"00-{'a' * 32}-{'b' * 16}-01"
+    long = dict.fromkeys(("host", "thread", "what", "template"), "x" * 5000)
+    about = {"task": "x" * 5000, "id": "x" * 64, "queue": "x" * 5000, "retries": "3", **trace.of_header(header)}
+    data = replace(PAYLOAD, **long, about=about).encode()  # type: ignore[arg-type]
+    assert len(data) <= MAX_PAYLOAD
+    payload = Payload.decode(data)
+    assert payload is not None
+    assert trace.header_of(payload.about) == header
+
+
+@pytest.mark.parametrize(
+    "header", ["", None, 7, "01-aa-bb-cc", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'b' * 16}-01 "]
+)
+def test_what_is_no_header_of_a_trace_gives_no_items(header: object) -> None:
+    assert trace.of_header(header) == {}
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
