@@ -18,6 +18,8 @@ from support.zoo import eventually
 
 SPANS = "spans"
 """The file in the folder of a worker to which its processes export."""
+WAITING = "waiting"
+"""A file there; it exists when a task waits, and knows which one is ahead."""
 
 
 class Traced:

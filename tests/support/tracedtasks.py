@@ -8,17 +8,24 @@ from typing import Any
 
 from celery import Task
 from celery.signals import task_postrun, task_prerun
+from django.dispatch import receiver
 from opentelemetry import context, propagate, trace
 
 from django_zklock.contrib.otel import connect
+from django_zklock.signals import lock_waiting
 from support.celeryapp import HOME, app
-from support.traced import SPANS, to_file
+from support.traced import SPANS, WAITING, to_file
 
 provider = to_file(Path(os.environ[HOME], SPANS))
 tracer = provider.get_tracer("project")
 connect(provider)
 
 __all__ = ["app"]
+
+
+@receiver(lock_waiting)
+def note_waiting(**kwargs: object) -> None:
+    Path(os.environ[HOME], WAITING).touch()
 
 
 @task_prerun.connect(weak=False)

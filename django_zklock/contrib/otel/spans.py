@@ -4,7 +4,7 @@ The spans, and the receivers of signals that make them.
 A caller only notes its trace, when it starts to acquire: `trace_items` runs there. The items travel with the
 description of its work, also to others in the queue. The spans are made later, on the thread for signals, with their
 true times. So a span of a hold is nobody's current span: what happens under the lock has the caller's span as its
-parent, and lies beside that of the hold.
+parent, and is a sibling of the hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django_zklock.exceptions import LockBusy
 from django_zklock.execution import trace
 from django_zklock.locks.guard import Receipt
 from django_zklock.locks.hold import Hold, held_of
-from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
 
 _FORMAT: Final = TraceContextTextMapPropagator()
 
@@ -64,6 +64,21 @@ def _wall(moment: float) -> int:
     return time.time_ns() - round((time.monotonic() - moment) * 1e9)
 
 
+class SuspectEvents(GrantObserver):
+    """Adds an event to the span of a hold when it is suspect, and when it is confirmed; on the protocol's thread."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def on_suspect(self, reason: str) -> None:
+        if self._span.is_recording():
+            self._span.add_event("suspended", {"zklock.reason": reason})
+
+    def on_confirmed(self) -> None:
+        if self._span.is_recording():
+            self._span.add_event("confirmed")
+
+
 class Spans:
     """The spans of this process. All methods run on the thread for signals."""
 
@@ -76,7 +91,6 @@ class Spans:
             (signals.lock_released, self._on_released),
             (signals.lock_lost, self._on_lost),
             (signals.lock_release_requested, self._on_release_requested),
-            (signals.connection_state_changed, self._on_state),
         )
 
     def listen(self) -> None:
@@ -109,7 +123,9 @@ class Spans:
         acquire.end(since)
         if not api.get_current_span(parent).get_span_context().is_valid:
             parent = api.set_span_in_context(acquire, parent)  # so that both are in one trace
-        self._holds[grant] = self._tracer.start_span("zklock.hold", parent, attributes=attributes, start_time=since)
+        span = self._tracer.start_span("zklock.hold", parent, attributes=attributes, start_time=since)
+        self._holds[grant] = span
+        grant.session.post(grant.attach, SuspectEvents(span))
 
     def _on_failed(
         self,
@@ -177,10 +193,6 @@ class Spans:
         span = self._holds.get(held_of(hold).grant)
         if span is not None:
             span.add_event("release_requested", {"zklock.by": by, "zklock.reason": reason})
-
-    def _on_state(self, *, state: str, **kwargs: object) -> None:
-        for span in list(self._holds.values()):
-            span.add_event(state)
 
 
 _spans: Spans | None = None

@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, use_span
 from support.faults import BackgroundCall, CallOnDemand, cut, proxied
 from support.primitives import end_session
-from support.traced import SPANS, Traced, in_file, traced
+from support.signalled import signalled
+from support.traced import SPANS, WAITING, Traced, in_file, traced
 from support.worker import Worker
 from support.zoo import Zoo, eventually, next_line
 
@@ -157,8 +158,9 @@ def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Tr
             with spans.tracer.start_as_current_span("request"), zk_lock("k", timeout=20):
                 pass
 
-        waiter = BackgroundCall(work)
-        zoo.wait_contenders("k", 2)
+        with signalled("lock_waiting") as sent:
+            waiter = BackgroundCall(work)
+            eventually(lambda: sent)
         assert holder.stdin is not None
         holder.stdin.write("\n")
         holder.stdin.flush()
@@ -236,7 +238,9 @@ def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced
     with proxied(zoo, 10) as proxy, zk_lock("k", abort_on="lost"):
         cut(proxy)
     (held,) = spans.wait("zklock.hold")
-    assert [event.name for event in held.events] == ["suspended", "connected"]
+    suspended, confirmed = held.events
+    assert (suspended.name, confirmed.name) == ("suspended", "confirmed")
+    assert "connection" in str((suspended.attributes or {})["zklock.reason"])
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
@@ -277,6 +281,7 @@ def test_a_task_that_waits_in_line_belongs_to_the_trace_of_its_message(zoo: Zoo,
             results.append(worker.send("line.wait", "k", "linger", str(gate), headers=headers))
             zoo.wait_contenders("k", len(results))
         gate.wait_entered()
+        eventually((tmp_path / WAITING).exists)
         about = [payload.about for payload in zoo.payloads("k") if payload]
         assert [(each["trace"], each["span"]) for each in about] == [
             (trace_id, f"{span_id}-01") for trace_id, span_id in (first, second)
