@@ -15,7 +15,6 @@ from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.contrib.celery.line.result import LineResult, line_result
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.execution import trace
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks
 from django_zklock.locks.protocol.spec import Caller
@@ -40,8 +39,7 @@ class TaskContext:
         work = work_of(task)
         self.what = work.what
         self.about = work.about
-        about = self.about if trace.items is None else {**self.about, **trace.items()}
-        caller = Caller(thread=threading.current_thread().name, what=self.what, about=about)
+        caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
         self._line = line_result(task.request, caller)
         self.on_conflict = "wait" if self._line is not None and self._line.is_granted else "retry"
         self.waits = self._line is None or not self._line.is_late

@@ -12,6 +12,7 @@ from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.proxy import ContenderProxy, SessionProxy
 from django_zklock.exceptions import ZkLockError
+from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.base import check_transactions
@@ -113,6 +114,8 @@ def take_over(contender: GrantedContender, grant: Grant, spec: LockSpec, waited:
     held = HeldLock(contender, grant, current_owner(), spec.policy)
     held.count = 0  # until the caller takes it
     table.held_locks.add(held, keep=False)
+    if trace.items is not None:
+        grant.about = {**grant.about, **trace.items()}  # of the run, which has begun since
     grant.begun = True
     if spec.is_bounded:
         maximum_hold.apply_bounds(grant, contender, spec)
