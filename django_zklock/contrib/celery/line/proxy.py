@@ -116,7 +116,7 @@ class ContenderProxy:
         self.grant.template = facts["template"]
         self.grant.about = caller.about
         self.waited: float = facts["waited"]
-        self.ahead = Payload.decode(facts["ahead"].encode())
+        self.ahead = Payload.decode(facts["ahead"].encode()) if facts["ahead"] else None
         self._place, self._number = facts["place"], facts["number"]
         self._version = 0
         self._ending = False  # written by its owner
