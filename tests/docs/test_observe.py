@@ -82,7 +82,7 @@ def test_an_error_is_reported_with_its_lock(zklock):
 
 
 def run(directory: Path, test: str, settings: str = "project_settings") -> None:
-    """Run a test beside the files that the page shows."""
+    """Run a test next to the files that the page shows."""
     project = written("observe.md", directory)
     project.write("test_shown.py", test)
     done = project.run("-m", "pytest", "-q", "--ds", settings, "test_shown.py")

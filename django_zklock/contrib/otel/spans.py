@@ -3,7 +3,7 @@ The spans, and the receivers of signals that make them.
 
 A caller only notes its trace, when it starts to acquire: `trace_items` runs there. The items travel with the
 description of its work, also to others in the queue. The spans are made later, on the thread for signals, with their
-true times. So a span of a hold is nobody's current span: what happens under the lock has the caller's span as its
+true times. So a span of a hold is never the current span: what happens under the lock has the caller's span as its
 parent, and is a sibling of the hold.
 """
 
