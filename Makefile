@@ -27,7 +27,7 @@ help:
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
 	@echo "make bench        round trips and medians against kazoo's Lock and Curator's mutex; how fast one key is handed on,"
-	@echo "                  also against redis-py's lock; then 10,000 waiters in one process, and 10,000 leases of a coordinator"
+	@echo "                  also against redis-py's lock; then 10,000 waiters in one process, 10,000 leases of a coordinator, and what the app of events costs"
 	@echo "make bench-celery tasks on one key in Celery: how long all take, and in which order they run"
 	@echo "make bench-devserver   the dev server compared with ZooKeeper: medians, and many clients"
 	@echo "make scale        idle and held keys, sessions with heartbeats, long queues, inspection; needs an idle machine;"
@@ -91,6 +91,7 @@ bench: $(VENV)/.installed-test zookeeper brokers curator
 	$(BIN)/python benchmarks/hot_key.py $(filter --check,$(ARGS))
 	$(BIN)/python benchmarks/crowd.py $(filter --check,$(ARGS))
 	$(BIN)/python benchmarks/leases.py $(filter --check,$(ARGS))
+	$(BIN)/python benchmarks/events.py $(filter --check,$(ARGS))
 
 bench-celery: $(VENV)/.installed-test zookeeper brokers
 	$(BIN)/python benchmarks/celery_line.py $(ARGS)

@@ -22,6 +22,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_zklock",
     "django_zklock.contrib.fences",
+    "support.quietevents.QuietEvents",
     "support.ledgers",
 ]
 STATIC_URL = "static/"

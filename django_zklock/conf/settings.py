@@ -30,6 +30,7 @@ DEFAULT_ROOT: Final = "/zklock"
 DEFAULT_SESSION_TIMEOUT: Final = 20.0
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 DEFAULT_MAX_LINGERING: Final = 1000
+DEFAULT_EVENT_DAYS: Final = 7.0
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
@@ -68,6 +69,8 @@ class Config:
     """Of the lock coordinator."""
     max_lingering: int = DEFAULT_MAX_LINGERING
     """How many locks with `linger` this process keeps at a time."""
+    event_days: float = DEFAULT_EVENT_DAYS
+    """For how long `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
     plans: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
@@ -179,7 +182,7 @@ def _at(*keys: object) -> str:
 
 
 _CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_LOCK_KEYS: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "LEASES")
+_LOCK_KEYS: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "LEASES", "EVENT_DAYS")
 _KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", *_LOCK_KEYS, "ADMIN_LINKS")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
@@ -188,6 +191,7 @@ _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), .
 _SHORTEST_KEY: Final = 32  # characters; an attacker who has a token can try any number of keys on it
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
+_MOST_DAYS: Final = 10_000
 _UNDONE: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
 _NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
 
@@ -220,6 +224,7 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         leases=read_leases(given.get("LEASES", {}), _at("LEASES"), found),
         strict=_strict(given.get("STRICT", False), found),
         max_lingering=_max_lingering(given.get("MAX_LINGERING", DEFAULT_MAX_LINGERING), found),
+        event_days=_event_days(given.get("EVENT_DAYS", DEFAULT_EVENT_DAYS), found),
     )
     _contradictions(config, found)
     return (None if found else config), found
@@ -405,6 +410,14 @@ def _max_lingering(value: object, found: Problems) -> int:
         found.add("E015", f"{where} must be a whole number from 0; got {value!r}.", hint)
         return DEFAULT_MAX_LINGERING
     return value
+
+
+def _event_days(value: object, found: Problems) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_DAYS:
+        where, hint = _at("EVENT_DAYS"), f"It is {DEFAULT_EVENT_DAYS:g} by default."
+        found.add("E017", f"{where} must be a number of days above 0, up to {_MOST_DAYS}; got {value!r}.", hint)
+        return DEFAULT_EVENT_DAYS
+    return float(value)
 
 
 # A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, use_of
+from django_zklock.dashboard.past import times_usual
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ class Columns:
     def held(self, lock: Lock) -> str | None:
         if lock.info is None or lock.info.held_for is None:
             return None
-        return age(lock.info.held_for, lock.info.holders[0].held_since or lock.info.holders[0].came)
+        first = lock.info.holders[0]
+        shown = age(lock.info.held_for, first.held_since or first.came)
+        times = times_usual(lock.info.held_for, first.template)
+        return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:

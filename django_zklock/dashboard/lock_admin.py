@@ -92,6 +92,7 @@ class LockAdminMixin(Columns, LockViews):
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             "zklock_health_url": self.url("health"),
             "zklock_groups_url": self.url("groups"),
+            "zklock_history_url": self.url("all_history"),
             "zklock_json_url": self.url("json"),
             **(extra_context or {}),
         }

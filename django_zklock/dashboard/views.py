@@ -1,7 +1,9 @@
-"""The views that change nothing: the page of one lock, its history, and all locks as JSON."""
+"""The views that change nothing: the page of one lock, groups, and all locks as JSON."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import unquote
@@ -18,8 +20,10 @@ from django_zklock.dashboard.break_views import BreakViews
 from django_zklock.dashboard.formatting import clean
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.groups import LABELS, Group, grouped
+from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
+from django_zklock.dashboard.past import past_of
 from django_zklock.dashboard.status_bar import STATE_LABELS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import Snapshot
 
 
-class LockViews(BreakViews, LimitViews):
+class LockViews(BreakViews, LimitViews, HistoryViews):
     """All views; a part of `LockAdminMixin`."""
 
     def get_urls(self) -> list[Any]:
@@ -37,12 +41,13 @@ class LockViews(BreakViews, LimitViews):
         own = [
             path("groups/", view(self.groups_view), name="zklock_lock_groups"),
             path("health/", view(self.health_view), name="zklock_lock_health"),
+            path("history/", view(self.all_history_view), name="zklock_lock_all_history"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
-            path("break/", view(self.break_view), name="zklock_lock_break"),
-            path("hold/", view(self.hold_view), name="zklock_lock_hold"),
-            path("request-release/", view(self.request_release_view), name="zklock_lock_request_release"),
-            path("limit/", view(self.limit_view), name="zklock_lock_limit"),
-            path("end-hold/", view(self.end_view), name="zklock_lock_end"),
+            path("break/", view(_by_admin(self.break_view)), name="zklock_lock_break"),
+            path("hold/", view(_by_admin(self.hold_view)), name="zklock_lock_hold"),
+            path("request-release/", view(_by_admin(self.request_release_view)), name="zklock_lock_request_release"),
+            path("limit/", view(_by_admin(self.limit_view)), name="zklock_lock_limit"),
+            path("end-hold/", view(_by_admin(self.end_view)), name="zklock_lock_end"),
         ]
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
@@ -81,6 +86,7 @@ class LockViews(BreakViews, LimitViews):
             "zklock_refresh": self.refresh,
             "request_release_url": self.url("request_release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
+            "past": past_of(shown),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -92,14 +98,6 @@ class LockViews(BreakViews, LimitViews):
         use_widgets(form, self.formfield_overrides)
         form.fields["reason"].widget.attrs["form"] = name
         return form
-
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the actions on a lock in the admin."""
-        lock = self.get_object(request, unquote(object_id))
-        context = {**({"object": Breadcrumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
-        return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
 
     def groups_view(self, request: HttpRequest) -> HttpResponse:
         """Show the locks in groups: by path, template or host."""
@@ -147,6 +145,17 @@ class LockViews(BreakViews, LimitViews):
         """Return the list as JSON."""
         self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
+
+
+def _by_admin(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Record that the operations of a view come from the admin."""
+
+    @functools.wraps(view)
+    def run(request: HttpRequest) -> HttpResponse:
+        with lazy.operations.acting_via("admin"):
+            return view(request)
+
+    return run
 
 
 @never_cache

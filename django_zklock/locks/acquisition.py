@@ -145,7 +145,7 @@ class Acquisition:
                 maximum_hold.apply_bounds(outcome, contender, self.spec)
             notify.send(held, signals.lock_acquired, waited=outcome.since - self._began)
         if keep and notify.has_receivers(signals.lock_lost):
-            outcome.session.post(outcome.attach, notify.LossReport(held))
+            outcome.observe(notify.LossReport(held))
 
     def failure(self, outcome: Outcome | None) -> Exception:
         """Return the error that an outcome other than a grant means. None: there was no outcome in time."""

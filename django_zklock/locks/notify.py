@@ -27,9 +27,24 @@ def set_sender(sender: type) -> None:
     _sender = sender
 
 
+notes: dict[Signal, Callable[..., object]] = {}
+"""
+By signal about a held lock, a function that is called with the grant and the arguments, before the signal is sent.
+
+It runs on the thread of the lock's owner, or of the protocol. So it does no more than put a value into a queue: a
+switch to the thread for receivers would take longer than all that. `contrib.events` sets it.
+"""
+
+
 def send(held: GrantPart, signal: Signal, /, **kwargs: object) -> None:
     """Send a signal about a held lock."""
-    if has_receivers(signal):
+    note = notes.get(signal)
+    if note is not None:
+        try:
+            note(held.grant, **kwargs)
+        except Exception:
+            logger.exception("an event of the lock %r was not noted", held.key)
+    if _has_receivers(signal):
         send_from(held.grant.session, signal, lock=held.key, hold=held.hold, **kwargs)
 
 
@@ -42,12 +57,16 @@ def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
 
 def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
     """Send a signal, if it has receivers."""
-    if has_receivers(signal):
+    if _has_receivers(signal):
         session.dispatch(_deliver, signal, _sender, kwargs)
 
 
 def has_receivers(signal: Signal) -> bool:
-    """Return whether anybody receives this signal about locks."""
+    """Return whether anybody receives or notes this signal about locks."""
+    return signal in notes or _has_receivers(signal)
+
+
+def _has_receivers(signal: Signal) -> bool:
     return bool(signal.receivers) and signal.has_listeners(_sender)
 
 

@@ -1,30 +1,37 @@
 """
 Step in as an operator: break a lock, ask its holders to release it, hold it for a time, or limit a semaphore.
 
-Each function blocks until ZooKeeper has answered, and writes to the log `zklock.audit` before it returns.
+Each function blocks until ZooKeeper has answered. Before it returns, it writes to the log `zklock.audit` and to the
+list of actions in ZooKeeper, which `recent_actions` reads.
 """
 
 from __future__ import annotations
 
+from django_zklock.operations.actions import recent_actions
+from django_zklock.operations.audit import acting_via
 from django_zklock.operations.breaks import Broken, break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
 from django_zklock.operations.release_requests import ReleaseRequested, request_release
+from django_zklock.queue.actions import Action
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.release_request import ReleaseRequest
 
 __all__ = [
+    "Action",
     "Broken",
     "OperatorHold",
     "ReleaseRequest",
     "ReleaseRequested",
     "SetLimit",
+    "acting_via",
     "break_lock",
     "clear_limit",
     "end_hold",
     "hold_lock",
     "limit_of",
+    "recent_actions",
     "request_release",
     "set_limit",
 ]

@@ -16,7 +16,7 @@ from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.loss import LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import check_by, check_reason, log_break
+from django_zklock.operations.audit import check_by, check_reason, record_break
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import break_record, order
@@ -85,11 +85,11 @@ def break_lock(
         done = client.run(delete, directory=break_record.directory(client.base))
     except ZooKeeperUnavailable:
         if delete.tried:
-            log_break(key, found.holder, "may be broken, as the answer was lost,", by, reason)
+            record_break(client, found.holder, by, reason, sure=False)
         raise
     if not done and not (delete.tried and _was_recorded(client, record, record_path)):
         raise _changed_hands(key)
-    log_break(key, found.holder, "was broken", by, reason)
+    record_break(client, found.holder, by, reason)
     send_from(client.session, signals.lock_broken, lock=key, holder=found.holder, reason=reason, by=by)
     client.session.post(_purge, client, record_path)
     return found

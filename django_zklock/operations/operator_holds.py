@@ -19,7 +19,7 @@ from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.locks.validation import check_no_running_loop, check_seconds, check_target
-from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
+from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_end, record_hold
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.queue import operator_hold, order
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
@@ -55,7 +55,7 @@ def hold_lock(
     client = QueueClient(key, reply_timeout + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
-    audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
+    record_hold(client, hold, by, reason)
     return hold
 
 
@@ -71,17 +71,11 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
     check_no_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
     by, reason = check_by(by), check_optional_reason(reason)
     check_target(token=token)
-    hold = _delete(QueueClient(key, reply_timeout), token)
+    client = QueueClient(key, reply_timeout)
+    hold = _delete(client, token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
-    audit.warning(
-        "the hold of lock %r by %s was ended by %s%s",
-        key,
-        hold,
-        by,
-        f": {reason}" if reason else "",
-        extra={**log_fields(key, by, reason), "token": token},
-    )
+    record_end(client, hold, by, reason)
 
 
 def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:

@@ -9,7 +9,7 @@ from django_zklock.exceptions import LockChangedHands, ReleaseRequestUnsupported
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import check_by, check_reason, log_release_request
+from django_zklock.operations.audit import check_by, check_reason, record_release_request
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operator_hold, order, release_request
@@ -66,7 +66,7 @@ def request_release(
         _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
     finally:
         for each in targets:
-            log_release_request(key, each.holder, by, reason, sure=each.sure)
+            record_release_request(client, each.holder, by, reason, sure=each.sure)
     return ReleaseRequested(key=key, holders=tuple(each.holder for each in targets), reason=reason, by=by)
 
 

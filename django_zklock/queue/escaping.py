@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
 import unicodedata
@@ -119,6 +120,14 @@ def printable(text: str, limit: int = MAX_SHOWN) -> str:
     if not shown.isprintable():
         shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return a text with at most `limit` characters, for a table: the text, or its beginning and a digest of all."""
+    if len(text) <= limit:
+        return text
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    return f"{text[: limit - len(digest) - 1]}#{digest}"
 
 
 def session_hex(session_id: int | None) -> str:

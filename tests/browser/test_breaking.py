@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Actor, acting
 from support.browser.pages import Visitor, address
-from support.zoo import Zoo, eventually
+from support.locking import MANAGE, environment
+from support.zoo import TESTS, Zoo, eventually
 
 Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
@@ -42,6 +44,21 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         history = operator.page.locator("#content").inner_text()
         assert "it hangs in the payment service" in history
         assert "operator" in history
+
+
+def test_a_break_by_a_command_is_in_the_history(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """The history of all locks is linked from the list. It has the reason, and links to the lock."""
+    token = actor.hold(KEY, "shop.views.buy")
+    command = [*MANAGE, "break", KEY, "--reason=it hangs in the payment service", f"--token={token}", "--no-input"]
+    subprocess.run(command, env=environment(swept), cwd=TESTS, check=True)
+    actor.hear("lost", KEY)
+    operator = visitor("operator")
+    operator.open()
+    operator.follow("History")
+    row = operator.page.get_by_role("row").filter(has_text="it hangs in the payment service").filter(has_text="command")
+    assert "Broken; it was held by" in row.inner_text()
+    row.get_by_role("link", name=KEY).click()
+    operator.page.get_by_role("heading", level=1).filter(has_text=KEY).wait_for()
 
 
 @pytest.mark.chaos

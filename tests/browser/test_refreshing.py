@@ -196,7 +196,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     operator.await_refresh(INTERVAL)
     holder = operator.page.locator("section.module").first
     holder.filter(has_text="worker-4").wait_for()
-    assert "web-1" in operator.page.locator(".zklock-queue tbody").inner_text()
+    assert "web-1" in operator.page.locator(".zklock-queue tbody").first.inner_text()
     operator.ask("worker-4", "please")  # the form names the holder that is shown
     assert "worker-4" in operator.messages()
     operator.refresh_every(INTERVAL)

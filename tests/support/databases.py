@@ -26,12 +26,16 @@ def fenced_models() -> list[type[models.Model]]:
 
 
 @contextlib.contextmanager
-def database(settings: dict[str, Any]) -> Iterator[str]:
-    """Have a database with empty tables, that are gone in the end; return its alias, which no thread knows yet."""
+def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
+    """
+    Have a database with empty tables, that are gone in the end; return its alias, which no thread knows yet.
+
+    The tables are those of the fenced models, and of `more`.
+    """
     alias = f"ledger-{next(_numbers)}"
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
     try:
-        with tables(alias):
+        with tables(alias, *more):
             yield alias
     finally:
         connections[alias].close()
@@ -40,15 +44,16 @@ def database(settings: dict[str, Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def tables(alias: str) -> Iterator[None]:
+def tables(alias: str, *more: type[models.Model]) -> Iterator[None]:
     """Make the tables, and drop them in the end."""
+    found = [*fenced_models(), *more]
     with connections[alias].schema_editor() as editor:
-        for model in fenced_models():
+        for model in found:
             editor.create_model(model)
     try:
         yield
     finally:
         connections[alias].close()  # what a test left open would lock them
         with connections[alias].schema_editor() as editor:
-            for model in reversed(fenced_models()):
+            for model in reversed(found):
                 editor.delete_model(model)

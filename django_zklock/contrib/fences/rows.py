@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 
 from django_zklock.contrib.fences.models import Fence as FenceRow
 from django_zklock.exceptions import StaleToken
 from django_zklock.fencing.fence import Fence, refusal
+from django_zklock.queue.escaping import shortened
 
 MAX_NAME = 255
-_DIGEST = 64  # characters
 _NO_TABLE = (
     f"no such table: {FenceRow._meta.db_table}",  # SQLite
     f'relation "{FenceRow._meta.db_table}" does not exist',  # PostgreSQL
@@ -22,10 +20,7 @@ _NO_TABLE = (
 
 def row_name(name: str) -> str:
     """Return the primary key for a name: the name, or its beginning and a digest if it is too long."""
-    if len(name) <= MAX_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{name[: MAX_NAME - _DIGEST - 1]}#{digest}"
+    return shortened(name, MAX_NAME)
 
 
 def advance(name: str, token: int, using: str) -> None:

@@ -482,7 +482,8 @@ class Contender(SessionListener):
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
         self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid, self.spec.kind)
-        self._grant.about, self._grant.template = self.caller.about, self.spec.template
+        self._grant.what, self._grant.about = self.caller.what, self.caller.about
+        self._grant.template = self.spec.template
         self._node.keep()
         self._node.watch_in(WATCH_SELF_AFTER)
         self._conclude(self._grant)

@@ -131,7 +131,8 @@ class Grant:
         self.path = path
         self.token = token
         self.kind = kind  # READ after a downgrade; written by its owner
-        self.about: Mapping[str, str] = {}  # the work that the lock was acquired for
+        self.what = ""  # the work that the lock was acquired for
+        self.about: Mapping[str, str] = {}  # the same as items
         self.template = ""  # of the key
         self.since = time.monotonic()
         self.suspect_since: float | None = None  # on time.monotonic()

@@ -55,7 +55,7 @@ class TurnGrant(Grant):
     def __init__(self, base: Grant, caller: Caller) -> None:
         super().__init__(base.session, base.key, base.path, base.token, base.kind)
         self.session_id = base.session_id
-        self.about = caller.about
+        self.what, self.about = caller.what, caller.about
         self.template = base.template
         self._base = base
 

@@ -27,6 +27,7 @@ from django_zklock.management.zklock import (
     show,
     status,
 )
+from django_zklock.operations import acting_via
 
 SUBCOMMANDS = {
     "status": status,
@@ -65,7 +66,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand."""
         try:
-            with _audit_not_on_stderr():
+            with _audit_not_on_stderr(), acting_via("command"):
                 SUBCOMMANDS[subcommand].run(self.stdout, argparse.Namespace(**options))
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None

@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_zklock",
+    "django_zklock.contrib.events",
 ]
 MIDDLEWARE = [
     "support.browser.policy.strict",

@@ -364,6 +364,14 @@ def test_locks_that_linger_are_bounded() -> None:
         assert (problem.id, repr(value) in problem.message) == ("E015", True)
 
 
+def test_events_are_kept_for_a_number_of_days() -> None:
+    """Seven without the setting; parts of a day are possible."""
+    assert (config().event_days, config(EVENT_DAYS=0.5).event_days) == (7.0, 0.5)
+    for value in (0, -1, "5", True, math.inf, math.nan):
+        problem = only_problem(EVENT_DAYS=value)
+        assert (problem.id, repr(value) in problem.message) == ("E017", True)
+
+
 def test_a_skipped_task_may_return_none() -> None:
     """None is a value like any other, and another thing than none given."""
     assert config(DEFAULTS={"skip_value": None}).options_for("x").skip_value is None

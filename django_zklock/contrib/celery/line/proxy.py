@@ -114,7 +114,7 @@ class ContenderProxy:
         self.grant.session_id = facts["session"]
         self.grant.since = facts["since"]
         self.grant.template = facts["template"]
-        self.grant.about = caller.about
+        self.grant.what, self.grant.about = caller.what, caller.about
         self.waited: float = facts["waited"]
         self.ahead = Payload.decode(facts["ahead"].encode()) if facts["ahead"] else None
         self._place, self._number = facts["place"], facts["number"]

@@ -1,0 +1,51 @@
+"""The table of attempts to acquire locks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from django.db import models
+
+MAX_TEXT = 255
+
+
+class Attempt(models.Model):
+    """
+    One attempt to acquire a lock: a grant and how it ended, or a wait that timed out.
+
+    The writer of each process inserts the rows, and updates those of longer holds at their end.
+    """
+
+    HELD = "held"
+    """It is still held, or its process ended without a word."""
+    RELEASED = "released"
+    LOST = "lost"
+    TIMED_OUT = "timed out"
+
+    key: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    template: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    kind: models.Field[str, str] = models.CharField(max_length=16)
+    host: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    pid: models.Field[int, int] = models.BigIntegerField()
+    work: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    token: models.Field[int | None, int | None] = models.BigIntegerField(null=True)
+    at: models.Field[datetime, datetime] = models.DateTimeField()
+    """When it was granted, or timed out; by the clock of its host."""
+    waited: models.Field[float | None, float | None] = models.FloatField(null=True)
+    held: models.Field[float | None, float | None] = models.FloatField(null=True)
+    outcome: models.Field[str, str] = models.CharField(max_length=16)
+    reason: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    """Why it was lost."""
+
+    class Meta:
+        """The indexes for the last attempts of a lock, and of a template. The age follows the primary key."""
+
+        default_permissions = ()
+        indexes: ClassVar = [
+            models.Index(fields=["key", "at"], name="zklock_events_key"),
+            models.Index(fields=["template", "at"], name="zklock_events_template"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.outcome}"

@@ -1,0 +1,91 @@
+"""Notes what happens to the locks of this process, and hands it to the writer."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django.dispatch import Signal
+
+from django_zklock import signals
+from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.table import Ended, Granted, TimedOut
+from django_zklock.contrib.events.writer import Writer
+from django_zklock.locks import notify
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.zk import process
+
+EXIT_TIMEOUT: Final = 2.0
+"""Seconds that the exit of a process may wait for the last write."""
+
+_writer = Writer()  # of this process
+
+
+def connect() -> None:
+    """Record from now on. Further calls change nothing."""
+    notify.notes.update(_NOTES)
+    signals.lock_contended.connect(_on_contended)
+    atexit.unregister(_end)
+    atexit.register(_end)
+    if "celery.signals" in sys.modules:  # a pool process ends without its exit handlers
+        sys.modules["celery.signals"].worker_process_shutdown.connect(flush)
+
+
+def disconnect() -> None:
+    """Stop to record."""
+    signals.lock_contended.disconnect(_on_contended)
+    for signal in _NOTES:
+        notify.notes.pop(signal, None)
+
+
+def flush(timeout: float = EXIT_TIMEOUT, **kwargs: object) -> None:
+    """Write what has happened so far, and wait for that at most `timeout` seconds. A failure is logged."""
+    _writer.flush(timeout)
+
+
+def _end() -> None:
+    process.reset(at_exit=True)  # first, so that the locks of this process do not wait for the database
+    flush()
+
+
+def _granted(grant: Grant, waited: float | None, at: float) -> Granted:
+    id_ = (grant.token, grant.since)
+    return Granted(id_, at, grant.key, grant.template, grant.kind.word, grant.what, waited)
+
+
+def _on_acquired(grant: Grant, *, waited: float) -> None:
+    _writer.put(_granted(grant, waited, time.time()))
+
+
+def _on_released(grant: Grant, *, held: float) -> None:
+    _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.RELEASED, held, ""))
+
+
+def _on_lost(grant: Grant, *, reason: str, receipt: object) -> None:
+    held = time.monotonic() - grant.since
+    _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
+
+
+def _on_contended(*, lock: str, waited: float, template: str, kind: str, **kwargs: object) -> None:
+    if waited:  # else it was only a try, of which there may be any number
+        _writer.put(TimedOut(time.time(), lock, template, kind, waited))
+
+
+_NOTES: Final[dict[Signal, Callable[..., object]]] = {
+    signals.lock_acquired: _on_acquired,
+    signals.lock_released: _on_released,
+    signals.lock_lost: _on_lost,
+}
+
+
+def _begin_child() -> None:
+    global _writer
+    _writer = Writer()  # a forked child has neither the thread nor the locks of its parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)

@@ -1,0 +1,153 @@
+"""Read and write the table of attempts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from django.db import router, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from django_zklock.contrib.events.models import MAX_TEXT, Attempt
+from django_zklock.queue.escaping import printable, shortened
+
+USUAL_OF: Final = 50
+"""The last holds of a template, of which the median is the usual one."""
+LEAST: Final = 5
+"""Fewer holds than this have no usual one."""
+
+HoldId: TypeAlias = tuple[int, float]
+"""The token of a hold, and when it was granted on `time.monotonic()`: holds that linger share a token."""
+
+
+class Granted(NamedTuple):
+    """A lock was granted."""
+
+    id: HoldId
+    at: float
+    """In seconds since 1970, as in all events."""
+    key: str
+    template: str
+    kind: str
+    work: str
+    waited: float | None
+
+
+class Ended(NamedTuple):
+    """A hold has ended. `granted` is complete, in case the event of the grant was dropped."""
+
+    granted: Granted
+    outcome: str
+    held: float
+    reason: str
+
+
+class TimedOut(NamedTuple):
+    """A wait for a lock timed out."""
+
+    at: float
+    key: str
+    template: str
+    kind: str
+    waited: float
+
+
+Event: TypeAlias = Granted | Ended | TimedOut
+
+
+def write(events: Iterable[Event], open_holds: Mapping[HoldId, float]) -> dict[HoldId, float | None]:
+    """
+    Write events to the table in one transaction.
+
+    `open_holds` are the holds with a row that says they are held, each with its time. Returns the changes to them:
+    holds that are open from now on, and with None those that have ended.
+    """
+    rows: list[Attempt] = []
+    granted: dict[HoldId, tuple[float, Attempt]] = {}
+    ended: list[Ended] = []
+    for event in events:
+        if isinstance(event, TimedOut):
+            rows.append(_row(event, Attempt.TIMED_OUT, waited=event.waited))
+        elif isinstance(event, Granted):
+            row = _granted(event)
+            granted[event.id] = event.at, row
+            rows.append(row)
+        elif event.granted.id in open_holds:
+            ended.append(event)
+        else:
+            if event.granted.id in granted:
+                _, row = granted.pop(event.granted.id)
+            else:
+                row = _granted(event.granted)
+                rows.append(row)
+            row.outcome, row.held, row.reason = event.outcome, event.held, printable(event.reason, MAX_TEXT)
+    database = router.db_for_write(Attempt)
+    table = Attempt._default_manager.using(database)
+    with transaction.atomic(database):
+        table.bulk_create(rows)
+        for each in ended:
+            hold = each.granted
+            own = table.filter(key=shortened(hold.key, MAX_TEXT), at=_time(open_holds[hold.id]), token=hold.id[0])
+            own.update(outcome=each.outcome, held=each.held, reason=printable(each.reason, MAX_TEXT))
+    return {**{each.granted.id: None for each in ended}, **{id: at for id, (at, _) in granted.items()}}
+
+
+def _granted(event: Granted) -> Attempt:
+    return _row(event, Attempt.HELD, token=event.id[0], waited=event.waited, work=printable(event.work, MAX_TEXT))
+
+
+def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:
+    return Attempt(
+        key=shortened(event.key, MAX_TEXT),
+        template=shortened(event.template, MAX_TEXT),
+        kind=event.kind,
+        host=_HOST,
+        pid=os.getpid(),
+        at=_time(event.at),
+        outcome=outcome,
+        **more,
+    )
+
+
+_HOST: Final = printable(socket.gethostname(), MAX_TEXT)
+
+
+def _time(at: float) -> datetime:
+    return datetime.fromtimestamp(at, timezone.now().tzinfo)  # naive if the project's times are
+
+
+def delete_old(days: float, most: int) -> bool:
+    """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
+    before = timezone.now() - timedelta(days=days)
+    table = Attempt._default_manager.using(router.db_for_write(Attempt))
+    # Rows are inserted about in the order of their times, so no index on the time is needed.
+    oldest = table.order_by("pk").values_list("pk", "at")[:most]
+    old = [pk for pk, at in oldest if at < before]
+    if old:
+        table.filter(pk__lte=old[-1], at__lt=before).delete()
+    return len(old) == most
+
+
+def last_attempts(key: str, most: int, *, granted: bool = False) -> list[Attempt]:
+    """Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first."""
+    found = Attempt._default_manager.filter(token__isnull=False) if granted else Attempt._default_manager.all()
+    if key:
+        return _read(found.filter(key=shortened(key, MAX_TEXT)).order_by("-at")[:most])
+    return _read(found.order_by("-pk")[:most])
+
+
+def usual_hold(template: str) -> float | None:
+    """Return for how many seconds locks of this template are usually held; None if that is not known."""
+    released = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), outcome=Attempt.RELEASED)
+    last = [each.held or 0.0 for each in _read(released.only("held").order_by("-at")[:USUAL_OF])]
+    return statistics.median(last) if len(last) >= LEAST else None
+
+
+def _read(rows: QuerySet[Attempt]) -> list[Attempt]:
+    with transaction.atomic(rows.db):  # an error must not spoil the caller's transaction
+        return list(rows)

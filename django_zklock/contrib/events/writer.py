@@ -1,0 +1,179 @@
+"""The writer of a process: one thread that takes events from a bounded queue and writes them in bulk."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from django.db import DataError, IntegrityError, connections, router
+
+from django_zklock import conf
+from django_zklock.contrib.events import table
+from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.table import Event, HoldId
+from django_zklock.zk import process
+from django_zklock.zk.loop import Loop
+
+_between: Final = random.SystemRandom().uniform
+logger = logging.getLogger("django_zklock.events")
+
+PAUSE: Final = 1.0
+"""Seconds between two writes."""
+LONGEST_PAUSE: Final = 30.0
+"""The same at most, while the database fails."""
+BATCH: Final = 500
+"""Events that are written together. So many in the queue are written at once."""
+MOST_EVENTS: Final = 20_000
+"""Events in the queue. More drop the oldest ones."""
+MOST_OPEN: Final = 20_000
+"""Holds that are remembered to record their end. The end of any other hold gets a row of its own."""
+DELETE_EVERY: Final = 600.0
+"""Seconds between two deletions of old rows, more or less, as all processes delete."""
+DELETE_BATCH: Final = 1000
+
+
+class Writer:
+    """
+    Writes events to the table, on a thread that begins with the first one.
+
+    While the database fails, it tries again and keeps the newest events. Its database connection is closed when a
+    pause brought no event.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)  # any thread appends; the loop's thread takes
+        self._dropped = 0  # a count for the log, about right
+        self._starting = threading.Lock()
+        self._loop: Loop | None = None  # guarded by _starting for writing
+        self._idle = True  # whether no write is scheduled; written by the loop's thread
+        # All below belongs to the loop's thread.
+        self._batch: list[Event] = []  # taken from the queue and not written yet
+        self._open: dict[HoldId, float] = {}
+        self._failures = 0  # since the last success
+        self._delete_at = time.monotonic() + _between(0.0, DELETE_EVERY)
+
+    def put(self, event: Event) -> None:
+        """Record an event; from any thread. Never blocks."""
+        if len(self._events) == MOST_EVENTS:
+            self._dropped += 1
+        self._events.append(event)
+        if self._loop is None:
+            self._start()
+        elif self._idle:
+            self._loop.post(self._wake)
+        elif len(self._events) == BATCH and not self._failures:
+            self._loop.post(self._write)
+
+    def flush(self, timeout: float) -> bool:
+        """Write what was signalled so far; return whether that was tried within `timeout` seconds."""
+        loop, session = self._loop, process.peek()
+        if loop is None:
+            return True
+        deadline = time.monotonic() + timeout
+        signalled, written = threading.Event(), threading.Event()
+        if session is not None:
+            session.dispatch(signalled.set)  # after the signals that are under way
+            signalled.wait(deadline - time.monotonic())
+        for call in (self._write, self._disconnect, written.set):
+            loop.post(call)
+        return written.wait(deadline - time.monotonic())
+
+    def _start(self) -> None:
+        if not self._starting.acquire(blocking=False):
+            return  # another thread does it, and the event is in the queue
+        try:
+            if self._loop is None:
+                loop = Loop("zklock-events")
+                loop.start()
+                self._loop = loop
+                loop.post(self._wake)
+        finally:
+            self._starting.release()
+
+    # --- on the loop's thread -------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._schedule(PAUSE)
+
+    def _schedule(self, pause: float) -> None:
+        assert self._loop is not None
+        self._loop.call_later(pause, self._on_time)
+
+    def _on_time(self) -> None:
+        wrote = self._write()
+        if self._failures:
+            self._schedule(min(PAUSE * 2 ** min(self._failures, 10), LONGEST_PAUSE))
+        elif wrote:
+            self._schedule(PAUSE)
+        else:
+            self._disconnect()
+            self._idle = True
+            if self._events:  # put there before the line above
+                self._wake()
+
+    def _write(self) -> bool:
+        """Write all events; return whether there were any."""
+        found = False
+        while self._take():
+            found = True
+            try:
+                changes = table.write(self._batch, self._open)
+            except (DataError, IntegrityError, ValueError):  # another try would fail, too
+                logger.exception("%d events of locks cannot be stored", len(self._batch))
+            except Exception:
+                if not self._failures:
+                    logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
+                self._failures += 1
+                self._disconnect()
+                return True
+            else:
+                self._remember(changes)
+                self._on_success()
+            self._batch = []
+        self._delete_old()
+        return found
+
+    def _take(self) -> bool:
+        while self._events and len(self._batch) < BATCH:
+            self._batch.append(self._events.popleft())
+        return bool(self._batch)
+
+    def _remember(self, changes: dict[HoldId, float | None]) -> None:
+        for hold, at in changes.items():
+            if at is None:
+                self._open.pop(hold, None)
+            else:
+                self._open[hold] = at
+        while len(self._open) > MOST_OPEN:
+            del self._open[next(iter(self._open))]
+
+    def _on_success(self) -> None:
+        if self._failures:
+            logger.warning("events of locks are written again; %d were dropped", self._dropped)
+        elif self._dropped:
+            logger.warning("%d events of locks were dropped, as there were too many", self._dropped)
+        self._failures = self._dropped = 0
+
+    def _delete_old(self) -> None:
+        now = time.monotonic()
+        if now < self._delete_at:
+            return
+        try:
+            more = table.delete_old(conf.current().event_days, DELETE_BATCH)
+        except Exception:
+            more = False
+            logger.exception("old events of locks cannot be deleted")
+            self._disconnect()
+        self._delete_at = now if more else now + _between(0.5 * DELETE_EVERY, 1.5 * DELETE_EVERY)
+
+    def _disconnect(self) -> None:
+        try:
+            connections[router.db_for_write(Attempt)].close()
+        except Exception:
+            logger.exception("the connection to the database cannot be closed")

@@ -1,0 +1,246 @@
+"""The app of events, on a real ZooKeeper, with SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import override_settings
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+from support.databases import database, sqlite
+from support.faults import BackgroundCall
+from support.postgres import Postgres
+from support.zoo import Zoo, eventually, guid_of
+
+from django_zklock import zk_lock
+from django_zklock.contrib.events import recorder, table, writer
+from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.writer import Writer
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.operations import break_lock
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+NAME = "inventory/{sku}"
+LONG = "/".join(["k" * 150] * 3)
+
+
+class OneDatabase:
+    """A router that sends all to one database."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def db_for_read(self, model: object, **hints: object) -> str:
+        return self.alias
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Return the settings of a database of this kind."""
+    if request.param == "sqlite":
+        return sqlite(tmp_path / "events.sqlite3")
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.settings
+
+
+@pytest.fixture
+def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """A database with the table, in which this process records."""
+    router = OneDatabase("")
+    routed = override_settings(DATABASE_ROUTERS=[router])
+    with routed, django_db_blocker.unblock(), database(database_settings, Attempt) as router.alias:
+        recorder.connect()
+        yield router.alias
+        recorder.disconnect()
+        recorder.flush(10)
+
+
+@pytest.fixture(autouse=True)
+def own_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_writer", Writer())
+
+
+def make_table(alias: str) -> None:
+    with connections[alias].schema_editor() as editor:
+        editor.create_model(Attempt)
+
+
+def drop_table(alias: str) -> None:
+    with connections[alias].schema_editor() as editor:
+        editor.delete_model(Attempt)
+
+
+def rows() -> list[Attempt]:
+    """Return what is in the table, oldest first."""
+    recorder.flush(10)
+    return list(Attempt._default_manager.order_by("pk"))
+
+
+def test_a_hold_is_one_row(alias: str) -> None:
+    """With the grant and its end, once for each grant, however often its owner takes it again."""
+    with zk_lock(NAME, fields={"sku": "4711"}, what="the count") as hold, zk_lock(NAME, fields={"sku": "4711"}):
+        began = timezone.now()
+    (row,) = rows()
+    assert (row.key, row.template, row.kind, row.work) == ("inventory/4711", NAME, "lock", "the count")
+    assert (row.host, row.pid, row.token) == (socket.gethostname(), os.getpid(), hold.token)
+    assert (row.outcome, row.reason) == (Attempt.RELEASED, "")
+    assert row.held is not None
+    assert row.waited is not None
+    assert 0 < row.held < 60
+    assert 0 < row.waited < 60
+    assert abs(row.at - began) < timedelta(seconds=30)
+
+
+def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
+    """Its end changes that row. Holds of the same process with the same token, one after another, have their own."""
+    with zk_lock("k", linger=60) as first:
+        (row,) = rows()
+        assert (row.outcome, row.held) == (Attempt.HELD, None)
+    assert [each.outcome for each in rows()] == [Attempt.RELEASED]
+    with zk_lock("k", linger=60) as second:
+        assert second.token == first.token
+        assert [each.outcome for each in rows()] == [Attempt.RELEASED, Attempt.HELD]
+    assert [each.outcome for each in rows()] == [Attempt.RELEASED, Attempt.RELEASED]
+    process.reset()  # or the lock would linger
+
+
+def test_a_lost_hold_says_why(alias: str) -> None:
+    with pytest.raises(LockLost), zk_lock("k") as hold:
+        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
+        hold.wait_lost(10)
+        hold.check()
+    eventually(lambda: rows()[0].outcome == Attempt.LOST)
+    (row,) = rows()
+    assert row.reason == "it was broken by anna: it hangs"
+    assert row.held is not None
+
+
+def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
+    """A try that did not wait is none, as there may be any number of them."""
+
+    def wait(timeout: float) -> None:
+        with pytest.raises((LockTimeout, LockBusy)), zk_lock("k", timeout=timeout):
+            pytest.fail("granted")
+
+    with zk_lock("k"):
+        BackgroundCall(lambda: wait(0)).result()
+        BackgroundCall(lambda: wait(0.2)).result()
+    found = {each.outcome: each for each in rows()}
+    assert set(found) == {Attempt.RELEASED, Attempt.TIMED_OUT}
+    timed_out = found[Attempt.TIMED_OUT]
+    assert (timed_out.key, timed_out.token, timed_out.held) == ("k", None, None)
+    assert timed_out.waited is not None
+    assert timed_out.waited >= 0.2
+
+
+def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, and what happened meanwhile is written when the database works again."""
+    drop_table(alias)
+    with caplog.at_level(logging.INFO, "django_zklock.events"):
+        for key in ("a", "b", "c"):
+            with zk_lock(key):
+                recorder.flush(10)
+        make_table(alias)
+        assert sorted(each.key for each in rows()) == ["a", "b", "c"]
+    assert [record.getMessage().partition(";")[0] for record in caplog.records if "events" in record.name] == [
+        "events of locks cannot be written now",
+        "events of locks are written again",
+    ]
+
+
+def test_too_many_events_drop_the_oldest(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their number is logged. The end of a hold whose grant was dropped has a complete row."""
+    monkeypatch.setattr(writer, "MOST_EVENTS", 3)
+    monkeypatch.setattr(recorder, "_writer", Writer())
+    for key in ("a", "b", "c"):
+        with zk_lock(key):
+            pass
+    found = rows()
+    assert sorted((each.key, each.outcome) for each in found) == [("b", Attempt.RELEASED), ("c", Attempt.RELEASED)]
+    assert "3 events of locks were dropped" in caplog.text
+
+
+@pytest.mark.usefixtures("alias")
+def test_a_process_writes_what_is_left_when_it_exits(zoo: Zoo, database_settings: dict[str, Any]) -> None:
+    """So does a child that it has forked, which writes its own holds only. A lock that is held at the exit is lost."""
+    script = """
+import os, sys
+from django_zklock.contrib.events import recorder
+recorder.connect()
+with zk_lock("parent"):
+    pass
+recorder.flush(10)
+with zk_lock("again"):
+    pass
+child = os.fork()
+with zk_lock("child" if child == 0 else "last"):
+    pass
+if child:
+    os.waitpid(child, 0)
+    kept = zk_lock("kept").acquire()
+sys.exit(0)
+"""
+    other = zoo.spawn(script, TEST_DATABASES=json.dumps({"default": database_settings}))
+    _, errors = other.communicate(timeout=60)
+    assert other.returncode == 0, errors
+    assert sorted(each.key for each in rows()) == ["again", "child", "kept", "last", "parent"]
+    found = {each.key: each for each in rows()}
+    assert {key for key, row in found.items() if row.pid == other.pid} == {"again", "kept", "last", "parent"}
+    assert [each.key for each in rows() if each.outcome != Attempt.RELEASED] == ["kept"]
+    assert found["kept"].outcome == Attempt.LOST
+
+
+def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
+    """The writer does it in small steps, now and then."""
+    for days in (9, 8, 7.1, 6.9, 0):
+        insert("k", held=days, at=timezone.now() - timedelta(days=days))
+    assert table.delete_old(7, 2)
+    assert not table.delete_old(7, 2)
+    assert [each.held for each in rows()] == [6.9, 0]
+
+
+def test_the_usual_hold_is_a_median(alias: str) -> None:
+    """Of the last holds of the template that were released, if there are some."""
+    for held in (1, 2, 100, 4):
+        insert("k", held=held)
+    insert("k", held=50, outcome=Attempt.LOST)
+    insert("other", held=50)
+    assert table.usual_hold("k") is None
+    insert("k", held=3)
+    assert table.usual_hold("k") == 3
+    for _ in range(table.USUAL_OF):
+        insert("k", held=7, at=timezone.now() + timedelta(seconds=1))
+    assert table.usual_hold("k") == 7
+
+
+def test_the_last_attempts_of_a_key_come_first(alias: str) -> None:
+    """A key may be longer than the column."""
+    for key in ("a", "b", "a", f"{LONG}1", f"{LONG}2"):
+        with zk_lock(key):
+            pass
+        recorder.flush(10)
+    assert [each.key for each in table.last_attempts("a", 20)] == ["a", "a"]
+    assert len(table.last_attempts(f"{LONG}1", 20)) == 1
+    newest = table.last_attempts("", 3)
+    assert [each.key[0] for each in newest] == ["k", "k", "a"]
+    assert newest[0].at >= newest[1].at >= newest[2].at
+
+
+def insert(template: str, *, held: float, **more: Any) -> None:
+    given = {"outcome": Attempt.RELEASED, "at": timezone.now(), "pid": 1, "waited": 0.0, **more}
+    Attempt._default_manager.create(key=template, template=template, held=held, **given)
