@@ -27,6 +27,10 @@ LEAST_TIMES: Final = 2
 """A hold that has lasted for fewer times the usual one is nothing special."""
 LEAST_SECONDS: Final = 1.0
 """Nor is a shorter one."""
+FLAPPING_WITHIN: Final = 1800.0
+"""Seconds in which the losses of a host are counted."""
+FLAPPING_FROM: Final = 3
+"""Losses of a host that are no accident."""
 CACHED: Final = 60.0
 """Seconds for which a usual hold is remembered."""
 MOST_CACHED: Final = 1000
@@ -69,6 +73,20 @@ def times_usual(seconds: float, template: str) -> str:
     usual = usual_hold(template) if seconds >= LEAST_SECONDS else None
     times = int(seconds / max(usual, 0.001)) if usual is not None else 0
     return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
+
+
+def flapping() -> list[str]:
+    """Return a sentence for each host that has lost several locks within the last minutes."""
+    losses: dict[str, int] = _ask("losses", FLAPPING_WITHIN) or {}
+    text = _(
+        "%(host)s has lost %(count)d locks within %(time)s. Its connections to ZooKeeper break, or its processes "
+        "pause: look at its network, its load and its memory."
+    )
+    return [
+        text % {"host": clean(host), "count": count, "time": duration(FLAPPING_WITHIN)}
+        for host, count in sorted(losses.items())
+        if count >= FLAPPING_FROM
+    ]
 
 
 def has_past() -> bool:

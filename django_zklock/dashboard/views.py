@@ -23,7 +23,7 @@ from django_zklock.dashboard.groups import LABELS, Group, grouped
 from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
-from django_zklock.dashboard.past import past_of
+from django_zklock.dashboard.past import flapping, past_of
 from django_zklock.dashboard.status_bar import STATE_LABELS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
@@ -137,6 +137,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             "session": session_hex(connection.session_id),
             "servers": found.servers,
             "findings": found.findings,
+            "flapping": flapping(),
             "zklock_refresh": self.refresh,
         }
         return self.page(request, "health", context)

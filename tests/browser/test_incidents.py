@@ -103,6 +103,14 @@ def test_a_lost_quorum_is_explained_by_the_health_of_the_servers(stage: Stage, w
     operator.picture("incident-quorum")
 
 
+def test_a_host_whose_session_flaps_is_named(operator: Visitor) -> None:
+    """The app of events has recorded the losses; the history has each of them, with its reason."""
+    operator.open(f"{LIST}health/")
+    assert_first_screen(operator, "worker-9 has lost 4 locks", "look at its network, its load and its memory")
+    operator.open(f"{LIST}history/")
+    assert_first_screen(operator, "Held and lost", "the ZooKeeper session is over")
+
+
 def test_a_foreign_client_cannot_be_asked(stage: Stage, operator: Visitor) -> None:
     stage.enter_raw(KEY, f"{'ab' * 16}__lock__", b"10.0.3.9")
     stage.enter(KEY, CHARGE)

@@ -43,3 +43,9 @@ class EventsConfig(AppConfig):
         from django_zklock.contrib.events import table  # noqa: PLC0415
 
         return table.usual_hold(template)
+
+    def losses(self, seconds: float) -> dict[str, int]:
+        """Return by host how many locks were lost that were granted within the last so many seconds."""
+        from django_zklock.contrib.events import table  # noqa: PLC0415
+
+        return table.losses(seconds)

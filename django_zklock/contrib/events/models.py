@@ -39,12 +39,13 @@ class Attempt(models.Model):
     """Why it was lost."""
 
     class Meta:
-        """The indexes for the last attempts of a lock, and of a template. The age follows the primary key."""
+        """The indexes for the last attempts of a lock and of a template, and for losses. The age follows the key."""
 
         default_permissions = ()
         indexes: ClassVar = [
             models.Index(fields=["key", "at"], name="zklock_events_key"),
             models.Index(fields=["template", "at"], name="zklock_events_template"),
+            models.Index(fields=["at"], condition=models.Q(outcome="lost"), name="zklock_events_lost"),
         ]
 
     def __str__(self) -> str:

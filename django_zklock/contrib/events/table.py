@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.db import router, transaction
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt
@@ -146,6 +146,14 @@ def usual_hold(template: str) -> float | None:
     released = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), outcome=Attempt.RELEASED)
     last = [each.held or 0.0 for each in _read(released.only("held").order_by("-at")[:USUAL_OF])]
     return statistics.median(last) if len(last) >= LEAST else None
+
+
+def losses(seconds: float) -> dict[str, int]:
+    """Return by host how many locks were lost that were granted within the last so many seconds."""
+    since = timezone.now() - timedelta(seconds=seconds)
+    lost = Attempt._default_manager.filter(outcome=Attempt.LOST, at__gte=since).order_by()
+    with transaction.atomic(lost.db):
+        return dict(lost.values_list("host").annotate(Count("pk")))
 
 
 def _read(rows: QuerySet[Attempt]) -> list[Attempt]:

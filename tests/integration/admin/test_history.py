@@ -196,3 +196,16 @@ def test_a_table_that_cannot_be_read_breaks_no_page(
         assert operator.get(f"{LIST}{path}").status_code == 200
     assert "the table of events cannot be read" in caplog.text
     assert LogEntry.objects.count() == 0
+
+
+def test_a_host_that_loses_its_locks_again_and_again_is_named(zoo: Zoo, operator: Client) -> None:
+    """On the page of the health. One loss, or those of an earlier day, are nothing to report."""
+    for number in range(4):
+        attempt(host="worker-3", token=number, outcome=Attempt.LOST, reason="the ZooKeeper session is over")
+    attempt(host="worker-4", outcome=Attempt.LOST)
+    for number in range(4):
+        attempt(host="worker-5", token=number, outcome=Attempt.LOST, at=timezone.now() - timedelta(days=1))
+    page = operator.get(f"{LIST}health/").content.decode()
+    assert "worker-3 has lost 4 locks within 30 min 0 s." in page
+    assert "worker-4" not in page
+    assert "worker-5" not in page

@@ -38,6 +38,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["key", "at"], name="zklock_events_key"),
                     models.Index(fields=["template", "at"], name="zklock_events_template"),
+                    models.Index(condition=models.Q(("outcome", "lost")), fields=["at"], name="zklock_events_lost"),
                 ],
             },
         ),
