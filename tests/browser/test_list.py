@@ -8,6 +8,7 @@ import pytest
 from support.browser.actors import Part, Stage
 from support.browser.pages import PHONE, Visitor
 from support.browser.policy import THEMED
+from support.browser.scene import busy_shop
 from support.zoo import Zoo
 
 from django_zklock.queue.nodes import Kind
@@ -66,6 +67,20 @@ def test_a_phone_shows_the_columns_that_matter(shop: Stage, visitor: Visit) -> N
         place = viewer.row("orders/42").locator(f".field-{column}").bounding_box()
         assert place is not None
         assert place["x"] + place["width"] <= PHONE["width"], column
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(THEMED, reason="a theme has its own bars")
+@pytest.mark.parametrize(("scheme", "name"), [("light", "admin"), ("dark", "admin-dark")])
+def test_a_wide_window_has_one_line_above_the_list(stage: Stage, visitor: Visit, scheme: str, name: str) -> None:
+    """It has the totals and the buttons. The pictures are those in `docs/images`."""
+    busy_shop(stage)
+    operator = visitor("operator", viewport={"width": 1240, "height": 640}, color_scheme=scheme)
+    operator.open()
+    operator.page.locator("#toggle-nav-sidebar").click()
+    operator.page.locator("#main:not(.shifted)").wait_for()
+    operator.wait_until(lambda: operator.page.locator("#zklock-status").bounding_box()["height"] < 50)
+    operator.picture(name, full_page=False)
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
