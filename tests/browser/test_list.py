@@ -79,7 +79,8 @@ def test_a_wide_window_has_one_line_above_the_list(stage: Stage, visitor: Visit,
     operator.open()
     operator.page.locator("#toggle-nav-sidebar").click()
     operator.page.locator("#main:not(.shifted)").wait_for()
-    operator.wait_until(lambda: operator.page.locator("#zklock-status").bounding_box()["height"] < 50)
+    bar = operator.page.locator("#zklock-status")
+    operator.wait_until(lambda: (bar.bounding_box() or {"height": 99})["height"] < 50)
     operator.picture(name, full_page=False)
 
 
