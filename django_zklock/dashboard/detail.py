@@ -12,7 +12,7 @@ from urllib.parse import quote
 from django_zklock import conf
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.columns import state_of
+from django_zklock.dashboard.changelist.columns import state_of
 from django_zklock.dashboard.formatting import (
     advice,
     clean,

@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_zklock.dashboard.break_views import MAX_KEYS
-from django_zklock.dashboard.columns import Columns
-from django_zklock.dashboard.filters import FILTERS
+from django_zklock.dashboard.changelist.columns import Columns
+from django_zklock.dashboard.changelist.filters import FILTERS
+from django_zklock.dashboard.changelist.queryset import LockQuerySet
+from django_zklock.dashboard.changelist.status_bar import status_bar
 from django_zklock.dashboard.formatting import process_of, work_of
-from django_zklock.dashboard.queryset import LockQuerySet
-from django_zklock.dashboard.status_bar import status_bar
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 

@@ -17,14 +17,14 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.break_views import BreakViews
+from django_zklock.dashboard.changelist.groups import LABELS, Group, grouped
+from django_zklock.dashboard.changelist.status_bar import STATE_LABELS
 from django_zklock.dashboard.formatting import clean
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
-from django_zklock.dashboard.groups import LABELS, Group, grouped
 from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
 from django_zklock.dashboard.past import flapping, past_of
-from django_zklock.dashboard.status_bar import STATE_LABELS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY

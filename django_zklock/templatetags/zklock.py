@@ -10,7 +10,7 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.html import format_html
 
-from django_zklock.dashboard.columns import age
+from django_zklock.dashboard.changelist.columns import age
 from django_zklock.dashboard.formatting import clean
 
 register = template.Library()

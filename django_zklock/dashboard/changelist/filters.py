@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
+from django_zklock.dashboard.changelist.groups import LABELS, grouped, is_in_group
+from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import clean, source_of
-from django_zklock.dashboard.groups import LABELS, grouped, is_in_group
-from django_zklock.dashboard.queryset import LockQuerySet
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
