@@ -7,13 +7,13 @@ list of actions in ZooKeeper, which `recent_actions` reads.
 
 from __future__ import annotations
 
+from django_zklock.operations.action_list import Action
 from django_zklock.operations.actions import recent_actions
 from django_zklock.operations.audit import acting_via
 from django_zklock.operations.breaks import Broken, break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
 from django_zklock.operations.release_requests import ReleaseRequested, request_release
-from django_zklock.queue.actions import Action
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.release_request import ReleaseRequest

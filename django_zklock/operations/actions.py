@@ -9,9 +9,9 @@ from typing import Final
 from django_zklock import conf
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.validation import check_no_running_loop, check_seconds
+from django_zklock.operations import action_list
+from django_zklock.operations.action_list import Action
 from django_zklock.operations.client import REPLY_TIMEOUT
-from django_zklock.queue import actions
-from django_zklock.queue.actions import Action
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NodeReply
@@ -36,7 +36,7 @@ def add_action(session: Session, base: str, action: Action) -> None:
             logger.warning("an action on the lock %r is not on the list of actions: %s", action.key, outcome)
         written.set(True)
 
-    OptimisticUpdate(session, actions.node_path(base), _Append(base, action), done).start()
+    OptimisticUpdate(session, action_list.node_path(base), _Append(base, action), done).start()
     if action.sure:  # else ZooKeeper does not answer
         written.wait(WAIT)
 
@@ -45,18 +45,18 @@ class _Append:
     """The update of the list. Its value is True, or a text that says why the action is not on the list."""
 
     def __init__(self, base: str, action: Action) -> None:
-        self._path = actions.node_path(base)
+        self._path = action_list.node_path(base)
         self._action = action
         self._tries = 0
 
     def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         before = b"" if found is None else found.data
-        if any(each.id == self._action.id for each in actions.decode(before)):
+        if any(each.id == self._action.id for each in action_list.decode(before)):
             return Done(True)
         self._tries += 1
         if self._tries > MOST_TRIES:
             return Done("too many others write to it")
-        data = actions.appended(before, self._action)
+        data = action_list.appended(before, self._action)
         if found is None:
             return Commit((Create(path=self._path, data=data),), True)
         return Commit((SetData(path=self._path, data=data, version=found.version),), True)
@@ -70,7 +70,7 @@ def recent_actions(key: str = "", *, reply_timeout: float = REPLY_TIMEOUT) -> tu
     """
     check_no_running_loop("recent_actions", "await sync_to_async(recent_actions)(...)")
     check_seconds("reply_timeout", reply_timeout)
-    path = actions.node_path(conf.current().base)
+    path = action_list.node_path(conf.current().base)
     deadline = time.monotonic() + reply_timeout
 
     def read(gateway: Gateway, done: Callback[NodeReply]) -> None:
@@ -81,4 +81,4 @@ def recent_actions(key: str = "", *, reply_timeout: float = REPLY_TIMEOUT) -> tu
         return ()
     if isinstance(reply, ZkError):
         raise reply
-    return tuple(each for each in reversed(actions.decode(reply.data)) if key in ("", each.key))
+    return tuple(each for each in reversed(action_list.decode(reply.data)) if key in ("", each.key))

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_text
+from django_zklock.operations.action_list import Action
 from django_zklock.operations.actions import add_action
 from django_zklock.operations.client import QueueClient
-from django_zklock.queue.actions import Action
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import OperatorHold
 

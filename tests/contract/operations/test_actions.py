@@ -16,6 +16,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.operations import (
     acting_via,
+    action_list,
     break_lock,
     clear_limit,
     end_hold,
@@ -24,7 +25,6 @@ from django_zklock.operations import (
     request_release,
     set_limit,
 )
-from django_zklock.queue import actions
 
 pytestmark = pytest.mark.zookeeper
 
@@ -74,7 +74,7 @@ def test_actions_at_the_same_time_are_all_on_the_list(zoo: Zoo) -> None:
 
 
 def test_a_damaged_list_is_replaced(zoo: Zoo) -> None:
-    zoo.client.create(actions.node_path(zoo.base), b"\xff", makepath=True)
+    zoo.client.create(action_list.node_path(zoo.base), b"\xff", makepath=True)
     set_limit("k", 2, **WHY)
     assert [each.what for each in recent_actions()] == ["limit set"]
     clear_limit("k", **WHY)
@@ -84,7 +84,7 @@ def test_a_list_that_cannot_be_written_fails_no_action(zoo: Zoo, caplog: pytest.
     """Another client has made it, and lets us only read it. That is logged."""
     readable = [make_acl("world", "anyone", read=True)]
     zoo.client.ensure_path(zoo.base)
-    zoo.client.create(actions.node_path(zoo.base), b"[]", acl=readable)
+    zoo.client.create(action_list.node_path(zoo.base), b"[]", acl=readable)
     set_limit("k", 2, **WHY)
     assert "'k' is not on the list of actions" in caplog.text
     assert recent_actions() == ()

@@ -19,8 +19,7 @@ from support.zoo import Zoo, eventually, guid_of
 from django_zklock import zk_lock
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.dashboard import past
-from django_zklock.operations import clear_limit, hold_lock, set_limit
-from django_zklock.queue import actions
+from django_zklock.operations import action_list, clear_limit, hold_lock, set_limit
 from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
@@ -84,7 +83,7 @@ def test_an_action_in_the_admin_is_shown_once(zoo: Zoo, operator: Client) -> Non
         [user, "admin", "worker hangs"],
     ]
     assert LogEntry.objects.count() == 2
-    zoo.client.delete(actions.node_path(zoo.base))
+    zoo.client.delete(action_list.node_path(zoo.base))
     assert [row[1:3] for row in shown(operator, "k/history/")] == [[user, "admin"]] * 2
     assert "worker hangs" in shown(operator, "k/history/")[1][0]
     clear_limit("k", reason="r", by="anna")
@@ -119,8 +118,8 @@ def test_the_history_needs_a_permission(zoo: Zoo, path: str) -> None:
 def test_texts_in_the_list_of_actions_are_escaped(zoo: Zoo, operator: Client) -> None:
     """Anyone with access to ZooKeeper can write them."""
     hostile = "<script>alert(1)</script>"
-    action = actions.Action(what=hostile, key=hostile, by=hostile, reason=hostile, via=hostile, at=1e9)
-    zoo.client.create(actions.node_path(zoo.base), actions.appended(b"", action), makepath=True)
+    action = action_list.Action(what=hostile, key=hostile, by=hostile, reason=hostile, via=hostile, at=1e9)
+    zoo.client.create(action_list.node_path(zoo.base), action_list.appended(b"", action), makepath=True)
     page = operator.get(f"{LIST}history/").content.decode()
     assert "alert(1)" in page
     assert hostile not in page

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_zklock.queue.actions import MOST_ACTIONS, MOST_BYTES, Action, appended, decode
+from django_zklock.operations.action_list import MOST_ACTIONS, MOST_BYTES, Action, appended, decode
 
 
 def action(**more: Any) -> Action:
