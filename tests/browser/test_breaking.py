@@ -81,6 +81,7 @@ def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     assert swept.children(KEY) == [node]
 
 
+@pytest.mark.chaos
 def test_several_locks_are_broken_from_the_list(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     """Ticked rows and the action lead to one page of confirmation that names every holder."""
     for number in range(3):

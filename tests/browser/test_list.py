@@ -58,6 +58,7 @@ def test_a_lock_takes_one_line(stage: Stage, visitor: Visit) -> None:
     viewer.picture("crowded-list", full_page=False)
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 def test_a_phone_shows_the_columns_that_matter(shop: Stage, visitor: Visit) -> None:
     """Lock, hold, waiters and longest wait are on the screen, without scrolling."""

@@ -169,22 +169,6 @@ def test_the_keyboard_reaches_the_first_row_soon(stage: Stage, visitor: Visit) -
     operator.page.wait_for_url("**/change/**")
 
 
-def test_the_list_works_by_keyboard_alone(stage: Stage, visitor: Visit) -> None:
-    """Tab reaches the search, the interval, all rows and their boxes, and the focus is visible."""
-    stage.enter(KEY, Part("web-1"))
-    operator = visitor("operator")
-    operator.open()
-    reached = []
-    for _ in range(60):
-        operator.page.keyboard.press("Tab")
-        reached.append(operator.focused())
-        if reached[-1]["text"] == KEY:
-            break
-    assert reached[-1]["text"] == KEY
-    assert {"searchbar", "zklock-interval"} <= {each["id"] for each in reached}
-    assert all(each["outlined"] for each in reached if each["tag"] in {"BUTTON", "SELECT"} and each["ours"])
-
-
 def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> None:
     """The next holder, the queue behind it, and the actions, without a reload."""
     first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))

@@ -102,6 +102,7 @@ def test_fails_without_locks():
     assert re.search(r"^a/b\n  holds  nightly report \(", shown, re.MULTILINE), shown
 
 
+@pytest.mark.chaos
 def test_each_worker_of_xdist_has_its_own_server(runs: Runs) -> None:
     """Tests in two processes use the same names at once and do not meet."""
     pytest.importorskip("xdist")

@@ -31,6 +31,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.sampled_from(["\ud
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
 )
 
 
