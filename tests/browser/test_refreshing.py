@@ -189,6 +189,19 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     operator.page.locator("section.module").first.filter(has_text="web-1").wait_for()
 
 
+def test_rows_without_a_link_are_not_doubled(stage: Stage, visitor: Visit) -> None:
+    """The queue of a lock has as many rows as waiters after each refresh."""
+    first, second, *_ = [stage.enter(KEY, Part("web-1", 700 + number)) for number in range(5)]
+    viewer = refreshing(visitor, path=address(KEY))
+    rows = viewer.page.locator("section[aria-labelledby=zklock-queue] tbody tr")
+    for path, held, left in ((first, 701, [702, 703, 704]), (second, 702, [703, 704])):
+        stage.leave(path)
+        viewer.await_refresh(INTERVAL)
+        viewer.page.locator("section.module").first.filter(has_text=f"pid {held}").wait_for()
+        found = [row.split("\t")[:2] for row in rows.all_inner_texts()]
+        assert found == [[str(place), f"web-1 · pid {pid}"] for place, pid in enumerate(left, 1)]
+
+
 def test_a_typed_reason_is_kept(stage: Stage, visitor: Visit) -> None:
     """The page waits with the refresh, and says so."""
     first = stage.enter(KEY, Part("worker-3", 812))

@@ -72,17 +72,25 @@ const begin = () => {
     }
     old.replaceChildren(...theirs.map((each) => document.importNode(each, true)));
   };
-  const keyOf = (row) => row.querySelector("a[href]")?.getAttribute("href") ?? "";
+  // Rows with the same first link, or with none, are told apart by their order.
+  const keyed = (body) => {
+    const count = new Map();
+    return new Map([...body.rows].map((row) => {
+      const href = row.querySelector("a[href]")?.getAttribute("href") ?? "";
+      count.set(href, (count.get(href) ?? 0) + 1);
+      return [`${count.get(href)} ${href}`, row];
+    }));
+  };
   const updateRows = (old, fresh) => {
-    const rows = new Map([...old.rows].map((row) => [keyOf(row), row]));
+    const rows = keyed(old);
     let place = old.firstElementChild;
-    for (const row of [...fresh.rows]) {
-      const known = rows.get(keyOf(row));
+    for (const [key, row] of keyed(fresh)) {
+      const known = rows.get(key);
       if (!known) {
         old.insertBefore(document.importNode(row, true), place);
         continue;
       }
-      rows.delete(keyOf(row));
+      rows.delete(key);
       if (known === place) place = place.nextElementSibling;
       else old.insertBefore(known, place);
       update(known, row);
