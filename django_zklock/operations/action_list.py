@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -102,8 +101,8 @@ def _value(name: str, value: object) -> Any:
         return printable(value, MAX_KEY) if isinstance(value, str) else None
     if kind == "bool":
         return value if isinstance(value, bool) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if not 0 <= value < (1e10 if kind == "float" else _MAX_NUMBER):
+    if not 0 <= value < (1e10 if kind == "float" else _MAX_NUMBER):  # this is false for NaN, too
         return None
     return float(value) if kind == "float" else int(value)

@@ -56,7 +56,17 @@ def test_damaged_data_are_replaced(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [{"at": 1e11}, {"at": float("nan")}, {"at": "now"}, {"pid": -1}, {"pid": True}, {"key": None}, {"sure": 1}]
+    "field",
+    [
+        {"at": 1e11},
+        {"at": float("nan")},
+        {"at": "now"},
+        {"pid": -1},
+        {"pid": True},
+        {"pid": 10**400},
+        {"key": None},
+        {"sure": 1},
+    ],
 )
 def test_an_action_with_an_invalid_value_is_not_shown(field: dict[str, Any]) -> None:
     given = {"what": "w", "key": "k", "by": "b", "reason": "", "via": "code", "at": 1}
