@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,12 +17,17 @@ from typing import Final
 
 from django_zklock.conf.url import host_port
 from django_zklock.inspection.shared import Shared
+from django_zklock.queue.escaping import printable
 from django_zklock.zk.client import SessionOptions
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 MAX_OUTSTANDING: Final = 10  # requests; an ensemble that keeps up has 0 to 2
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let leases end
 OLDEST: Final = (3, 6)
+MAX_TEXT: Final = 40  # characters of a role or version
+
+_CLOSED: Final = "may not be asked: add srvr and mntr to 4lw.commands.whitelist in its configuration"
+_SILENT: Final = "does not answer the command srvr"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,7 @@ class ServerReport:
     @property
     def serves(self) -> bool:
         """Whether it belongs to a quorum, and answers clients."""
-        return bool(self.role) and self.role != "read-only"
+        return self.role in {"leader", "follower", "observer", "standalone"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +108,41 @@ _reports: Final = Shared(_ask_all)
 
 def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
     address = host_port(*host)
+    deadline = time.monotonic() + timeout
     try:
-        figures = _figures(_command("mntr", host, options, timeout))
+        figures = _figures(_command("mntr", host, options, deadline))
         if "zk_server_state" in figures:
             return _of_mntr(address, figures)
-        text = _command("srvr", host, options, timeout)
+        text = _command("srvr", host, options, deadline)
     except OSError as error:
         return ServerReport(address=address, problem=f"does not answer: {error.strerror or error}")
+    except UnicodeError:
+        return ServerReport(address=address, problem="is no name of a host: correct it in the settings")
     return _of_srvr(address, text)
 
 
-def _command(name: str, host: tuple[str, int], options: SessionOptions, timeout: float) -> str:
-    with socket.create_connection(host, timeout) as sock:
-        sock.settimeout(timeout)
-        stream = sock if options.tls is None else options.tls.context().wrap_socket(sock, server_hostname=host[0])
-        stream.sendall(name.encode())
-        text = b""
-        while len(text) < MAX_REPLY and (more := stream.recv(4096)):
-            text += more
+def _command(name: str, host: tuple[str, int], options: SessionOptions, deadline: float) -> str:
+    with socket.create_connection(host, _until(deadline)) as sock:
+        sock.settimeout(_until(deadline))
+        with (
+            sock if options.tls is None else options.tls.context().wrap_socket(sock, server_hostname=host[0]) as stream
+        ):
+            stream.sendall(name.encode())
+            text = b""
+            while len(text) < MAX_REPLY:
+                stream.settimeout(_until(deadline))  # each time, as a server may send a byte now and then for ever
+                more = stream.recv(4096)
+                if not more:
+                    break
+                text += more
     return text.decode(errors="replace")
+
+
+def _until(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds
 
 
 def _figures(text: str) -> dict[str, str]:
@@ -128,27 +150,35 @@ def _figures(text: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
+def _number(text: str) -> float | None:
+    """Return a figure; None if it is none, as anything may listen at the port."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found < 2**63 else None  # None for NaN, too
+
+
+def _count(text: str) -> int | None:
+    found = _number(text)
+    return None if found is None else int(found)
+
+
+def _seconds(milliseconds: str) -> float | None:
+    found = _number(milliseconds)
+    return None if found is None else found / 1000
+
+
 def _of_mntr(address: str, figures: Mapping[str, str]) -> ServerReport:
-    def number(name: str) -> float | None:
-        try:
-            return float(figures[f"zk_{name}"])
-        except (KeyError, ValueError):
-            return None
-
     def count(name: str) -> int | None:
-        found = number(name)
-        return None if found is None else int(found)
-
-    def seconds(name: str) -> float | None:
-        found = number(name)
-        return None if found is None else found / 1000
+        return _count(figures.get(f"zk_{name}", ""))
 
     return ServerReport(
         address=address,
-        role=figures["zk_server_state"],
+        role=printable(figures["zk_server_state"], MAX_TEXT),
         version=_version(figures.get("zk_version", "")),
-        latency=seconds("avg_latency"),
-        worst_latency=seconds("max_latency"),
+        latency=_seconds(figures.get("zk_avg_latency", "")),
+        worst_latency=_seconds(figures.get("zk_max_latency", "")),
         outstanding=count("outstanding_requests"),
         connections=count("num_alive_connections"),
         sessions=count("global_sessions"),
@@ -164,30 +194,26 @@ def _of_srvr(address: str, text: str) -> ServerReport:
         if "not currently serving" in text:
             problem = "runs, and is in no quorum"
         elif "whitelist" in text:
-            problem = "may not be asked: add srvr and mntr to 4lw.commands.whitelist in its configuration"
+            problem = _CLOSED
         else:
-            problem = "does not answer the command srvr"
+            problem = _SILENT
         return ServerReport(address=address, problem=problem)
-    latencies = [float(each) / 1000 for each in re.findall(r"[\d.]+", fields.get("Latency min/avg/max", ""))]
+    latencies = [_seconds(each) for each in fields.get("Latency min/avg/max", "").split("/")]
     _, average, worst = latencies if len(latencies) == 3 else (None, None, None)
-
-    def count(name: str) -> int | None:
-        return int(fields[name]) if fields.get(name, "").isdecimal() else None
-
     return ServerReport(
         address=address,
-        role=fields["Mode"],
+        role=printable(fields["Mode"], MAX_TEXT),
         version=_version(fields.get("Zookeeper version", "")),
         latency=average,
         worst_latency=worst,
-        outstanding=count("Outstanding"),
-        connections=count("Connections"),
-        znodes=count("Node count"),
+        outstanding=_count(fields.get("Outstanding", "")),
+        connections=_count(fields.get("Connections", "")),
+        znodes=_count(fields.get("Node count", "")),
     )
 
 
 def _version(text: str) -> str:
-    return text.partition("-")[0].partition(",")[0].strip()
+    return printable(text.partition("-")[0].partition(",")[0].strip(), MAX_TEXT)
 
 
 # --- all servers ------------------------------------------------------------------------------------------------------
@@ -213,19 +239,17 @@ def _findings(servers: Sequence[ServerReport], session_timeout: float) -> Iterat
 
 
 def _of_quorum(servers: Sequence[ServerReport]) -> Iterator[Finding]:
-    leaders = [server for server in servers if server.role == "leader"]
     alone = [server.address for server in servers if server.role == "standalone"]
-    known = not any("whitelist" in server.problem for server in servers)
+    known = not any(server.problem in {_CLOSED, _SILENT} for server in servers)
     if alone and len(servers) > 1:
         text = "Two of them would give the same lock to two holders. Name all servers in the configuration of each."
         yield Finding("error", f"{', '.join(alone)} serves without the other servers. {text}")
-    elif known and not leaders and not alone:
-        majority = len(servers) // 2 + 1
-        up = sum(server.serves for server in servers)
-        need = f"Locks need {majority} of {len(servers)} servers; {up} serve."
+    elif known and not any(server.serves for server in servers):
+        up, voters = _voters(servers)
+        need = f"Locks need {voters // 2 + 1} of {voters} servers; {up} serve."
         text = f"{need} Start those that are down, or repair the network."
         yield Finding("error", f"No server leads, so no lock can be granted. {text}")
-    for leader in leaders:
+    for leader in (server for server in servers if server.role == "leader"):
         followers = sum(server.role == "follower" for server in servers)
         if leader.synced_followers is not None and leader.synced_followers < followers:
             text = "The others catch up. If that lasts, look at their disks and at the network."
@@ -234,9 +258,16 @@ def _of_quorum(servers: Sequence[ServerReport]) -> Iterator[Finding]:
             )
 
 
+def _voters(servers: Sequence[ServerReport]) -> tuple[int, int]:
+    """Return how many servers that vote do serve, and how many there are. One that is down may be an observer."""
+    voters = [server for server in servers if server.role != "observer"]
+    return sum(server.serves for server in voters), len(voters)
+
+
 def _tolerated(servers: Sequence[ServerReport]) -> str:
     """Return what the loss of a server means for the locks; nothing if no majority serves."""
-    spare = sum(server.serves for server in servers) - (len(servers) // 2 + 1)
+    up, voters = _voters(servers)
+    spare = up - (voters // 2 + 1)
     if spare < 0:
         return ""
     if not spare:

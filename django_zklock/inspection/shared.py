@@ -25,11 +25,17 @@ class Shared(Generic[_Value]):
             os.register_at_fork(after_in_child=self._renew_mutex)
 
     def get(self, reply_timeout: float, max_age: float) -> _Value:
-        """Return a result that is at most `max_age` seconds old; the function gets the settings and `reply_timeout`."""
+        """
+        Return a result that was at most `max_age` seconds old at the call, or is newer.
+
+        The function gets the settings and `reply_timeout`.
+        """
         options = process.current().options
+        called = time.monotonic()
         with self._mutex:
-            if self._last is None or self._last[1] != options or time.monotonic() - self._last[0] > max_age:
-                self._last = time.monotonic(), options, self._compute(options, reply_timeout)
+            if self._last is None or self._last[1] != options or called - self._last[0] > max_age:
+                found = self._compute(options, reply_timeout)
+                self._last = time.monotonic(), options, found
             return self._last[2]
 
     def _renew_mutex(self) -> None:

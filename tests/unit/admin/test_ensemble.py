@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_zklock.inspection import ServerReport
-from django_zklock.inspection.ensemble import _findings, _of_srvr
+from django_zklock.inspection.ensemble import _findings, _of_mntr, _of_srvr
 
 LEADER = ServerReport(
     address="zk1:2181", role="leader", version="3.9.3", latency=0.001, outstanding=0, synced_followers=2
@@ -44,7 +44,7 @@ def test_three_good_servers_are_well() -> None:
             "warning",
             "one more server",
         ),
-        ((FOLLOWER, replace(LEADER, role="", problem="is away")), "error", "No server leads"),
+        ((replace(FOLLOWER, role=""), replace(LEADER, role="", problem="is away")), "error", "No server leads"),
         ((replace(LEADER, role="standalone"), replace(FOLLOWER, role="standalone")), "error", "to two holders"),
         ((replace(LEADER, synced_followers=1), FOLLOWER, THIRD), "warning", "1 of 2 followers"),
         ((LEADER, FOLLOWER, replace(THIRD, version="3.8.4")), "warning", "3.8.4, 3.9.3"),
@@ -57,6 +57,19 @@ def test_what_is_wrong_is_found_with_its_remedy(servers: tuple[Any, ...], result
     assert any(each[0] == result and words in each[1] for each in found(*servers)), found(*servers)
 
 
+def test_a_server_that_follows_has_a_leader() -> None:
+    """Though the settings name a single host, behind which a load balancer chooses a server."""
+    assert found(FOLLOWER) == []
+
+
+def test_observers_do_not_vote() -> None:
+    """Of three voters one is down. Two observers do not replace it."""
+    down = replace(THIRD, role="", problem="does not answer: timed out")
+    observers = [replace(FOLLOWER, address=f"zk{number}:2181", role="observer") for number in (4, 5)]
+    ((_, text),) = found(replace(LEADER, synced_followers=1), FOLLOWER, down, *observers)
+    assert "They stop if one more server fails." in text
+
+
 def test_servers_that_may_not_be_asked_are_no_outage() -> None:
     closed = [
         ServerReport(address=f"zk{number}:2181", problem=_of_srvr("", "srvr is not ... in the whitelist.").problem)
@@ -64,6 +77,7 @@ def test_servers_that_may_not_be_asked_are_no_outage() -> None:
     ]
     assert {result for result, _ in found(*closed)} == {"warning"}
     assert "4lw.commands.whitelist" in found(*closed)[0][1]
+    assert {result for result, _ in found(_of_srvr("zk1:2181", ""))} == {"warning"}
 
 
 def test_the_command_srvr_is_enough() -> None:
@@ -74,3 +88,24 @@ def test_the_command_srvr_is_enough() -> None:
     assert (
         "is in no quorum" in _of_srvr("zk1:2181", "This ZooKeeper instance is not currently serving requests").problem
     )
+
+
+@pytest.mark.parametrize("figure", ["nan", "1e999", "-1", "9" * 5000, "1.2.3", "", "many"])
+def test_figures_that_are_none_are_left_out(figure: str) -> None:
+    """Whatever listens at that port may have sent them."""
+    names = ("zk_outstanding_requests", "zk_avg_latency", "zk_max_latency", "zk_znode_count")
+    mntr = _of_mntr("zk1:2181", {"zk_server_state": "leader", **dict.fromkeys(names, figure)})
+    text = f"Mode: leader\nOutstanding: {figure}\nNode count: {figure}\nLatency min/avg/max: 0/{figure}/{figure}\n"
+    for report in (mntr, _of_srvr("zk1:2181", text)):
+        assert (report.outstanding, report.latency, report.worst_latency, report.znodes) == (None,) * 4
+        assert report.milliseconds == ""
+
+
+def test_texts_of_a_server_are_short_and_print() -> None:
+    version, role = f"3.{'9' * 5000}\x1b", f"leader\u202e{'x' * 5000}"
+    mntr = _of_mntr("zk1:2181", {"zk_server_state": role, "zk_version": version})
+    for report in (mntr, _of_srvr("zk1:2181", f"Mode: {role}\nZookeeper version: {version}\n")):
+        assert report.version.isprintable()
+        assert report.role.isprintable()
+        assert max(len(report.version), len(report.role)) <= 40
+        assert found(report) != []
