@@ -84,7 +84,7 @@ def _entries(data: bytes) -> list[Mapping[str, Any]]:
         found = json.loads(data) if len(data) <= _MAX_READ else None
     except (ValueError, RecursionError):
         return []
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [each for each in found[-MOST_ACTIONS:] if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _action(entry: Mapping[str, Any]) -> Action | None:

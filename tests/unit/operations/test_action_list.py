@@ -74,6 +74,13 @@ def test_an_action_with_an_invalid_value_is_not_shown(field: dict[str, Any]) -> 
     assert len(decode(json.dumps([{**given, **field}, given]).encode())) == 1
 
 
+def test_a_forged_list_is_not_read_beyond_its_newest_entries() -> None:
+    """Else the page of the history would have any number of rows."""
+    given = {"what": "w", "key": "k", "by": "b", "reason": "", "via": "code"}
+    data = json.dumps([{**given, "at": number} for number in range(MOST_ACTIONS + 5)]).encode()
+    assert [each.at for each in decode(data)] == list(range(5, MOST_ACTIONS + 5))
+
+
 def test_texts_are_made_printable() -> None:
     (found,) = decode(appended(b"", action(reason="\x1b[31m\u202e" + "x" * 5000)))
     assert found.reason.isprintable()
