@@ -166,6 +166,7 @@ def test_too_many_events_drop_the_oldest(
 ) -> None:
     """Their number is logged. The end of a hold whose grant was dropped has a complete row."""
     monkeypatch.setattr(writer, "MOST_EVENTS", 3)
+    monkeypatch.setattr(writer, "PAUSE", 600.0)  # else a write may come in between
     monkeypatch.setattr(recorder, "_writer", Writer())
     for key in ("a", "b", "c"):
         with zk_lock(key):
