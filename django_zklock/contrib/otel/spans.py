@@ -9,6 +9,7 @@ parent, and is a sibling of the hold.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -26,16 +27,22 @@ from django_zklock.locks.guard import Receipt
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 
+logger = logging.getLogger("django_zklock.otel")
+
 _FORMAT: Final = TraceContextTextMapPropagator()
 
 
 def trace_items() -> dict[str, str]:
     """Return "trace" and "span" of the caller's current span; nothing if there is none."""
-    current = api.get_current_span().get_span_context()
-    if not current.is_valid:
+    try:
+        current = api.get_current_span().get_span_context()
+        if not current.is_valid:
+            return {}
+        span = f"{api.format_span_id(current.span_id)}-{current.trace_flags:02x}"
+        return {"trace": api.format_trace_id(current.trace_id), "span": span}
+    except Exception:  # other libraries have classes of their own for spans, and this runs in the caller of a lock
+        logger.exception("the trace of the caller cannot be read")
         return {}
-    span = f"{api.format_span_id(current.span_id)}-{current.trace_flags:02x}"
-    return {"trace": api.format_trace_id(current.trace_id), "span": span}
 
 
 def span_of(about: Mapping[str, str]) -> SpanContext:

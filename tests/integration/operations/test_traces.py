@@ -134,6 +134,20 @@ def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans: Traced) -> None
     assert (held.attributes or {})["zklock.key_template"] == "noted"
 
 
+class BrokenSpan(NonRecordingSpan):
+    """A span of a library with a defect."""
+
+    def get_span_context(self) -> SpanContext:
+        raise RuntimeError("no context")
+
+
+def test_a_trace_that_fails_does_not_fail_the_lock(spans: Traced, caplog: pytest.LogCaptureFixture) -> None:
+    with use_span(BrokenSpan(SpanContext(1, 2, is_remote=False))), zk_lock("k") as hold:
+        hold.check()
+    assert "the trace of the caller cannot be read" in caplog.text
+    spans.wait("zklock.hold")
+
+
 HOLDER = """
 import sys
 from support.traced import Traced
