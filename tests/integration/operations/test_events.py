@@ -208,11 +208,13 @@ sys.exit(0)
 
 def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
     """The writer does it in small steps, now and then."""
-    for days in (9, 8, 7.1, 6.9, 0):
+    for days in (9, -300, 8, 7.1, 6.9, 0):  # the clock of one host was wrong
         insert("k", held=days, at=timezone.now() - timedelta(days=days))
-    assert table.delete_old(7, 2)
-    assert not table.delete_old(7, 2)
-    assert [each.held for each in rows()] == [6.9, 0]
+    steps = 0
+    while table.delete_old(7, 2):
+        steps += 1
+    assert steps == 3
+    assert [each.held for each in rows()] == [-300, 6.9, 0]
 
 
 def test_the_usual_hold_is_a_median(alias: str) -> None:
