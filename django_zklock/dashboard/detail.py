@@ -96,7 +96,7 @@ class Detail:
     chain: tuple[Wait, ...]
     """Why the lock is not released: its holder waits for another one, the holder of that one for a third, and so on."""
     is_cycle: bool
-    """Whether the last of them waits for a lock that was named before."""
+    """Whether they are a deadlock: the last of them waits for a lock that was named before, and none ends by itself."""
     blocked: tuple[str, ...]
     """Keys of locks whose holders wait for this one."""
     age: float
@@ -117,8 +117,7 @@ def detail(
     waiters = info.waiters if info else ()
     numbers = {each.name: number for number, each in enumerate(waiters, 1)}
     path = info.path if info else names.path(conf.current().base, key)
-    chain = lazy.inspection.chain_from(key, others.waits)
-    is_cycle = bool(chain) and chain[-1].waits_for in {wait.holds for wait in chain}
+    chain, is_cycle = _chain(key, others)
     return Detail(
         key=key,
         shown_key=clean(key, 1000),
@@ -144,6 +143,16 @@ def detail(
         age=age,
         problem=clean(problem),
     )
+
+
+def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
+    """Return why a lock is not released, and whether that is a deadlock. Other waits in a circle end by themselves."""
+    for cycle in others.cycles:
+        for place, wait in enumerate(cycle):
+            if wait.holds == key:
+                return (*cycle[place:], *cycle[:place]), True
+    chain = lazy.inspection.chain_from(key, others.waits)
+    return chain, bool(chain) and any(chain[-1] in cycle for cycle in others.cycles)
 
 
 def _row(key: str, info: ScannedContender, number: int, behind: int = 0) -> Row:

@@ -21,7 +21,7 @@ from django_zklock.dashboard.changelist.columns import state_of
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
-from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot
+from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
@@ -140,6 +140,33 @@ def test_the_reasons_for_waiting_are_sentences() -> None:
     assert formatting.reasons(replace(INFO, holders=(), waiting=0)) == []
     assert "handed over" in formatting.reasons(replace(INFO, holders=()))[0]
     assert "different limits in their code (2, 3)" in formatting.reasons(replace(INFO, own_limits=(2, 3)))[-1]
+
+
+def test_waits_in_a_circle_are_a_deadlock_only_if_none_of_them_ends() -> None:
+    """A semaphore whose other holder goes on will have a permit."""
+    waits = (Wait(who="one", holds="k", waits_for="a"), Wait(who="two", holds="a", waits_for="k"))
+    shown = detail("k", INFO, replace(NOTHING, waits=waits), long_held=60)
+    assert (shown.chain, shown.is_cycle) == (waits, False)
+    assert "for ever" not in shown.advice
+    shown = detail("k", INFO, replace(NOTHING, waits=waits, cycles=(waits,)), long_held=60)
+    assert (shown.chain, shown.is_cycle) == (waits, True)
+    assert "for ever" in shown.advice
+
+
+def test_a_deadlock_comes_before_other_waits_of_the_holders() -> None:
+    """And is shown from this lock on."""
+    other = Wait(who="reader 1", holds="k", waits_for="a")
+    out, back = Wait(who="reader 2", holds="k", waits_for="b"), Wait(who="writer", holds="b", waits_for="k")
+    snapshot = replace(NOTHING, waits=(back, other, out), cycles=((back, out),))
+    shown = detail("k", INFO, snapshot, long_held=60)
+    assert (shown.chain, shown.is_cycle) == ((out, back), True)
+
+
+def test_a_lock_that_waits_for_a_deadlock_says_so() -> None:
+    into = Wait(who="one", holds="k", waits_for="a")
+    circle = (Wait(who="two", holds="a", waits_for="b"), Wait(who="three", holds="b", waits_for="a"))
+    shown = detail("k", INFO, replace(NOTHING, waits=(into, *circle), cycles=(circle,)), long_held=60)
+    assert (shown.chain, shown.is_cycle) == ((into, *circle), True)
 
 
 def test_the_values_of_links_are_escaped() -> None:
