@@ -36,7 +36,7 @@ logger = logging.getLogger("django_zklock.dashboard")
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
 AGE_OF_OTHERS: Final = 30.0
-"""Seconds: how old the state of all other locks may be on the page of one lock."""
+"""Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 
@@ -92,6 +92,8 @@ class LockPages(Permissions):
             info = next((each for each in last.locks if each.key == key), None)
             return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
         others = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
+        if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown
+            others = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
         return detail(key, info, others, long_held=self.long_held)
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

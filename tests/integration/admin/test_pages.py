@@ -14,7 +14,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 from support.adminsite import user_with
 from support.faults import within
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.queue import nodes
@@ -32,6 +32,9 @@ PAGES = [
     f"{LIST}break/?key=a",
     f"{LIST}hold/",
     f"{LIST}limit/?key=a",
+    f"{LIST}groups/",
+    f"{LIST}health/",
+    f"{LIST}history/",
     f"{LIST}data.json",
 ]
 HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
@@ -364,3 +367,13 @@ def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, viewer: Client)
     assert "kept for the next user, idle for " in page
     assert "Held for" not in page
     zoo.client.delete(path)
+
+
+def test_a_deadlock_that_is_over_is_not_shown_for_long(zoo: Zoo, viewer: Client) -> None:
+    """Else somebody breaks a second lock. The waits of other locks may be older."""
+    paths = [contend(zoo, key, number, owner=number) for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1))]
+    assert "They wait for ever." in viewer.get(f"{LIST}a/change/").content.decode()
+    zoo.client.delete(paths[1])
+    eventually(lambda: "They wait for ever." not in viewer.get(f"{LIST}a/change/").content.decode(), 5)
+    for path in (paths[0], *paths[2:]):
+        zoo.client.delete(path)
