@@ -171,6 +171,7 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     page = response.content.decode()
     assert "olga holds it until" in page
     assert "deploy of 2.3" in page
+    assert "Last sign of life" not in page  # it has no session
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
     token = response.context["lock"].holders[0].info.token
     assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
@@ -180,6 +181,20 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
     assert "deploy of 2.3" in messages[0]
     assert len(messages) == 2
+
+
+def test_a_minimum_hold_has_neither_a_session_nor_a_max_hold(zoo: Zoo, operator: Client) -> None:
+    with zk_lock("k", min_hold=300, max_hold=600):
+        page = operator.get(f"{LIST}k/change/").content.decode()
+        assert "Last sign of life" in page
+        assert "max_hold" in page
+    eventually(lambda: "holds it until" in operator.get(f"{LIST}k/change/").content.decode())
+    response = operator.get(f"{LIST}k/change/")
+    assert "Last sign of life" not in response.content.decode()
+    assert "max_hold" not in response.content.decode()
+    token = response.context["lock"].holders[0].info.token
+    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token})
+    eventually(lambda: not zoo.children("k"))
 
 
 def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator: Client) -> None:
