@@ -16,6 +16,7 @@ from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.changelist.status_bar import status_bar
 from django_zklock.dashboard.formatting import process_of, work_of
+from django_zklock.dashboard.pages import kept_messages
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
@@ -94,6 +95,7 @@ class LockAdminMixin(Columns, LockViews):
             "zklock_groups_url": self.url("groups"),
             "zklock_history_url": self.url("all_history"),
             "zklock_json_url": self.url("json"),
+            **kept_messages(request),
             **(extra_context or {}),
         }
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]

@@ -115,7 +115,7 @@ class LockPages(Permissions):
             common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
             common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
         template = f"admin/zklock/lock/{name}.html"
-        return TemplateResponse(request, template, {**common, **context}, status=status)
+        return TemplateResponse(request, template, {**common, **context, **kept_messages(request)}, status=status)
 
     def redirect_to(self, keys: Collection[str] = ()) -> HttpResponse:
         """Redirect to the page of one lock, or to the list if there are others."""
@@ -143,3 +143,12 @@ class LockPages(Permissions):
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
+
+
+def kept_messages(request: HttpRequest) -> dict[str, Any]:
+    """
+    Return the context by which a refresh shows no messages, so that they wait for the next page that is opened.
+
+    The script shows nothing of a refreshed page but its live parts, and several pages of one user may be open.
+    """
+    return {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}

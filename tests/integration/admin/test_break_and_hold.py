@@ -183,6 +183,18 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert len(messages) == 2
 
 
+def test_a_page_that_refreshes_itself_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator: Client) -> None:
+    """It shows none. The message would be lost if another tab refreshed before this one has opened its page."""
+    assert hold_by_form(operator, "k") == 302
+    for page in ("", "k/change/", "groups/", "health/"):
+        assert "You hold the lock" not in operator.get(LIST + page, headers={"X-ZkLock-Refresh": "1"}).content.decode()
+    response = operator.get(f"{LIST}k/change/")
+    assert "You hold the lock" in response.content.decode()
+    token = response.context["lock"].holders[0].info.token
+    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token})
+    eventually(lambda: not zoo.children("k"))
+
+
 def test_a_minimum_hold_has_neither_a_session_nor_a_max_hold(zoo: Zoo, operator: Client) -> None:
     with zk_lock("k", min_hold=300, max_hold=600):
         page = operator.get(f"{LIST}k/change/").content.decode()
