@@ -88,7 +88,7 @@ class Project:
             env=environment(**env),
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=100,
             check=False,
         )
 
