@@ -371,7 +371,7 @@ class Stay(GrantObserver):
     def in_doubt(self) -> bool:
         """Whether it is not certain that this process has the lock."""
         base = self.base
-        return base is None or base.suspect_since is not None or base.why_invalid() is not None
+        return base is None or self._session.suspect or base.why_invalid() is not None
 
     @property
     def has_news(self) -> bool:
