@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.jute import EPHEMERAL, OPS, XID_EVENT, XID_PING, Request, boolean, buffer, create, integer, long
 
-#: From the replies: error 0 is success.
+#: Errors of replies; 0 is success.
 NO_NODE = -101
+CONNECTION_LOST = -4  # of the requests without a reply when the connection breaks
 
 _HEADER = struct.Struct(">iqi")  # xid, zxid and error of a reply
 _PING = struct.pack(">iii", 8, XID_PING, OPS["ping"])
@@ -50,7 +51,7 @@ class RawSession(asyncio.Protocol):
 
     def send(self, request: Request, on_reply: OnReply) -> None:
         """Send a request; `on_reply` is called with the error (0: none) and the body of the reply."""
-        self._transport.write(self._frame(request, on_reply))
+        self._write(self._frame(request, on_reply))
 
     def _frame(self, request: Request, on_reply: OnReply) -> bytes:
         op, body = request
@@ -79,7 +80,7 @@ class RawSession(asyncio.Protocol):
                 done.set_result(None)
 
             frames = [self._frame(request, on_reply) for request in chunk[:-1]]
-            self._transport.write(b"".join([*frames, self._frame(chunk[-1], on_last)]))
+            self._write(b"".join([*frames, self._frame(chunk[-1], on_last)]))
             await done
         return errors
 
@@ -92,12 +93,20 @@ class RawSession(asyncio.Protocol):
 
     def ping(self) -> None:
         """Send a ping. Nobody is told of the reply."""
-        self._transport.write(_PING)
+        self._write(_PING)
 
     async def close(self) -> None:
         """End the session, so that its znodes are deleted."""
         self.send(("closeSession", b""), lambda error, body: None)
         await self._closed
+
+    def _write(self, data: bytes) -> None:
+        if self._closed.done():
+            raise ConnectionError(
+                f"the connection of session {self.session_id:#x} is gone: this machine or its disk is too slow for the "
+                f"measurement, or other programs use it"
+            )
+        self._transport.write(data)
 
     # --- called by asyncio --------------------------------------------------------------------------------------
 
@@ -109,6 +118,8 @@ class RawSession(asyncio.Protocol):
         self._closed.set_result(None)
         if not self._opened.done():
             self._opened.set_exception(ConnectionError("the server refused the session"))
+        while self._waiting:
+            self._waiting.popleft()(CONNECTION_LOST, b"")
 
     def data_received(self, data: bytes) -> None:
         received = self._buffer

@@ -107,11 +107,13 @@ async def client(ensemble: Ensemble, *work: str) -> AsyncIterator[Callable[[], A
 
 @asynccontextmanager
 async def repeated(*calls: Awaitable[None]) -> AsyncIterator[None]:
-    """Run these meanwhile."""
+    """Run these meanwhile; if one fails, raise its error at the end."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
