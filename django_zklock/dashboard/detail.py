@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import string
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from django_zklock import conf
@@ -29,6 +29,7 @@ from django_zklock.queue import names
 from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
@@ -130,7 +131,7 @@ def detail(
         reasons=tuple(reasons(info)) if info else (),
         advice=advice(info, is_cycle=is_cycle, long_held=long_held) if info else "",
         holders=tuple(
-            replace(_row(key, each, number), **_others(key, each, others)) for number, each in enumerate(holders, 1)
+            _row(key, each, number, others=_others(key, each, others)) for number, each in enumerate(holders, 1)
         ),
         over=tuple(_row(key, each, number) for number, each in enumerate(info.over if info else (), 1)),
         waiters=tuple(_row(key, each, numbers[each.name], numbers.get(each.waits_behind, 0)) for each in waiters),
@@ -155,7 +156,9 @@ def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
     return chain, bool(chain) and any(chain[-1] in cycle for cycle in others.cycles)
 
 
-def _row(key: str, info: ScannedContender, number: int, behind: int = 0) -> Row:
+def _row(
+    key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()
+) -> Row:
     waited = (info.held_since - info.came).total_seconds() if info.held_since else 0.0
     return Row(
         info=info,
@@ -173,19 +176,18 @@ def _row(key: str, info: ScannedContender, number: int, behind: int = 0) -> Row:
         can_be_asked=info.operator is None and info.client != "kazoo",
         ends=info.held_since + timedelta(seconds=info.max_hold) if info.held_since and info.max_hold else None,
         session_timeout=duration(info.session_timeout) if info.session_timeout else "",
-        other_locks=(),
-        more_locks=0,
+        other_locks=tuple(others[:MAX_KEYS]),
+        more_locks=max(0, len(others) - MAX_KEYS),
     )
 
 
-def _others(key: str, holder: ScannedContender, others: Snapshot) -> dict[str, Any]:
-    """Return the other locks that the process of a holder holds, as fields of its row."""
-    keys = [
+def _others(key: str, holder: ScannedContender, others: Snapshot) -> list[str]:
+    """Return the keys of the other locks that the process of a holder holds."""
+    return [
         lock.key
         for lock in others.locks
         if lock.key != key and any(each.session_id == holder.session_id != 0 for each in lock.holders)
     ]
-    return {"other_locks": tuple(keys[:MAX_KEYS]), "more_locks": max(0, len(keys) - MAX_KEYS)}
 
 
 def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:

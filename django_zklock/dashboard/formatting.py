@@ -45,7 +45,12 @@ def process_of(contender: ContenderInfo) -> str:
         return _("operator %(name)s") % {"name": contender.operator.by}
     if not contender.host:
         return _("another client (%(client)s)") % {"client": contender.client}
-    return _("%(host)s · pid %(pid)d") % {"host": contender.host, "pid": contender.pid}
+    return host_and_pid(contender.host, contender.pid)
+
+
+def host_and_pid(host: str, pid: int) -> str:
+    """Return the host and the number of a process."""
+    return _("%(host)s · pid %(pid)d") % {"host": clean(host), "pid": pid}
 
 
 def work_of(contender: ContenderInfo) -> str:

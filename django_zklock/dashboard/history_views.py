@@ -15,9 +15,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import clean, duration
+from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 from django_zklock.dashboard.pages import Breadcrumb, LockPages
-from django_zklock.dashboard.past import has_past, last_attempts, who_of
+from django_zklock.dashboard.past import has_past, last_attempts
 from django_zklock.exceptions import ZkLockError
 from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY
@@ -128,7 +128,7 @@ class HistoryViews(LockPages):
             key=clean(attempt.key, MAX_KEY),
             url=self._url_of(attempt.key),
             what=texts.get(attempt.outcome, _("Granted; no end was recorded")),
-            by=who_of(attempt),
+            by=host_and_pid(attempt.host, attempt.pid),
             work=clean(attempt.work),
             via=_("code"),
             reason=clean(attempt.reason),

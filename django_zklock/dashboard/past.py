@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.apps import apps
 from django.utils.translation import gettext as _
 
-from django_zklock.dashboard.formatting import clean, duration
+from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt
@@ -171,15 +171,10 @@ def past_of(lock: Detail) -> Past | None:
     )
 
 
-def who_of(attempt: Attempt) -> str:
-    """Return host and process of an attempt."""
-    return _("%(host)s · pid %(pid)d") % {"host": clean(attempt.host), "pid": attempt.pid}
-
-
 def _grant(attempt: Attempt, tokens: Collection[int | None]) -> PastGrant:
     return PastGrant(
         at=attempt.at,
-        who=who_of(attempt),
+        who=host_and_pid(attempt.host, attempt.pid),
         work=clean(attempt.work),
         waited="" if attempt.waited is None else duration(attempt.waited),
         held="" if attempt.held is None else duration(attempt.held),

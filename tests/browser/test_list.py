@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -48,6 +49,7 @@ def test_a_lock_takes_one_line(stage: Stage, visitor: Visit) -> None:
     for number in range(20):
         stage.enter(f"orders/{number:02}", CHARGE)
     stage.enter("orders/07", REFUND)
+    time.sleep(0.01)  # ZooKeeper counts milliseconds
     stage.enter("orders/03", REFUND)
     viewer = visitor("viewer", viewport={"width": 1280, "height": 800})
     viewer.open()

@@ -352,10 +352,12 @@ async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
     ends = []
     while lease.is_held:
         coordinator.keep(ANYBODY, lease_id)
-        ends.append(asyncio.get_running_loop().time() + lease.remaining)
+        before, left, now = time.monotonic(), lease.remaining, time.monotonic()
+        if left and now - before < 0.05:  # it was not paused in between
+            ends.append(now + left)
         await asyncio.sleep(0.05)
     assert max(ends) - min(ends[3:]) < 0.1
-    assert asyncio.get_running_loop().time() < max(ends) + 1.0
+    assert time.monotonic() < max(ends) + 1.0
     proxy.hang = False
 
 
