@@ -15,6 +15,7 @@ from support.neighbours.protocol import Neighbour
 from support.postgres import Postgres
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, namespace
+from xdist.scheduler import LoadFileScheduling
 
 from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
@@ -27,8 +28,22 @@ settings.register_profile("zklock", deadline=None, derandomize=True, suppress_he
 settings.load_profile("zklock")
 
 
-TIERS = ("docs", "integration", "browser", "model", "contract", "unit", "chaos")
+TIERS = ("browser", "docs", "integration", "model", "contract", "unit", "chaos")
 """Those whose files take long come first, so that several workers, each with a file, end at about the same time."""
+
+
+class FilesOrBrowser(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each worker one file after the other, and one worker all that need the browser and its site."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "tests/browser" if file.startswith("tests/browser/") else file
+
+
+@pytest.hookimpl(optionalhook=True)  # a run on one worker may do without pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config) -> FilesOrBrowser:
+    """Distribute tests in this way, whatever `--dist` says."""
+    return FilesOrBrowser(config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
