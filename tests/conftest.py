@@ -41,9 +41,9 @@ class FilesOrBrowser(LoadFileScheduling):  # type: ignore[misc]
 
 
 @pytest.hookimpl(optionalhook=True)  # a run on one worker may do without pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config) -> FilesOrBrowser:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrBrowser:
     """Distribute tests in this way, whatever `--dist` says."""
-    return FilesOrBrowser(config)
+    return FilesOrBrowser(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
