@@ -62,7 +62,7 @@ imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.installed-test zookeeper postgres brokers curator chromium promtool
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
 
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)

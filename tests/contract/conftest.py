@@ -23,6 +23,7 @@ OWN_CODE = frozenset(
         "admin/test_inspection",
         "fencing/test_last_zxid",
         "leader/test_leader",
+        "leases/test_coordinator",
         "lifetime/test_abort",
         "lifetime/test_abort_edges",
         "lifetime/test_bounds_of_all_kinds",
@@ -33,6 +34,8 @@ OWN_CODE = frozenset(
         "locks/test_all_kinds_faults",
         "locks/test_asyncio",
         "locks/test_costs",
+        "locks/test_lingering",
+        "locks/test_many_waiters",
         "locks/test_several",
         "operations/test_break_and_hold",
         "operations/test_lost_replies",
@@ -40,6 +43,7 @@ OWN_CODE = frozenset(
         "zk/test_lost_replies",
         "zk/test_requests",
         "zk/test_session_restart",
+        "zk/test_unclear_replies",
     ]
 )
 """Modules about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone."""

@@ -499,6 +499,7 @@ def test_short_owners_are_not_shown_one_by_one(zoo: Zoo) -> None:
         while not stop.is_set():
             grants += 1
             token_of(zk_lock(KEY, linger=LONG, what=f"work {grants}"))
+            time.sleep(0.001)
 
     worker = BackgroundCall(work)
     eventually(lambda: zoo.children(KEY))
@@ -516,6 +517,7 @@ def test_the_znode_is_not_written_while_the_same_work_uses_it(zoo: Zoo) -> None:
     ends = time.monotonic() + 2.5
     while time.monotonic() < ends:
         token_of(lock)
+        time.sleep(0.001)
     assert shown_version(zoo) == 0
 
 
