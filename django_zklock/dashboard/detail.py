@@ -156,9 +156,7 @@ def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
     return chain, bool(chain) and any(chain[-1] in cycle for cycle in others.cycles)
 
 
-def _row(
-    key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()
-) -> Row:
+def _row(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
     waited = (info.held_since - info.came).total_seconds() if info.held_since else 0.0
     return Row(
         info=info,

@@ -52,6 +52,7 @@ class Writer:
         self._idle = True  # whether no write is scheduled; written by the loop's thread
         # All below belongs to the loop's thread.
         self._batch: list[Event] = []  # taken from the queue and not written yet
+        self._most = BATCH  # of them to write at once; fewer while the one that the database refuses is looked for
         self._open: dict[HoldId, float] = {}
         self._failures = 0  # since the last success
         self._delete_at = time.monotonic() + _between(0.0, DELETE_EVERY)
@@ -122,10 +123,14 @@ class Writer:
         found = False
         while self._take():
             found = True
+            some = self._batch[: self._most]
             try:
-                changes = table.write(self._batch, self._open)
+                changes = table.write(some, self._open)
             except (DataError, IntegrityError, ValueError):  # another try would fail, too
-                logger.exception("%d events of locks cannot be stored", len(self._batch))
+                if len(some) > 1:
+                    self._most = len(some) // 2
+                    continue
+                logger.exception("the database refuses an event: %r", some[0])
             except Exception:
                 if not self._failures:
                     logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
@@ -135,7 +140,8 @@ class Writer:
             else:
                 self._remember(changes)
                 self._on_success()
-            self._batch = []
+            del self._batch[: len(some)]
+            self._most = BATCH
         self._delete_old()
         return found
 

@@ -161,6 +161,19 @@ def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCapt
     ]
 
 
+def test_an_event_that_the_database_refuses_costs_no_other(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer, "PAUSE", 600.0)  # so that all are written together
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"CREATE UNIQUE INDEX no_key_twice ON {Attempt._meta.db_table} (key)")
+    for key in ("a", "b", "b", "c", "d"):
+        with zk_lock(key):
+            pass
+    assert [each.key for each in rows()] == ["a", "b", "c", "d"]
+    assert "refuses an event" in caplog.text
+
+
 def test_too_many_events_drop_the_oldest(
     alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
