@@ -59,8 +59,10 @@ def check_up(session: Session, rounds: int, reply_timeout: float) -> CheckupResu
     try:
         checkup.connect()
         checkup.time_requests(rounds)
-        checkup.read_acl()
-        checkup.try_rights()
+        try:
+            checkup.try_rights()
+        finally:
+            checkup.read_acl()  # the node above all locks is there now, also on new servers
     except ZooKeeperUnavailable as error:
         checkup.result.problem = TOO_SHORT if session.connected else str(error)
     except _Stopped:
@@ -95,7 +97,7 @@ class _Checkup:
         if isinstance(reply, list):
             self.result.base_acl = tuple(reply)
         elif not isinstance(reply, NodeMissing):
-            self.result.refused = "read the access list of the node above all locks"
+            self.result.refused = self.result.refused or "read the access list of the node above all locks"
 
     def try_rights(self) -> None:
         folder = f"{self._base}/{FOLDER}"
