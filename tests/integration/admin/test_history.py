@@ -130,9 +130,9 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
     for seconds in (1, 2, 9):
         attempt(held=seconds, at=timezone.now() - timedelta(hours=10 - seconds))
     attempt(outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
-    attempt(outcome=Attempt.HELD, held=None, token=8, at=timezone.now() - timedelta(minutes=1))
     attempt(outcome=Attempt.TIMED_OUT, held=None, token=None)
     with zk_lock("k") as hold:
+        attempt(outcome=Attempt.HELD, held=None, token=hold.token - 1, at=timezone.now() - timedelta(minutes=1))
         attempt(outcome=Attempt.HELD, held=None, token=hold.token)
         response = operator.get(f"{LIST}k/change/")
     found = response.context["past"]

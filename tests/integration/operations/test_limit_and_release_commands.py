@@ -109,7 +109,7 @@ def test_a_request_without_a_holder_fails(zoo: Zoo) -> None:
     assert ending("request-release", "k", WHY)[0] == ExitCode.FREE
     with taken("k", 1, 1):
         assert ending("request-release", "k")[0] == ExitCode.USAGE
-        assert ending("request-release", "k", WHY, "--token=7")[0] == ExitCode.CHANGED
+        assert ending("request-release", "k", WHY, "--token=1")[0] == ExitCode.CHANGED
         assert ending("request-release", "k", WHY, "--guid=7")[0] == ExitCode.CHANGED
 
 
