@@ -252,6 +252,18 @@ def test_an_idle_lock_is_passed_on_at_once(zoo: Zoo) -> None:
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
 
 
+def test_to_pass_an_idle_lock_on_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """After the event that another process has come: a listing, and the delete."""
+    lock = zk_lock(KEY, linger=LONG)
+    token_of(lock)
+    eventually(lambda: stay_of(lock).wanted is False)  # type: ignore[union-attr]  # it watches the directory now
+    assert warm_proxy.requests == 3
+    with foreign(zoo) as path:
+        eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
+        assert warm_proxy.requests == 5
+        assert eventually(lambda: warm_proxy.watch_events) <= 2  # the second one is of its own delete
+
+
 KEEPING = f"""
 import sys
 with zk_lock({KEY!r}, linger={LONG}):
