@@ -77,11 +77,13 @@ class RawSession(asyncio.Protocol):
 
             def on_last(error: int, body: bytes, done: asyncio.Future[None] = done) -> None:
                 errors[error] += 1
-                done.set_result(None)
+                if not done.done():  # it may be cancelled
+                    done.set_result(None)
 
             frames = [self._frame(request, on_reply) for request in chunk[:-1]]
             self._write(b"".join([*frames, self._frame(chunk[-1], on_last)]))
             await done
+            self._check()
         return errors
 
     async def hold(self, path: str) -> None:
@@ -101,12 +103,15 @@ class RawSession(asyncio.Protocol):
         await self._closed
 
     def _write(self, data: bytes) -> None:
+        self._check()
+        self._transport.write(data)
+
+    def _check(self) -> None:
         if self._closed.done():
             raise ConnectionError(
                 f"the connection of session {self.session_id:#x} is gone: this machine or its disk is too slow for the "
                 f"measurement, or other programs use it"
             )
-        self._transport.write(data)
 
     # --- called by asyncio --------------------------------------------------------------------------------------
 
