@@ -251,17 +251,17 @@ def test_a_lease_is_kept_for_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLock
     """For several terms. The next owner has waited for longer than its own term, and has a lease all the same."""
 
     def hold() -> float:
-        with client.lock("a", term=0.5) as lease:
+        with client.lock("a", term=1.5) as lease:
             lease.check()
             return lease.remaining
 
-    with client.lock("a", term=0.5) as lease:
+    with client.lock("a", term=1.5) as lease:
         second = BackgroundCall(hold)
         zoo.wait_contenders("a", 2)
-        with pytest.raises(LockTimeout), client.lock("a", wait=1.5):
+        with pytest.raises(LockTimeout), client.lock("a", wait=4):
             pass
         lease.check()
-    assert 0 < second.result() <= 0.5
+    assert 0 < second.result() <= 1.5
 
 
 def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,12 +272,13 @@ def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pyte
         told.append(lease)
         raise KeyError(lease.resource)
 
-    with client.lock("b", term=0.5) as other, pytest.raises(LockLost, match="'a' was lost"):
+    with client.lock("b", term=4) as other, pytest.raises(LockLost, match="'a' was lost"):
         with client.lock("a", term=5, on_lost=on_lost) as lease:
             zoo.client.delete(lease.path)
             eventually(lambda: told and "on_lost of the lock 'a' has failed" in caplog.text)
             assert (lease.lost, lease.valid, lease.remaining) == (True, False, 0.0)
-        other.check()
+        left = other.remaining
+        eventually(lambda: other.remaining > left)  # it is kept again
     assert told == [lease]
 
 
