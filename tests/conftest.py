@@ -44,7 +44,7 @@ class FilesOrBrowser(LoadFileScheduling):  # type: ignore[misc]
         return "tests/browser" if file.startswith("tests/browser/") else file
 
 
-@pytest.hookimpl(optionalhook=True)  # a run on one worker may do without pytest-xdist
+@pytest.hookimpl(optionalhook=True)  # with `-p no:xdist` it is unknown
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrBrowser:
     """Distribute tests in this way, whatever `--dist` says."""
     return FilesOrBrowser(config, log)

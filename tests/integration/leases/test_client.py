@@ -279,6 +279,7 @@ def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pyte
             assert (lease.lost, lease.valid, lease.remaining) == (True, False, 0.0)
         left = other.remaining
         eventually(lambda: other.remaining > left)  # it is kept again
+        other.check()
     assert told == [lease]
 
 
