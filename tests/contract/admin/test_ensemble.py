@@ -24,8 +24,8 @@ def test_a_server_tells_its_role_version_and_figures(zoo: Zoo) -> None:
     (server,) = found.servers
     assert (server.address, server.role, server.serves, server.problem) == (zoo.address, "standalone", True, "")
     assert server.version.startswith("3.")
-    figures = [server.latency, server.outstanding, server.connections, server.watches, server.znodes, server.sessions]
-    assert None not in figures
+    # Not "outstanding": ZooKeeper may say -1 there for a moment, and what is below zero is left out.
+    assert None not in [server.latency, server.connections, server.watches, server.znodes, server.sessions]
     assert (server.znodes or 0) > 0
     assert found.findings == ()
 
