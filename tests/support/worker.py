@@ -144,6 +144,19 @@ class Worker:
         assert isinstance(error, BaseException), error
         return error
 
+    def wait_accepted(self, count: int) -> None:
+        """
+        Wait until the main process knows of so many tasks that a pool process has begun.
+
+        A cold shutdown cancels these alone. Of a task that has just begun, Celery awaits the end.
+        """
+
+        def known() -> bool:
+            replies = self.app.control.broadcast("active", reply=True, timeout=2, limit=1)
+            return [len(tasks) for reply in replies or () for tasks in reply.values()] == [count]
+
+        eventually(known)
+
     @contextlib.contextmanager
     def log_shown(self) -> Iterator[None]:
         """Print what the worker logs in the block, so that a failing test shows it."""

@@ -51,6 +51,8 @@ def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterato
                 gates.append(gate)
         for gate in gates:
             gate.wait_entered()
+        for worker in workers:
+            worker.wait_accepted(2)
         assert len(zoo.contenders()) == len(gates)
         yield workers
 

@@ -196,8 +196,8 @@ def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive) -> None:
             pass
         primitive.wait_released(zoo)
         with primitive.full(zoo):
-            assert primitive.lock().acquire(timeout=0.2) is None
-        eventually(lambda: len(sent) == 4)
+            assert primitive.lock().acquire(timeout=1) is None
+        eventually(lambda: len(sent) == 4, message=sent)
     assert sent.names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
     assert {kwargs["lock"] for _, kwargs in sent} == {KEY}
     assert sent[0][1]["hold"] is hold

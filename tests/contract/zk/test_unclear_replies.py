@@ -181,4 +181,4 @@ def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) 
     assert 2 <= proxy.connected - before <= 4
     proxy.heal()
     connected()
-    assert zoo.children(KEY) == []
+    eventually(lambda: zoo.children(KEY) == [], 2)  # the last create may have been on its way

@@ -152,6 +152,7 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
             worker.send("plain", gate.path.name, "linger", str(gate))
         for gate in gates:
             gate.wait_entered()
+        worker.wait_accepted(2)
         worker.process.send_signal(signal.SIGQUIT)
         zoo.assert_empty(timeout=4)
 
