@@ -196,7 +196,7 @@ def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
     self.read(paths[0], on_read)
 
 
-def _indifferent(self: Heartbeat, answer: Any) -> None:
+def _indifferent(self: Heartbeat, *_: Any) -> None:
     self._outstanding = False
 
 

@@ -6,6 +6,8 @@ What must hold is in `model.invariants` and at the end of `model.schedule`. For 
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from model.explore import Report, exhaust, explore
@@ -55,10 +57,17 @@ def test_many_more_schedules_break_no_rule() -> None:
 
 
 def test_all_mistakes_can_be_made() -> None:
-    """Each one replaces something that the protocol still has."""
+    """Each one replaces something that the protocol still has, and takes the arguments that this needs."""
     for mutant in MUTANTS:
         with mutant.applied():
             pass
+        for owner, name, value in mutant.patches:
+            replaced = inspect.getattr_static(owner, name)
+            if inspect.isfunction(replaced):
+                parameters = inspect.signature(replaced).parameters.values()
+                needed = [each for each in parameters if each.default is each.empty]
+                named = {each.name: None for each in needed if each.kind is each.KEYWORD_ONLY}
+                inspect.signature(value).bind(*[None] * (len(needed) - len(named)), **named)
 
 
 @pytest.mark.chaos
