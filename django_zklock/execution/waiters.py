@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Generator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+SIGNALS_WITHIN: Final = 1.0  # seconds in which the handler of a signal runs, however long the wait is
 
 _Value = TypeVar("_Value")
 
@@ -39,6 +43,18 @@ class Awaited(Generic[_Value]):
         return self._routine
 
 
+def at_a_time(seconds: float) -> float:
+    """
+    Return how long the calling thread may block without a break, of the seconds that it wants to wait.
+
+    Python runs the handlers of signals in the main thread, between two operations. A signal that comes while that
+    thread is about to block (on a busy machine this takes milliseconds) interrupts nothing: its handler runs when the
+    thread wakes up. So the main thread wakes up now and then.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    return min(seconds, SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX)  # this order keeps NaN
+
+
 class ThreadWaiter(Generic[_Value]):
     """
     Waits in a thread, or in a greenlet if gevent has patched threads.
@@ -65,9 +81,14 @@ class ThreadWaiter(Generic[_Value]):
 
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None if there is none within `timeout` seconds (None: no limit; below 0: 0)."""
-        if self.value is None:
-            # -1 means no limit for the latch, so a negative `deadline - now` must not reach it. This order keeps NaN.
-            self._latch.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+        left = math.inf if timeout is None else timeout
+        until = time.monotonic() + left
+        while self.value is None:
+            # -1 means no limit for the latch, so a negative time must not reach it. This order keeps NaN.
+            self._latch.acquire(timeout=at_a_time(max(left, 0.0)))
+            left = until - time.monotonic()
+            if left <= 0:
+                break
         return self.value
 
     def outcome(self, timeout: float | None) -> Routine[_Value | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, SupportsFloat
@@ -31,6 +32,8 @@ def threading_timeout(blocking: bool, timeout: float) -> float | None:
         return None
     if timeout < 0:
         raise ValueError("timeout value must be a non-negative number")
+    if timeout > threading.TIMEOUT_MAX:
+        raise OverflowError("timeout value is too large")
     return float(timeout)
 
 

@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.testing.launcher import spawn
 
 if TYPE_CHECKING:
@@ -428,9 +428,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", help="keep the data here; without it, the data is removed at the end")
     parser.add_argument("--print-url", action="store_true", help="print nothing but the URL")
     options = parser.parse_args(arguments)
-    stop = threading.Event()
+    stop: ThreadWaiter[bool] = ThreadWaiter()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: stop.set(True))
     try:
         with Ensemble(options.nodes, port=options.port, tick=options.tick, directory=options.directory) as ensemble:
             print(ensemble.url(), flush=True)
@@ -438,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for server in ensemble.servers:
                     print(f"server {server.number}: pid {server.pid}, {server.mode()}, log {server.log}", flush=True)
                 print("Ctrl-C stops it.", flush=True)
-            stop.wait()
+            stop.wait(None)
     except (ZooKeeperNotFound, ServerFailed, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -102,8 +102,12 @@ def _code(function: Any) -> CodeType:
 
 
 @contextlib.contextmanager
-def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
-    """Have a signal handler raise in the main thread after `delay` seconds, unless the block ends first."""
+def alarm(delay: float, error: type[BaseException] = Struck, *, unnoticed: bool = False) -> Iterator[None]:
+    """
+    Have a signal handler raise in the main thread after `delay` seconds, unless the block ends first.
+
+    `unnoticed`: the signal does not interrupt a wait that has begun, as one that came just before it did not.
+    """
 
     def handler(number: int, frame: FrameType | None) -> None:
         if armed:
@@ -113,7 +117,8 @@ def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
     def ring() -> None:
         time.sleep(delay)
         if armed:
-            signal.pthread_kill(main, signal.SIGUSR1)
+            # Another thread's signal is noted for the main thread, which runs the handlers, but does not wake it up.
+            signal.pthread_kill(threading.get_ident() if unnoticed else main, signal.SIGUSR1)
 
     main = threading.main_thread().ident or 0
     armed = [True]

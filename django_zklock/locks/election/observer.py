@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.waiters import Awaited, TaskWaiter, ThreadWaiter, run
+from django_zklock.execution.waiters import Awaited, TaskWaiter, ThreadWaiter, at_a_time, run
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
@@ -155,12 +156,16 @@ class LeaderWatch(SessionObserver):
         self._session.post(self._begin, messages.put)
         try:
             while True:
-                message = messages.get(timeout=_left(deadline))
+                left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+                try:
+                    message = messages.get(timeout=at_a_time(left))
+                except queue.Empty:
+                    if left > 0:
+                        continue
+                    return
                 if _is_end(message):
                     return
                 yield message  # type: ignore[misc]
-        except queue.Empty:
-            return
         finally:
             self.stop()
 

@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
 from django_zklock.conf import url
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_line
 from django_zklock.queue.escaping import session_hex
@@ -78,7 +79,7 @@ def _is_in_settings(server: DevServer) -> bool:
     return any(port == server.port and url.is_loopback(host) for host, port in hosts)
 
 
-def _report_sessions(out: Output, server: DevServer, stopped: threading.Event) -> None:
+def _report_sessions(out: Output, server: DevServer, stopped: ThreadWaiter[bool]) -> None:
     """Write a line for each session that opens or ends. Sessions shorter than the interval are missed."""
     known: set[int] = set()
     while not stopped.wait(POLL_INTERVAL):
@@ -94,15 +95,15 @@ def _report_sessions(out: Output, server: DevServer, stopped: threading.Event) -
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Let SIGINT and SIGTERM set an event instead of ending the process. Only the main thread gets signals."""
-    stopped = threading.Event()
+def _stop_signals() -> Iterator[ThreadWaiter[bool]]:
+    """Let SIGINT and SIGTERM set a waiter instead of ending the process. Only the main thread gets signals."""
+    stopped: ThreadWaiter[bool] = ThreadWaiter()  # an event's lock might be taken by the thread of the handler
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
 
     def stop(number: int, frame: object) -> None:
-        stopped.set()
+        stopped.set(True)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

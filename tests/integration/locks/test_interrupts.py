@@ -14,6 +14,7 @@ from support.faults import within
 from support.strike import LineStrike, Struck, alarm, functions_of, strides, strike_at_any_moment, sweep
 from support.zoo import Zoo
 
+from django_zklock import zk_leader
 from django_zklock.execution import waiters
 from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
 from django_zklock.locks.lock import Lock
@@ -46,6 +47,29 @@ def work_acquire_around_with(mutex: Lock) -> None:
             pass
     finally:
         mutex.release()
+
+
+def wait_for_lock() -> None:
+    with Lock("busy", timeout=None):
+        pass
+
+
+def wait_until_lost() -> None:
+    with Lock("free") as hold:
+        hold.wait_lost()
+
+
+def wait_to_lead() -> None:
+    leader = zk_leader("busy")
+    try:
+        leader.wait(60)
+    finally:
+        leader.withdraw()
+
+
+def observe_leader() -> None:
+    for _ in zk_leader("busy").observe():
+        pass
 
 
 @pytest.mark.scenario("F13")
@@ -125,6 +149,19 @@ def test_an_exception_that_strikes_a_wait_ends_it_at_once(zoo: Zoo) -> None:
     with zoo.hold_elsewhere("busy"):
         with within(1), pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
             pass
+        zoo.wait_contenders("busy", 1, timeout=2)
+
+
+@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead, observe_leader])
+def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[[], None]) -> None:
+    """
+    Python runs no handler of a signal that comes while a thread is about to block. The wait looks again by itself.
+
+    Else SIGTERM would stop a busy process only when its wait ends: never, if the lock is not given back.
+    """
+    with zoo.hold_elsewhere("busy"):
+        with within(1.3), pytest.raises(Struck), alarm(0.3, unnoticed=True):
+            wait()
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
