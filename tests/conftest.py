@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,9 @@ pytest_plugins = ["support.chaos.report"]
 # yesterday fails today only if the code changed.
 settings.register_profile("zklock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("zklock")
+
+# A forked child has none of gRPC's threads. What of gRPC is garbage there ends it with SIGSEGV when it is collected.
+os.register_at_fork(before=gc.collect)
 
 
 PLACES = {"browser": 0, "unit": 2, "chaos": 3}
