@@ -51,7 +51,7 @@ def at_a_time(seconds: float) -> float:
     thread is about to block (on a busy machine this takes milliseconds) interrupts nothing: its handler runs when the
     thread wakes up. So the main thread wakes up now and then.
     """
-    in_main = threading.current_thread() is threading.main_thread()
+    in_main = threading.get_ident() == threading.main_thread().ident
     return min(seconds, SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX)  # this order keeps NaN
 
 
