@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -27,9 +26,6 @@ pytest_plugins = ["support.chaos.report"]
 # yesterday fails today only if the code changed.
 settings.register_profile("zklock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("zklock")
-
-# A forked child has none of gRPC's threads. What of gRPC is garbage there ends it with SIGSEGV when it is collected.
-os.register_at_fork(before=gc.collect)
 
 
 PLACES = {"browser": 0, "unit": 2, "chaos": 3}
@@ -68,6 +64,19 @@ def pytest_collection_finish() -> None:
     """Leave thousands of collected tests out of each garbage collection: the sweeps ask for hundreds."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
+    """
+    Collect garbage after each file. gRPC's thread ends with its last object.
+
+    It would end in another test, which may count threads, or in a forked child, which dies of it, as it has no thread.
+    """
+    reported = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+    return reported
 
 
 @pytest.fixture(scope="session")

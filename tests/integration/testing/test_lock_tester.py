@@ -230,7 +230,7 @@ def test_no_thread_outlives_a_test(server: DevServer) -> None:
     """The end of a test ends its threads: the session's, and those of the other client."""
     before = set(threading.enumerate())
     with LockTester(server) as tester, zk_lock("a"), tester.busy_by("b"):
-        assert set(threading.enumerate()) > before
+        assert set(threading.enumerate()) - before
     tester.eventually(lambda: {t for t in threading.enumerate() if t.name.startswith("zklock")} <= before)
 
 
