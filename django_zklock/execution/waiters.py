@@ -43,16 +43,17 @@ class Awaited(Generic[_Value]):
         return self._routine
 
 
-def at_a_time(seconds: float) -> float:
+def at_a_time(seconds: float | None) -> float:
     """
-    Return how long the calling thread may block without a break, of the seconds that it wants to wait.
+    Return how long the calling thread may block without a break, of the seconds that it wants to wait (None: no limit).
 
     Python runs the handlers of signals in the main thread, between two operations. A signal that comes while that
     thread is about to block (on a busy machine this takes milliseconds) interrupts nothing: its handler runs when the
     thread wakes up. So the main thread wakes up now and then.
     """
     in_main = threading.get_ident() == threading.main_thread().ident
-    return min(seconds, SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX)  # this order keeps NaN
+    longest = SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX
+    return longest if seconds is None else min(seconds, longest)  # this order keeps NaN
 
 
 class ThreadWaiter(Generic[_Value]):

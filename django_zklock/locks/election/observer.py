@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -156,13 +155,13 @@ class LeaderWatch(SessionObserver):
         self._session.post(self._begin, messages.put)
         try:
             while True:
-                left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+                left = _left(deadline)
                 try:
                     message = messages.get(timeout=at_a_time(left))
                 except queue.Empty:
-                    if left > 0:
-                        continue
-                    return
+                    if left == 0:
+                        return
+                    continue
                 if _is_end(message):
                     return
                 yield message  # type: ignore[misc]
