@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from django_zklock.contrib.celery.line import pool_grants, waiting_task
 from django_zklock.contrib.celery.line.waiting_task import WaitingTask
 from django_zklock.fencing.fence import refusal
 from django_zklock.signals import line_changed
+from django_zklock.zk.loop import Loop
 from support.celeryapp import HOME, app, do
 from support.policytasks import AnyTask
 
@@ -31,6 +33,19 @@ SLOT_WITHIN = "LINE_SLOT_WITHIN"
 
 if SLOT_WITHIN in os.environ:
     waiting_task.SLOT_WITHIN = pool_grants.SLOT_WITHIN = float(os.environ[SLOT_WITHIN])  # type: ignore[misc, attr-defined]
+
+SLOW_LOOP = "LINE_SLOW_LOOP"
+"""Environment variable: seconds that the protocol's thread sleeps before each call that is posted to it."""
+
+if SLOW_LOOP in os.environ:
+    post = Loop.post
+
+    def post_later(loop: Loop, call: Callable[..., object], *args: object) -> None:
+        """Post a call, and a sleep before it."""
+        post(loop, time.sleep, float(os.environ[SLOW_LOOP]))
+        post(loop, call, *args)
+
+    Loop.post = post_later  # type: ignore[method-assign]
 
 if HOME in os.environ:
     line_changed.connect(note_length)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.brokers import RabbitMQ, Redis
-from support.linetasks import SLOT_WITHIN
+from support.linetasks import SLOT_WITHIN, SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -62,6 +62,12 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
         for each in psutil.Process(pid).net_connections("tcp")
         if each.raddr and each.raddr.port in ports
     }
+
+
+def test_the_first_task_of_a_worker_keeps_its_place(zoo: Zoo, tmp_path: Path) -> None:
+    """Its process reads the lease at once, though the thread that writes it is slow."""
+    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker, worker.log_shown():
+        assert worker.run("line.wait", "first")["headers"] == {}, "it was sent again"
 
 
 def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ class Line:
         if task.over:  # refused, or granted while it had no message
             self.go_on(task)
         else:
+            if self._pool_grants is not None:
+                self.loop.call_soon(self._pool_grants.share_lease)
             self.loop.call_soon(task.step)
         return None
 

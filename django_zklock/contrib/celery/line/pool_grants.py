@@ -145,12 +145,19 @@ class PoolGrants:
         self._session: Session | None = None  # whose lease is on the page
         self._watcher: threading.Thread | None = None
 
-    def add(self, task: WaitingTask) -> list[dict[str, Any]] | None:
-        """Return the facts about the grants of a task that goes to the pool; None if there is no room for them."""
+    def share_lease(self) -> None:
+        """
+        Write the lease on the page from now on; called before a task waits for a lock.
+
+        So the lease is there before a grant comes, and the process that gets the grant finds it.
+        """
         session = process.current()
         if session is not self._session:
             self._session = session
             session.post(self._share_lease, session)
+
+    def add(self, task: WaitingTask) -> list[dict[str, Any]] | None:
+        """Return the facts about the grants of a task that goes to the pool; None if there is no room for them."""
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
             self._watcher.start()
