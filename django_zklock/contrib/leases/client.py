@@ -195,7 +195,11 @@ class AsyncZkLockClient:
     async def _record(
         self, connection: Connection, request: pb.RecordLockRequest, wait: float
     ) -> pb.RecordLockResponse:
-        """Ask one coordinator. If this is cancelled, the call leaves the line, and what it has acquired is released."""
+        """
+        Ask one coordinator. If this is cancelled, the call leaves the line, and what it has acquired is released.
+
+        But a lease whose answer is on its way then is not known here: it ends after its term.
+        """
         limited = wait < math.inf
         request.wait_blocking = wait > 0
         request.wait_limit_ms = math.ceil(wait * 1000) if limited else 0

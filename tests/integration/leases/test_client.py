@@ -293,11 +293,12 @@ def test_a_lease_hears_that_it_should_be_released(client: ZkLockClient) -> None:
 
 def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str) -> None:
     """Those who hold a lock are told that it is lost."""
-    told, closed = list[ClientLease](), threading.Event()
+    told, entered, closed = list[ClientLease](), threading.Event(), threading.Event()
     client = ZkLockClient(address)
 
     def hold() -> None:
         with client.lock("a", term=60, on_lost=told.append):
+            entered.set()
             closed.wait(20)
 
     def wait() -> None:
@@ -305,7 +306,7 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
             pass
 
     holding = BackgroundCall(hold)
-    zoo.wait_contenders("a", 1)
+    assert entered.wait(20)  # its znode is there before the answer is: a lease whose answer crosses a cancel runs out
     waiting = BackgroundCall(wait)
     zoo.wait_contenders("a", 2)
     client.close()
