@@ -45,7 +45,7 @@ if SLOW_LOOP in os.environ:
         post(loop, time.sleep, float(os.environ[SLOW_LOOP]))
         post(loop, call, *args)
 
-    Loop.post = post_later  # type: ignore[method-assign]
+    Loop.post = post_later  # type: ignore[method-assign, assignment]
 
 if HOME in os.environ:
     line_changed.connect(note_length)
