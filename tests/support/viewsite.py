@@ -23,7 +23,8 @@ go_on = threading.Event()
 def buy(request: HttpRequest, sku: str, quantity: int = 1) -> HttpResponse:
     if "linger" in request.GET:
         inside.set()
-        go_on.wait(20)
+        while not go_on.wait(0.01):  # an abort stops a thread between two bytecodes
+            pass
     return HttpResponse(f"bought {quantity} of {sku}")
 
 

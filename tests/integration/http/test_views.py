@@ -156,7 +156,7 @@ def test_a_view_whose_lock_is_lost_answers_503(zoo: Zoo) -> None:
         assert viewsite.inside.wait(10)
         (name,) = zoo.children("stock/7")
         zoo.client.delete(f"{zoo.base}/stock/7/{name}")
-        thread.join(0.5)  # a thread is stopped between two bytecodes, so not before it wakes
+        thread.join(20)
     finally:
         viewsite.go_on.set()
         thread.join()
