@@ -101,8 +101,16 @@ def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hol
     raise AssertionError("nobody stopped the work")
 
 
+def reconnect(proxy: Proxy) -> None:
+    """Cut the connection, and wait for a new one. A test that asks for a break may come too late to see it."""
+    before = proxy.connected
+    proxy.cut_all()
+    proxy.wait_for(lambda: proxy.connected > before)
+    connected()
+
+
 def cut(proxy: Proxy) -> None:
-    """Cut the connection, and wait until a quorum has vouched for the session on a new one."""
+    """Cut the connection, and wait until a quorum has vouched for the session on a new one; it must hold a lock."""
     before = proxy.connected
     proxy.cut_all()
     proxy.wait_for(

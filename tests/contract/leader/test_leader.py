@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.test import override_settings
-from support.faults import BackgroundCall, connected, expire, proxied, session, within
+from support.faults import BackgroundCall, connected, expire, proxied, reconnect, within
 from support.work import lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually, next_line
 
@@ -488,9 +488,7 @@ def test_a_place_in_the_queue_outlives_a_break_of_the_connection(zoo: Zoo) -> No
         leader = zk_leader("lead")
         assert leader.wait(0.2) is None
         queue = zoo.wait_contenders("lead", 2)
-        proxy.cut_all()
-        eventually(lambda: not session().connected)
-        connected()
+        reconnect(proxy)
         assert leader.wait(0.2) is None
         assert zoo.children("lead") == queue
         leader.withdraw()

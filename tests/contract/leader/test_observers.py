@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, connected, expire, proxied, session
+from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session
 from support.proxy import Proxy
 from support.zoo import Zoo, eventually
 
@@ -237,9 +237,7 @@ def test_observers_survive_the_loss_of_connection_and_session(zoo: Zoo) -> None:
     """They get changes of the meantime afterwards, and nothing if there were none."""
     with zoo.hold_elsewhere("lead") as path, proxied(zoo, TIMEOUT) as proxy, observing() as observer:
         token = observer.token()
-        proxy.cut_all()
-        eventually(lambda: not session().connected)
-        connected()
+        reconnect(proxy)
         before = session().session_id
         expire(zoo)
         eventually(lambda: session().session_id not in (None, before))
