@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -71,17 +72,18 @@ def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
         second = worker.send("patient", "seen")
         worker.zoo.wait_contenders("seen", 2)
 
-        def told(kind: str) -> list[dict[str, Any]]:
-            return [event for event in heard if (event["type"], event.get("uuid")) == (kind, second.id)]
+        def told(kind: str, task_id: str) -> list[dict[str, Any]]:
+            return [event for event in heard if (event["type"], event.get("uuid")) == (kind, task_id)]
 
-        (waiting,) = eventually(lambda: told("task-lock-waiting"))
+        (waiting,) = eventually(lambda: told("task-lock-waiting", second.id))
         assert (waiting["name"], waiting["lock"]) == ("patient", "seen")
         assert first.id in waiting["ahead"]
         gate.open()
         worker.get(second)
-        (granted,) = eventually(lambda: told("task-lock-acquired"))
-        assert granted["token"] > 0
-        eventually(lambda: told("task-succeeded"), message=heard)
+        for task_id in (first.id, second.id):
+            (granted,) = eventually(functools.partial(told, "task-lock-acquired", task_id))
+            assert granted["token"] > 0
+            eventually(functools.partial(told, "task-succeeded", task_id), message=heard)
 
     state: Any = State()  # as monitors use it
     for event in heard:
