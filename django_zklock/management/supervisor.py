@@ -60,11 +60,14 @@ class Supervisor:
     def run(self, command: list[str]) -> None:
         """Run the command, and return when it has ended."""
         self._foreground = _has_terminal()
+        starting, closed_by_exec = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             self._become(command)
+        os.close(closed_by_exec)
         self._move_to_own_group()
         self._report(f"started {self._pid}")
+        os.read(starting, 1)  # ends when the command runs; until then the child may ignore the signals of orders
         status = self._wait()
         if self._foreground:
             _give_terminal(os.getpgrp())

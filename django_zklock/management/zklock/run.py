@@ -218,6 +218,7 @@ class _Child:
                 str(orders.fileno()),
                 str(report.fileno()),
             ]
+            self._signals.forward_to(give_orders)  # the supervisor reads them when the command runs
             process = subprocess.Popen(
                 [*helper, str(self._grace), *self._command],
                 pass_fds=(orders.fileno(), report.fileno()),
@@ -225,7 +226,6 @@ class _Child:
             )
             orders.close()
             report.close()
-            self._signals.forward_to(give_orders)
             try:
                 self._follow(reports, give_orders)
             finally:

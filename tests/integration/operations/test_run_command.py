@@ -20,6 +20,7 @@ from support.locking import MANAGE, ending, environment
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.management import supervisor
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.testing.ensemble import Ensemble
 
@@ -325,6 +326,23 @@ def test_a_command_may_hold_a_permit(zoo: Zoo, run: Run) -> None:
     for process in two:
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
+
+
+def test_a_signal_at_the_start_of_the_command_is_not_lost() -> None:
+    """The supervisor has its order before the command has replaced the process that was forked for it."""
+    orders, give_orders = os.pipe()
+    reports, report = os.pipe()
+    os.write(give_orders, bytes([signal.SIGTERM]))
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", supervisor.__file__, str(orders), str(report), "5", "sleep", "20"],
+        pass_fds=(orders, report),
+    ) as process:
+        os.close(orders)
+        os.close(report)
+        with open(reports) as lines:
+            assert lines.read().splitlines()[-1] == f"exited {-signal.SIGTERM}"
+        os.close(give_orders)
+    assert process.returncode == 0
 
 
 def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
