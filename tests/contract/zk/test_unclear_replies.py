@@ -142,9 +142,9 @@ def test_a_limit_with_an_unclear_reply_is_set(zoo: Zoo, proxy: Proxy, change: Ch
 def test_a_heartbeat_with_an_unclear_reply_does_not_extend_the_lease(zoo: Zoo, proxy: Proxy, change: Change) -> None:
     """The reply says that an operation failed. The next heartbeat, on a new connection, extends the lease."""
     with zk_lock(KEY, abort_on="lost") as hold:
+        before = proxy.connected
         fired = proxy.alter_reply(MULTI, change, carried_out=False)
         assert fired.wait(5)
-        before = proxy.connected
         proxy.wait_for(lambda: proxy.connected > before)
         eventually(lambda: not session().suspect)
         hold.check()

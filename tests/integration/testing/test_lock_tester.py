@@ -210,7 +210,7 @@ def test_what_is_left_is_told_and_let_go(server: DevServer) -> None:
     assert zk_lock("a").acquire(timeout=5) is not None
     with pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  "):
         tester.stop()
-    assert not [path for path in server.paths() if path.startswith(f"{tester.chroot}/zklock/a/")]
+    eventually(lambda: not [path for path in server.paths() if path.startswith(f"{tester.chroot}/zklock/a/")])
 
 
 def test_the_error_of_a_block_is_not_hidden(server: DevServer) -> None:
