@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, within
+from support.zoo import eventually
 
 from django_zklock import zk_leader, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
