@@ -45,6 +45,13 @@ from django_zklock.locks.validation import (
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
 
+REPLY_TIMEOUT = 0.7
+"""
+Seconds that ZooKeeper's first reply may take beyond the timeout.
+
+A call that does not wait for the lock still needs ZooKeeper's word whether it is free. The rest of the promised second
+is for a process that gets no processor for a while.
+"""
 SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lock, however little time is left
 
 AnyHold = TypeVar("AnyHold")
@@ -86,12 +93,12 @@ class Deadline:
     def is_over(self) -> bool:
         return self._timeout is not None and self.waited >= self._timeout
 
-    def left_for(self, spec: LockSpec) -> tuple[float | None, float]:
+    def left(self) -> tuple[float | None, float]:
         """Return the seconds left to wait for one lock, and those that ZooKeeper's first answer may take beyond."""
         if not self._timeout:  # no limit, or no wait
-            return self._timeout, spec.reply_timeout
+            return self._timeout, REPLY_TIMEOUT
         left = self._timeout - self.waited
-        return max(left, SHORTEST_WAIT), max(0.0, min(spec.reply_timeout, spec.reply_timeout + left))
+        return max(left, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + left))
 
 
 class Entry:
@@ -400,7 +407,7 @@ def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadlin
     spec = acquisition.spec
     if waiter is ThreadWaiter:
         _check_transactions(spec, plan)
-    timeout, reply_timeout = deadline.left_for(spec)
+    timeout, reply_timeout = deadline.left()
     needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
     acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed)
 

@@ -22,14 +22,6 @@ from django_zklock.queue.nodes import Kind
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
-REPLY_TIMEOUT = 0.7
-"""
-Seconds that ZooKeeper's first reply may take beyond the timeout.
-
-A call that does not wait for the lock still needs ZooKeeper's word whether it is free. The rest of the promised second
-is for a process that gets no processor for a while.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSpec(QueueSpec):
@@ -43,7 +35,6 @@ class LockSpec(QueueSpec):
     warn_after: float | None
     what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
     about: Mapping[str, str]  # the same, item by item
-    reply_timeout: float = REPLY_TIMEOUT
 
     @property
     def shares(self) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.base import REPLY_TIMEOUT
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.spec import QueueSpec
 from django_zklock.locks.protocol.stay import Turn
-from django_zklock.locks.spec import REPLY_TIMEOUT
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
 from model.invariants import Invariants, Violation

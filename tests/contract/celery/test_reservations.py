@@ -288,7 +288,7 @@ def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
         proxy.reset()
         reservations.confirm(place)
         with pytest.raises(ZkLockError, match="delete the rest"):
-            reservations.start("a/b", "one")
+            reservations.start("a/b", "one", deadline=20)
         assert proxy.counts[MULTI] < 100
         assert reservations.free("a/b", "one")
         queued(task_id="two")

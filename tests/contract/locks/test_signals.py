@@ -76,7 +76,7 @@ def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
     eventually(lambda: len(log) == 3)
     assert log.names == ["lock_contended"] * 3
     waited = [kwargs["waited"] for _, kwargs in log]
-    assert 0.2 <= waited[0] < 1 + ROOM
+    assert 0.19 <= waited[0] < 1 + ROOM  # the 0.2 s begin a moment before
     assert waited[1:] == [0, 0]
     assert {kwargs["lock"] for _, kwargs in log} == {"busy"}
     assert {kwargs["sender"] for _, kwargs in log} == {Lock}
@@ -109,7 +109,7 @@ def test_each_acquisition_that_fails_is_told(zoo: Zoo) -> None:
     assert (first["error"], second["error"]) == (asyncio.CancelledError, LockTimeout)
     assert (first["lock"], first["template"], first["kind"]) == ("item/7", "item/{pk}", "write")
     assert "was not free" in second["reason"]
-    assert 0.05 <= second["waited"] < 30
+    assert 0.04 <= second["waited"] < 30
     assert first["ahead_about"] == {}
     assert sent.names.count("lock_contended") == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kazoo.security import make_acl
 from support.faults import BackgroundCall
-from support.zoo import Zoo, guid_of
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, LockNotHeld
@@ -68,7 +68,7 @@ def test_actions_at_the_same_time_are_all_on_the_list(zoo: Zoo) -> None:
     calls = [BackgroundCall(partial(set_limit, f"k{number}", 2, **WHY)) for number in range(8)]
     for call in calls:
         call.result()
-    assert sorted(each.key for each in recent_actions()) == [f"k{number}" for number in range(8)]
+    eventually(lambda: sorted(each.key for each in recent_actions()) == [f"k{number}" for number in range(8)])
     for number in range(8):
         clear_limit(f"k{number}", **WHY)
 

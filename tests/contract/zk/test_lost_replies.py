@@ -45,6 +45,7 @@ def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, opcode: int, wh
     assert second.is_set()
 
 
+@pytest.mark.timed
 def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) -> None:
     """A caller that gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
     lost = proxy.kill_after_op(CREATE2)

@@ -171,6 +171,7 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
         assert proxy.connected == before
 
 
+@pytest.mark.timed
 def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
     """With a server that never gives a clear reply, there is one connection a second until the deadline."""
     for _ in range(50):

@@ -99,6 +99,7 @@ def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) ->
     )
 
 
+@pytest.mark.timed
 def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> None:
     """The server closes each connection with an unknown scheme. The message names the setting to check."""
     where = server.hosts

@@ -224,7 +224,7 @@ def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator
 
 def test_a_hold_that_is_over_no_longer_counts(zoo: Zoo, operator: Client) -> None:
     """Its znode still exists. The lock is free, or handed over if another client waits."""
-    hold_lock("k", seconds=0.1, reason="deploy of 2.3", by="olga")
+    hold_lock("k", seconds=1, reason="deploy of 2.3", by="olga")
     process.reset()  # so that nobody ends it in time
     eventually(lambda: operator.get(LIST).context["zklock"].held == 0)
     page = operator.get(LIST)
