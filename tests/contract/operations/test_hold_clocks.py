@@ -75,9 +75,9 @@ def test_the_clock_of_the_server_ends_a_hold(served: Zoo, jump: Callable[[float]
 
 def test_a_server_clock_that_jumps_back_ends_no_hold_early(served: Zoo, jump: Callable[[float], None]) -> None:
     """Nor does the process that made the hold. It ends once the clock is right again."""
-    hold = hold_lock("k", seconds=0.6, **WHY)
+    hold = hold_lock("k", seconds=1.5, **WHY)
     jump(-LONG)
-    with pytest.raises(LockTimeout), zk_lock("k", timeout=1.2):
+    with pytest.raises(LockTimeout), zk_lock("k", timeout=2.5):
         pass
     assert served.client.exists(hold.path)
     jump(0)
@@ -89,10 +89,10 @@ def test_a_waiter_asks_the_server_for_the_time_first(served: Zoo, jump: Callable
     """The time that it has counted itself is a reason to ask, and no proof."""
 
     def take() -> None:
-        with zk_lock("k", timeout=1.2):
+        with zk_lock("k", timeout=2.5):
             pass
 
-    hold = hold_lock("k", seconds=0.6, **WHY)
+    hold = hold_lock("k", seconds=1.5, **WHY)
     process.reset()
     waiter = BackgroundCall(take)
     served.wait_contenders("k", 2)

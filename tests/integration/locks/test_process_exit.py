@@ -114,8 +114,7 @@ with zk_lock("inside") as hold:
 def test_daemon_threads_do_not_hold_up_the_exit(zoo: Zoo, what: str) -> None:
     """The interpreter ends with twenty threads in the middle of something, quickly and quietly."""
     key = "'crowd'" if what == "waiting" else "f'crowd/{number}'"
-    process = zoo.spawn(
-        f"""
+    script = f"""
 import sys, threading, time
 def work(number):
     with zk_lock({key}, timeout=None):
@@ -125,11 +124,9 @@ for number in range(20):
 sys.stdin.readline()
 sys.exit(0)
 """
-    )
     with zoo.hold_elsewhere("crowd"):
-        end = time.monotonic() + 10
-        while len(zoo.contenders()) < 21 and time.monotonic() < end:
-            time.sleep(0.01)
+        process = zoo.spawn(script)
+        eventually(lambda: len(zoo.contenders()) == 21)
         _, errors = ended(zoo, process, within=5)
         assert process.returncode == 0
         assert "Traceback" not in errors
