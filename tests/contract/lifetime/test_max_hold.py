@@ -69,7 +69,7 @@ def test_work_that_takes_too_long_is_stopped_and_told_why(
 def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zoo: Zoo) -> None:
     """Work that takes a while to stop still has the lock for itself."""
     events: list[str] = []
-    with pytest.raises(LockLost), zk_lock("k", max_hold=0.3):
+    with pytest.raises(LockLost), zk_lock("k", max_hold=1.0):
         waiter = begin_to_wait(events)
         zoo.wait_contenders("k", 2)
         try:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support.proxy import Proxy
-from support.zoo import ROOM, Zoo
+from support.zoo import ROOM, Zoo, eventually
 
 pytestmark = pytest.mark.zookeeper
 
