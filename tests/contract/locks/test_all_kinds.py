@@ -136,7 +136,7 @@ def test_a_wait_for_ever_ends_when_there_is_room(zoo: Zoo, primitive: Primitive)
 def test_who_gives_up_in_the_middle_keeps_nobody_waiting(zoo: Zoo, primitive: Primitive) -> None:
     """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
-        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=0.5))
+        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=1.5))
         primitive.wait_queued(zoo, 2, others=len(blockers))
         with queued(zoo, primitive.lock(timeout=None)) as (last,):
             assert quitter.result() is None

@@ -170,7 +170,7 @@ def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: Ne
     with zk_lock("c"):
         theirs = jvm.acquire("1", "multi", paths)
         zoo.wait_contenders("c", 2)
-        ours = BackgroundCall(lambda: zk_locks("a", "b").acquire(timeout=0.8))
+        ours = BackgroundCall(lambda: zk_locks("a", "b").acquire(timeout=2))
         zoo.wait_contenders("b", 2)
     zoo.wait_contenders("a", 2)
     assert ours.result() is None
