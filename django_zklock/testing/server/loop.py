@@ -131,21 +131,27 @@ class Loop:
     def _run(self) -> None:
         try:
             while self._running:
-                self._run_once()
+                if self.paused:
+                    self._stand_still()
+                else:
+                    self._run_once()
         finally:
             self.close_listener()
             self._ended.set()
             self._run_calls()
 
+    def _stand_still(self) -> None:
+        """Wait for calls from other threads, and run them."""
+        self._woken.setblocking(True)
+        self._woken.recv(4096)
+        self._woken.setblocking(False)
+        self._run_calls()
+
     def _run_once(self) -> None:
-        if self.paused:
-            self._woken.setblocking(True)
-            self._woken.recv(4096)
-            self._woken.setblocking(False)
-            self._run_calls()
-            return
         service = self.service
         for key, events in self._selector.select(max(0.0, service.next_tick() - time.monotonic())):
+            if self.paused:
+                break  # the selector reports the rest again after the pause
             connection = key.data
             if connection is None:
                 self._on_internal(key.fileobj)
