@@ -21,7 +21,7 @@ Pair = dict[str, int]  # ports
 STILL = "/zookeeper/quota"  # a node that no script changes, to ask for
 UNIMPLEMENTED = -6
 TICK = 0.1  # seconds; so a session can be as short as 0.2 s
-SHORT = 400  # milliseconds, for sessions that are to expire
+SHORT = 800  # milliseconds, for sessions that are to expire
 REAPED = 0.3  # seconds between two sweeps of containers
 
 ALICE = "digest", "alice:aYXlLOpEooaV1cRAvUL1fp9Qt7E="

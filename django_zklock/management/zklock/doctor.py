@@ -63,7 +63,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         snapshot = (
             inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if found.connected else None
         )
-    checks = [*_versions(), *_ensemble(), *_connection(config, found)]
+    checks = [*_versions(), *_ensemble(reply_timeout), *_connection(config, found)]
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
@@ -86,8 +86,8 @@ def _versions() -> Iterator[Check]:
     yield Check("versions", "info", f"Python {platform.python_version()}, {known}")
 
 
-def _ensemble() -> Iterator[Check]:
-    found = inspection.ensemble(max_age=0)
+def _ensemble(reply_timeout: float) -> Iterator[Check]:
+    found = inspection.ensemble(reply_timeout=reply_timeout, max_age=0)
     for server in found.servers:
         if server.problem:
             continue  # it is among the findings

@@ -42,8 +42,8 @@ def example() -> Path:
 
 @contextlib.contextmanager
 def running(example: Path, coordinator: Serving) -> Iterator[subprocess.Popen[str]]:
-    """Have the example lock `a` with a term of 0.6 s."""
-    command = ["node", str(example), coordinator.address, "a", "600"]
+    """Have the example lock `a` with a term of 1.5 s."""
+    command = ["node", str(example), coordinator.address, "a", "1500"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -61,12 +61,12 @@ def test_the_example_holds_a_lock(zoo: Zoo, example: Path) -> None:
             with client.lock("a") as lease:
                 process = stack.enter_context(running(example, coordinator))
                 zoo.wait_contenders("a", 2)
-                with pytest.raises(LockTimeout), client.lock("a", wait=0.8):
+                with pytest.raises(LockTimeout), client.lock("a", wait=1.8):
                     pass
             held, _, token = next_line(process).rpartition(" ")
             assert held == "held, token"
             assert int(token) > lease.token
-            with pytest.raises(LockTimeout), client.lock("a", wait=1.5):
+            with pytest.raises(LockTimeout), client.lock("a", wait=2):
                 pass
             out, errors = process.communicate("\n", timeout=10)
         assert (out, errors, process.returncode) == ("released\n", "", 0)

@@ -9,18 +9,21 @@ import select
 import signal
 import subprocess
 import time
+from typing import Any
 
 import pytest
 from django.test import override_settings
 from support.faults import within
 from support.locking import MANAGE, as_json, ending, environment, zklock
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.queue import nodes
 from django_zklock.queue.reservations import Reservation, State
 from django_zklock.testing.ensemble import free_ports
+from django_zklock.testing.server import DevServer
+from django_zklock.testing.server.four_letter import COMMANDS
 from django_zklock.zk import process as zk_process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # the doctor looks at fenced rows
@@ -243,6 +246,20 @@ def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
     status, text, _ = ending("doctor")
     assert status == ExitCode.FAILED
     assert "may not create nodes below" in text
+
+
+def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--reply-timeout` counts for the commands that ask how a server is, too."""
+    answer = COMMANDS[b"mntr"]
+
+    def slow_answer(service: Any) -> str:
+        time.sleep(1.5)
+        return answer(service)
+
+    monkeypatch.setitem(COMMANDS, b"mntr", slow_answer)
+    with DevServer() as server, namespace(server) as zoo:
+        (found,) = (check for check in as_json("doctor", "--reply-timeout=30s")["checks"] if check["name"] == "server")
+        assert found["text"].startswith(f"{zoo.hosts}: standalone")
 
 
 @pytest.mark.parametrize("command", [["status"], ["list"], ["show", "k"], ["doctor"], ["run", "k", "--", "true"]])
