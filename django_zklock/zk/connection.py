@@ -340,9 +340,11 @@ class Connection(ConnectionHandler):
         try:
             chunk = self._socket.recv(length)
         except _WOULD_BLOCK:
-            return bytes(super()._read(length, timeout))
+            chunk = None
         except OSError as error:
             raise _dropped(error) from error
+        if chunk is None:  # not while handling the error, which would then count as the cause of a timeout
+            return bytes(super()._read(length, timeout))
         if not chunk:
             raise ConnectionDropped("socket connection broken")
         rest = length - len(chunk)

@@ -24,11 +24,20 @@ pytestmark = pytest.mark.zookeeper
 
 
 def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0, **settings: Any) -> str:
-    """Return the error of an acquire that tries these servers for `connect_timeout` seconds."""
+    """
+    Return the error of an acquire that tries these servers for `connect_timeout` seconds.
+
+    It must name the same cause while the first try lasts, and after each server has failed.
+    """
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout, **settings}
-    with override_settings(ZKLOCK=zklock), pytest.raises(ZooKeeperUnavailable) as told, zk_lock("a", timeout=0):
-        raise AssertionError("there is no ZooKeeper there")
-    return re.sub(r"within \d\.\d s", "within N s", str(told.value))
+    with override_settings(ZKLOCK=zklock):
+        with pytest.raises(ZooKeeperUnavailable) as told, zk_lock("a", timeout=0):
+            raise AssertionError("there is no ZooKeeper there")
+        session = process.current()
+        eventually(lambda: session.outage._logged)
+        text = str(told.value)
+        assert session.explain() == re.sub(r" within \d\.\d s", "", text)
+    return re.sub(r"within \d\.\d s", "within N s", text)
 
 
 @contextlib.contextmanager
