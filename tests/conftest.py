@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import patience
 from support.brokers import Broker, RabbitMQ, Redis
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
@@ -17,8 +19,6 @@ from support.worker import Worker
 from support.zoo import ROOM, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
-from django_zklock.locks import base, blocks, held
-from django_zklock.locks.election import leader
 from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
 
@@ -81,18 +81,21 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return reported
 
 
-@pytest.fixture(autouse=True)
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which may start processes
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     Add `ROOM` to the time that a call which does not wait gives ZooKeeper for its answer, unless the test judges time.
 
     On a busy machine, an answer may take longer. A test that ran into this limit would be red with nothing wrong.
     """
-    if not any(request.node.get_closest_marker(name) for name in ("chaos", "timed")):
-        monkeypatch.setattr(base, "REPLY_TIMEOUT", base.REPLY_TIMEOUT + ROOM)
-        confirmation = held.RELEASE_TIMEOUT
-        for module in (held, blocks, leader):
-            monkeypatch.setattr(module, "RELEASE_TIMEOUT", confirmation + ROOM)
+    judges_time = any(item.get_closest_marker(name) for name in ("chaos", "timed"))
+    os.environ[patience.ADDED] = "0" if judges_time else str(ROOM)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the same in the process of the tests."""
+    patience.add(float(os.environ[patience.ADDED]), monkeypatch.setattr)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "django_zklock",
     "django_zklock.contrib.fences",
     "support.quietevents.QuietEvents",
+    "support.patience.Patience",
     "support.ledgers",
 ]
 STATIC_URL = "static/"

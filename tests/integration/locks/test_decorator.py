@@ -78,15 +78,16 @@ def test_a_function_waits_and_then_raises(zoo: Zoo) -> None:
 
 
 async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
-    """The lock of an async function covers its awaits."""
+    """The lock of an async function covers its awaits: the second call waits while the first works."""
+    in_line = iter((2, 1))
 
     @zk_locked("async")
-    async def work() -> int:
-        await asyncio.sleep(0)
-        return len(await asyncio.to_thread(zoo.children, "async"))
+    async def work() -> None:
+        await asyncio.to_thread(zoo.wait_contenders, "async", next(in_line))
 
     assert inspect.iscoroutinefunction(work)
-    assert await asyncio.gather(work(), work()) == [2, 1]  # type: ignore[comparison-overlap]  # the second waits while the first works
+    await asyncio.gather(work(), work())
+    assert next(in_line, None) is None
 
 
 def test_an_error_from_inside_is_not_taken_for_a_conflict(zoo: Zoo) -> None:

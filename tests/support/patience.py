@@ -1,0 +1,33 @@
+"""More time for ZooKeeper to answer calls that do not wait: for tests, and the processes that they start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from django.apps import AppConfig
+
+ADDED = "TEST_PATIENCE"
+"""The variable with the seconds that a process adds to both limits when it starts."""
+
+
+def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
+    """Add seconds to the time for an answer to a call that does not wait, and for the confirmation of a release."""
+    from django_zklock.locks import base, blocks, held
+    from django_zklock.locks.election import leader
+
+    set_(base, "REPLY_TIMEOUT", base.REPLY_TIMEOUT + seconds)
+    confirmation = held.RELEASE_TIMEOUT + seconds
+    for module in (held, blocks, leader):
+        set_(module, "RELEASE_TIMEOUT", confirmation)
+
+
+class Patience(AppConfig):
+    """A process with these settings adds what the variable says."""
+
+    name = "support.patience"
+
+    def ready(self) -> None:
+        if seconds := float(os.environ.get(ADDED, "0")):
+            add(seconds)
