@@ -261,7 +261,7 @@ def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.
     with caplog.at_level(logging.INFO, "zklock.audit"):
         hold_lock("k", seconds=1.0, **WHY)
         assert len(zoo.children("k")) == 1
-        zoo.wait_contenders("k", 0, timeout=2.5)
+        zoo.wait_contenders("k", 0, timeout=2.2)
         eventually(lambda: len(caplog.records) == 2)
     assert "is over" in caplog.text
 

@@ -79,15 +79,20 @@ def test_a_function_waits_and_then_raises(zoo: Zoo) -> None:
 
 async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
     """The lock of an async function covers its awaits: the second call waits while the first works."""
-    in_line = iter((2, 1))
+    seen: list[int] = []
 
     @zk_locked("async")
     async def work() -> None:
-        await asyncio.to_thread(zoo.wait_contenders, "async", next(in_line))
+        seen.append(0)
+        if len(seen) == 1:
+            await asyncio.to_thread(zoo.wait_contenders, "async", 2)
+            await asyncio.sleep(0.1)  # the second would begin now
+            assert len(seen) == 1
+        seen[-1] = len(await asyncio.to_thread(zoo.children, "async"))
 
     assert inspect.iscoroutinefunction(work)
     await asyncio.gather(work(), work())
-    assert next(in_line, None) is None
+    assert seen == [2, 1]
 
 
 def test_an_error_from_inside_is_not_taken_for_a_conflict(zoo: Zoo) -> None:
