@@ -150,12 +150,21 @@ class Worker:
 
         A cold shutdown cancels these alone. Of a task that has just begun, Celery awaits the end.
         """
+        eventually(lambda: len(self._busy()) == count)
 
-        def known() -> bool:
-            replies = self.app.control.broadcast("active", reply=True, timeout=2, limit=1)
-            return [len(tasks) for reply in replies or () for tasks in reply.values()] == [count]
+    def kill_process(self, pid: int) -> None:
+        """
+        Kill a pool process once the main process knows that it has begun a task.
 
-        eventually(known)
+        A pool without an event loop looks for the tasks of a dead process only once, and would miss this one before.
+        """
+        eventually(lambda: pid in self._busy())
+        os.kill(pid, signal.SIGKILL)
+
+    def _busy(self) -> list[int]:
+        """Return the process of each task that one has begun, as far as the main process knows."""
+        replies = self.app.control.broadcast("active", reply=True, timeout=2, limit=1)
+        return [task["worker_pid"] for reply in replies or () for tasks in reply.values() for task in tasks]
 
     @contextlib.contextmanager
     def log_shown(self) -> Iterator[None]:

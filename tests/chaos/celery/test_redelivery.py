@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,7 @@ def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_p
             gate, journal = worker.gate(), tmp_path / f"{policy}.journal"
             results[policy] = worker.send(f"policy.{policy}.late", policy, "linger", str(gate), str(journal))
             pid = gate.wait_entered()
-            os.kill(pid, signal.SIGKILL)
+            worker.kill_process(pid)
             gate.open()
         assert {policy: worker.get(result, 40) for policy, result in results.items()} == dict.fromkeys(POLICIES, "done")
         assert {policy: runs(tmp_path / f"{policy}.journal") for policy in POLICIES} == dict.fromkeys(POLICIES, 2)

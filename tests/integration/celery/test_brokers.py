@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -86,6 +84,6 @@ def test_a_task_of_a_killed_process_is_delivered_again(worker: Worker) -> None:
     gate = worker.gate()
     result = worker.send("late", "killed", "linger", str(gate))
     pid = gate.wait_entered()
-    os.kill(pid, signal.SIGKILL)
+    worker.kill_process(pid)
     gate.open()
     assert worker.get(result, timeout=CRASH + 10)["pid"] in worker.children() | {pid}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import uuid
@@ -46,7 +45,7 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
         worker.zoo.wait_contenders("dies", 2)
         payload = worker.zoo.payloads("dies")[1]
         assert payload is not None
-        os.kill(payload.pid, signal.SIGKILL)
+        worker.kill_process(payload.pid)
         assert isinstance(worker.wait_failed(first), WorkerLostError)
         eventually(lambda: not reserved_names(worker.zoo, "dies"))
         second = worker.send("joint.patient", "dies")

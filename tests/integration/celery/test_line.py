@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -380,7 +378,7 @@ def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
     """The next task gets it in two seconds."""
     gate = worker.gate()
     result = worker.send("line.wait", "killed", "sleep", str(gate))
-    os.kill(gate.wait_entered(), signal.SIGKILL)
+    worker.kill_process(gate.wait_entered())
     worker.zoo.wait_contenders("killed", 0, timeout=2)
     assert isinstance(worker.wait_failed(result), WorkerLostError)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -363,7 +361,7 @@ def test_a_copy_of_a_killed_task_runs(worker: Worker) -> None:
     gate, journal = worker.gate(), worker.home / "dead"
     result = worker.send("policy.skip.late", "dead", "linger", str(gate), str(journal))
     pid = gate.wait_entered()
-    os.kill(pid, signal.SIGKILL)
+    worker.kill_process(pid)
     gate.open()
     assert worker.get(result, timeout=25) == "done"
     assert len(lines(journal)) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,7 +117,7 @@ def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Pa
         zoo.wait_contenders("forgotten", 0, timeout=1)
         gate = worker.gate()
         worker.send("patient", "killed", "linger", str(gate))
-        os.kill(gate.wait_entered(), signal.SIGKILL)
+        worker.kill_process(gate.wait_entered())
         zoo.wait_contenders("killed", 0, timeout=6)
         worker.run("keep", "kept")
         assert worker.stop() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
@@ -79,7 +78,7 @@ def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
     pid = gate.wait_entered()
     waiter = worker.send("patient", "kill")
     worker.zoo.wait_contenders("kill", 2)
-    os.kill(pid, signal.SIGKILL)
+    worker.kill_process(pid)
     assert worker.get(waiter, timeout=CRASH)["pid"] != pid
     assert isinstance(worker.wait_failed(holder), WorkerLostError)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -179,7 +177,7 @@ def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
     """With late acknowledgement a task outlives its process. It keeps the key until it is done."""
     gate = publisher.gate()
     first = delay(publisher, "late_done", "late", "linger", str(gate))
-    os.kill(gate.wait_entered(), signal.SIGKILL)
+    publisher.kill_process(gate.wait_entered())
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
         assert delay(publisher, "late_done", "late").id == first.id
