@@ -146,11 +146,11 @@ class Worker:
 
     def wait_accepted(self, count: int) -> None:
         """
-        Wait until the main process knows of so many tasks that a pool process has begun.
+        Wait until the main process knows of exactly so many tasks that run in the pool.
 
         A cold shutdown cancels these alone. Of a task that has just begun, Celery awaits the end.
         """
-        eventually(lambda: len(self._busy()) == count)
+        eventually(lambda: (busy := self._busy()) is not None and len(busy) == count)
 
     def kill_process(self, pid: int) -> None:
         """
@@ -158,13 +158,13 @@ class Worker:
 
         A pool without an event loop looks for the tasks of a dead process only once, and would miss this one before.
         """
-        eventually(lambda: pid in self._busy())
+        eventually(lambda: pid in (self._busy() or ()))
         os.kill(pid, signal.SIGKILL)
 
-    def _busy(self) -> list[int]:
-        """Return the process of each task that one has begun, as far as the main process knows."""
-        replies = self.app.control.broadcast("active", reply=True, timeout=2, limit=1)
-        return [task["worker_pid"] for reply in replies or () for tasks in reply.values() for task in tasks]
+    def _busy(self) -> list[int] | None:
+        """Return the pool process of each task that runs, in the main process's own view; None if it is silent."""
+        answer = self.app.control.inspect([self.name], timeout=2, limit=1).active()
+        return None if answer is None else [task["worker_pid"] for task in answer[self.name]]
 
     @contextlib.contextmanager
     def log_shown(self) -> Iterator[None]:

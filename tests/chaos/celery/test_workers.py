@@ -144,11 +144,6 @@ def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path:
         assert worker.stop() == 0
 
 
-def running(worker: Worker) -> list[int]:
-    """How many tasks run, in the worker's own view; nothing if it does not answer."""
-    return [len(tasks) for tasks in (worker.app.control.inspect().active() or {}).values()]
-
-
 @pytest.mark.scenario("F44")
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
 def test_a_pool_that_shrinks_leaves_no_session_behind(
@@ -180,7 +175,7 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
             gate.open()
             if way == "pool_shrink":
                 # Processes that are busy stay, so it must have finished, in the worker's own view.
-                eventually(lambda busy=2 - number: running(worker) == [busy], 10)  # type: ignore[misc]
+                worker.wait_accepted(2 - number)
                 worker.app.control.pool_shrink(1)
             eventually(lambda pid=pid: pid not in worker.children(), 20, "the pool did not shrink")  # type: ignore[misc]
             ended = time.monotonic()
@@ -191,7 +186,7 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
         (node,) = zoo.contenders()
         assert f"{zoo.client.get(node)[1].ephemeralOwner:x}" in told(zoo)
         gate_of_last.open()
-        eventually(lambda: running(worker) == [0], 10)  # else --autoscale may start one more for the next task
+        worker.wait_accepted(0)  # else --autoscale may start one more for the next task
         assert worker.run("ping") == stays
         assert zoo.contenders() == [node]
         assert worker.stop() == 0
