@@ -46,6 +46,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         assert "operator" in history
 
 
+@pytest.mark.chaos
 def test_a_break_by_a_command_is_in_the_history(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     """The history of all locks is linked from the list. It has the reason, and links to the lock."""
     token = actor.hold(KEY, "shop.views.buy")

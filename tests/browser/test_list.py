@@ -43,6 +43,7 @@ def test_a_row_shows_lock_holder_work_and_waiters(shop: Stage, visitor: Visit) -
     assert "Contended" in row
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 def test_a_lock_takes_one_line(stage: Stage, visitor: Visit) -> None:
     """Eighteen locks are visible at 1280 x 800 pixels, the longest wait first, then the longest hold."""
@@ -102,6 +103,7 @@ def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -
     assert viewer.shown_keys() == ["invoice/2026-11"]
 
 
+@pytest.mark.chaos
 def test_an_empty_list_is_shown(swept: Zoo, visitor: Visit) -> None:
     viewer = visitor("viewer")
     assert viewer.open().status == 200

@@ -153,6 +153,7 @@ def test_a_logged_out_user_is_told(stage: Stage, visitor: Visit) -> None:
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
 def test_the_keyboard_reaches_the_first_row_soon(stage: Stage, visitor: Visit) -> None:
     """After at most 12 stops; the focus is visible at each of them."""
@@ -191,6 +192,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     operator.page.locator("section.module").first.filter(has_text="web-1").wait_for()
 
 
+@pytest.mark.chaos
 def test_rows_without_a_link_are_not_doubled(stage: Stage, visitor: Visit) -> None:
     """The queue of a lock has as many rows as waiters after each refresh."""
     first, second, *_ = [stage.enter(KEY, Part("web-1", 700 + number)) for number in range(5)]
@@ -208,6 +210,7 @@ def test_rows_without_a_link_are_not_doubled(stage: Stage, visitor: Visit) -> No
         eventually(functools.partial(listed, left))
 
 
+@pytest.mark.chaos
 def test_a_typed_reason_is_kept(stage: Stage, visitor: Visit) -> None:
     """The page waits with the refresh, and says so."""
     first = stage.enter(KEY, Part("worker-3", 812))
@@ -224,6 +227,7 @@ def test_a_typed_reason_is_kept(stage: Stage, visitor: Visit) -> None:
     operator.page.locator("section.module").first.filter(has_text="worker-4").wait_for()
 
 
+@pytest.mark.chaos
 def test_groups_show_a_dead_host_as_one_fact(stage: Stage, visitor: Visit) -> None:
     """By host, by template and by path; each leads to its locks, and follows them."""
     for number in range(5):

@@ -234,6 +234,7 @@ def test_the_locks_belong_to_the_account_and_to_the_certificate(guide: Guide) ->
         client.close()
 
 
+@pytest.mark.chaos
 def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide: Guide) -> None:
     """The leader is the last one. Without a server there are locks all the same, and a hold lives through all of it."""
     upgrade = section(RUN, "Upgrade without a stop")

@@ -26,7 +26,7 @@ from django_zklock.testing.ensemble import Ensemble
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.fixture(scope="module", params=["redis", "files"])
+@pytest.fixture(scope="module", params=["redis", pytest.param("files", marks=pytest.mark.chaos)])
 def shared_worker(
     request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:

@@ -70,6 +70,7 @@ def test_the_first_task_of_a_worker_keeps_its_place(zoo: Zoo, tmp_path: Path) ->
         assert worker.run("line.wait", "first")["headers"] == {}, "it was sent again"
 
 
+@pytest.mark.chaos
 def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Each process ends after a task; the pool grows, and is restarted."""
     redis.clear()

@@ -17,7 +17,7 @@ from django_zklock.contrib.events.models import Attempt
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def test_a_worker_writes_what_is_left_when_it_ends(
     zoo: Zoo, tmp_path: Path, pool: str, django_db_blocker: DjangoDbBlocker
 ) -> None:

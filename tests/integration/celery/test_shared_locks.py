@@ -28,7 +28,7 @@ def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
     assert [outcome(each) for each in sent] == ["done", "done"]
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent"])
+@pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
 def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
     pytest.importorskip("gevent")

@@ -74,7 +74,7 @@ def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celer
     assert messages(tmp_path) == 1
 
 
-@pytest.mark.parametrize(("moment", "sent"), [("before", 0), ("after", 1)])
+@pytest.mark.parametrize(("moment", "sent"), [pytest.param("before", 0, marks=pytest.mark.chaos), ("after", 1)])
 def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
     zoo: Zoo, client: Celery, tmp_path: Any, moment: str, sent: int
 ) -> None:

@@ -74,7 +74,9 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
             pipe.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM], ids=lambda each: each.name
+)
 def test_another_process_takes_a_lock_through_it(project: Project, number: signal.Signals) -> None:
     """It serves the URL that it prints, tells of sessions, and stops in order on either signal."""
     with devserver(project, "--port=0", "--tick=0.2") as running:

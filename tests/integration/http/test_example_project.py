@@ -83,6 +83,7 @@ def test_every_door_of_the_shop_sells_each_piece_once(single: Ensemble, tmp_path
     assert json.loads(lines[-1]) == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]
 
 
+@pytest.mark.chaos
 def test_the_demo_sells_again_when_it_is_started_again(tmp_path: Path) -> None:
     """The dev server of the second run gives higher tokens than the first, so the rows take them."""
     assert run(DEMO, "3", var=tmp_path) == ["sold"] * 3

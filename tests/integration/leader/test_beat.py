@@ -71,6 +71,7 @@ def test_it_says_at_once_that_the_settings_are_wrong() -> None:
         ZkScheduler(app)
 
 
+@pytest.mark.chaos
 def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
     """The option `-S` is enough. Django's settings name the wrapped scheduler."""
     example = TESTS.parent / "example_project"

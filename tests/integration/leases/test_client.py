@@ -447,7 +447,9 @@ def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_
 # --- faults ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.chaos)], ids=["killed", "paused"]
+)
 def test_the_end_of_a_coordinator_costs_its_leases_only(zoo: Zoo, address: str, number: signal.Signals) -> None:
     """The user is told at the end of the lease, not later. The next lease is from another coordinator."""
     told, lost = list[ClientLease](), threading.Event()

@@ -119,7 +119,9 @@ if not pid:
 
 
 @pytest.mark.scenario("F38")
-@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "raise SystemExit(0)"])
+@pytest.mark.parametrize(
+    "leave", ["os._exit(0)", "sys.exit(0)", pytest.param("raise SystemExit(0)", marks=pytest.mark.chaos)]
+)
 def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo: Zoo, leave: str) -> None:
     """Whichever way the child goes, used or unused, the parent's session, node and socket stay."""
     script = f"""

@@ -76,7 +76,7 @@ print(lock.locked())
 
 
 @pytest.mark.scenario("F14")
-@pytest.mark.parametrize("how", ["timeout", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("timeout", marks=pytest.mark.chaos), "kill"])
 def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, how: str) -> None:
     """gevent.Timeout and kill end a wait at any moment of it; the queue is as before within two seconds."""
     script = f"""

@@ -109,7 +109,9 @@ def test_it_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
     assert process.communicate(timeout=20) == ("mine\n", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda each: each.name
+)
 def test_a_signal_ends_it_while_it_waits(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     """Nothing stays in the queue."""
     with zk_lock("k"):
@@ -345,6 +347,7 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.chaos
 def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
     """With `--kind read`. A writer waits for all readers."""
     reading = [run("k", "--kind", "read", "--", "sleep", "60") for _ in range(2)]
