@@ -17,12 +17,12 @@ from django_zklock import zk_lock
 
 
 def test_both_registries_count(zklock):
-    with zk_lock("inventory/{sku}", fields={"sku": "4711"}):
+    with zk_lock("inventory/{sku}", fields={"sku": "red-shoe"}):
         pass
     labels = {"lock": "inventory/{sku}", "kind": "lock"}
     zklock.eventually(lambda: REGISTRY.get_sample_value("zklock_hold_seconds_count", labels) == 1)
     zklock.eventually(lambda: b'zklock_holds{kind="lock",lock="inventory/{sku}"} 0.0' in metrics())
-    assert b"4711" not in metrics()
+    assert b"red-shoe" not in metrics()
 """
 
 
