@@ -33,19 +33,26 @@ class ServerClock:
 
     The leader stamps each write, and some replies contain the stamp. The boot-time clock counts on from there, so the
     two clocks of different machines are never compared. The result is late by the travel time of the reply. It is
-    never early, unless the leader's clock jumps or another server becomes the leader.
+    never early, unless the leader's clock jumps or another server becomes the leader. `latest` is never late.
     """
 
     def __init__(self, session: Session) -> None:
         self._offset: float | None = None  # of the server's clock from `now()`
+        self._round_trip = 0.0  # of the write with the stamp, in seconds
 
-    def record(self, stamp: float) -> None:
-        """Record the stamp of a write (seconds since 1970) whose reply has just arrived."""
-        self._offset = stamp - now()
+    def record(self, stamp: float, sent_at: float) -> None:
+        """Record the stamp of a write (seconds since 1970), sent at this `now()`, whose reply has just arrived."""
+        arrived = now()
+        self._offset = stamp - arrived
+        self._round_trip = arrived - sent_at
 
     def now(self) -> float | None:
         """Return the server's time in seconds since 1970, or None if no reply of this session contained one."""
         return None if self._offset is None else now() + self._offset
+
+    def latest(self) -> float | None:
+        """Return the latest that the server's time can be, as if the reply had needed no time; None likewise."""
+        return None if self._offset is None else now() + self._offset + self._round_trip
 
 
 def to_datetime(seconds: float) -> datetime:

@@ -254,7 +254,7 @@ class Gateway:
         def created(reply: tuple[str, ZnodeStat]) -> Node:
             path, stat = reply
             self.session.extend_lease(sent_at)
-            self._clock.record(stat.ctime / 1000)
+            self._clock.record(stat.ctime / 1000, sent_at)
             return _node(path, data, stat)
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
@@ -265,9 +265,10 @@ class Gateway:
 
     def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
         """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
+        sent_at = clock.now()
 
         def written(stat: ZnodeStat) -> Node:
-            self._clock.record(stat.mtime / 1000)
+            self._clock.record(stat.mtime / 1000, sent_at)
             return _node(path, data, stat)
 
         self.session.send(wire.SetData(path, data, version), _converting(written, callback))
@@ -379,12 +380,13 @@ class Gateway:
         No request returns the time, but each write is stamped with it. So one transaction creates a znode at `path`,
         writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
         """
+        sent_at = clock.now()
 
         def written(results: _Results) -> WriteReply:
             failed = failure(results)
             if failed is not None:
                 return translate(failed)
-            self._clock.record(results[1].mtime / 1000)
+            self._clock.record(results[1].mtime / 1000, sent_at)
             return None
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]

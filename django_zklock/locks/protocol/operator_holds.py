@@ -99,10 +99,10 @@ class HoldCheck:
             self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
 
     def _on_all_read(self, answers: Sequence[NodeReply]) -> None:
-        now = self._clock.now()
+        latest = self._clock.latest()
         if any(map(_interrupted, answers)):
             self._done(None)
-        elif any(now is None or hold.is_over(now) for hold in self._left.values()):
+        elif any(latest is None or hold.is_over(latest) for hold in self._left.values()):
             # The local clock since the last stamp of the server is a reason to ask the server, and no proof.
             self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:

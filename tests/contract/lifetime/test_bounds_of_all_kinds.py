@@ -98,6 +98,21 @@ def test_who_does_not_wait_gets_the_permit_whose_rest_is_over(zoo: Zoo) -> None:
         assert zoo.children("k") == [names[0], hold.path.rpartition("/")[2]]
 
 
+def test_a_rest_that_is_over_keeps_nobody_out_though_the_time_came_late(zoo: Zoo) -> None:
+    """A process counts on from the time in a reply, which is late if the reply was slow; so it asks again."""
+    with zk_lock("k", min_hold=2):
+        pass
+    names = zoo.wait_contenders("k", 1)
+    die()
+    with proxied(zoo) as proxy:
+        proxy.delay = 0.2
+        with zk_lock("other"):
+            proxy.delay = 0
+        wait_over(zoo, *names)
+        with zk_lock("k", timeout=0):
+            assert len(zoo.children("k")) == 1
+
+
 def test_many_rests_are_passed_at_once(zoo: Zoo) -> None:
     rw = ReadWriteLock("k", min_hold=1.5)
     for _ in range(25):
