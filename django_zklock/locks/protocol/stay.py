@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -258,11 +259,11 @@ class Turn:
 
     def wait_or_leave_busy(self, stay: Stay) -> None:
         """Wait, unless the caller does not, or enough wait already."""
-        most, waiting = self.spec.max_waiters, stay.waiting - 1
         if stay in self._outcomes or stay.over:
             return
-        if not self.waits or (most is not None and waiting >= most):
-            self.conclude(stay, Busy(waiting if self.waits else None))
+        busy = Busy(stay.waiting - 1 if self.waits else None)
+        if self.is_refused(busy):
+            self.conclude(stay, busy)
         else:
             self.tell_queued()
 
@@ -294,6 +295,7 @@ class Stay(GrantObserver):
     def __init__(self, stays: Stays, founder: Turn) -> None:
         self.queue: deque[Turn | None] = deque()  # None: the protocol's thread, to end an idle stay
         self.over = False  # written by the first in the queue, if the lock is here
+        self.first_waits = False  # it is known that it has to wait for another process
         self.base: Grant | None = None  # the contender's; None while this process waits for the lock
         self.wanted: bool | None = None  # whether another process waits for the lock; None: not known yet
         self.idle_since = time.monotonic()
@@ -304,7 +306,7 @@ class Stay(GrantObserver):
             self._on_outcome,
             waits=founder.waits,
         )
-        self.contender.on_queued = founder.tell_queued
+        self.contender.on_queued = partial(self._on_queued, founder)
         self.contender.placed = founder.waits and founder.placed  # then it waits as long, and is not refused any more
         self._stays = stays
         self._session = founder.session
@@ -360,8 +362,8 @@ class Stay(GrantObserver):
 
     @property
     def waiting(self) -> int:
-        """How many wait in this process."""
-        return len(self.queue) - (self.base is not None)
+        """How many wait in this process. The first one does not while it may get the lock at once."""
+        return len(self.queue) - (self.base is not None or not self.first_waits)
 
     def new_grant(self, caller: Caller) -> Grant | None:
         """Return a grant for this caller; None in doubt."""
@@ -408,6 +410,18 @@ class Stay(GrantObserver):
             if turn.is_refused(outcome):
                 turn.conclude(self, _copy(outcome))
         self._stays.line_up(turns)
+
+    def _on_queued(self, founder: Turn) -> None:
+        """The first has to wait as well. Then too many may wait, and the last ones are refused."""
+        self.first_waits = True
+        founder.tell_queued()
+        waiting = 1
+        for turn in self.waiting_turns()[1:]:
+            busy = Busy(waiting)
+            if turn.is_refused(busy):
+                turn.conclude(self, busy)
+            else:
+                waiting += 1
 
     def end(self, left: Callable[[bool], object] | None = None) -> None:
         """

@@ -293,7 +293,7 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
     await one
 
 
-@pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}])
+@pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}, {"linger": 0.5}])
 async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, options: dict[str, Any]) -> None:
     """Of fifty that begin together some are granted, five wait, and the others are refused."""
     refused: list[int] = []
