@@ -114,7 +114,7 @@ def test_a_rest_that_is_over_keeps_nobody_out_though_the_time_came_late(zoo: Zoo
 
 
 def test_many_rests_are_passed_at_once(zoo: Zoo) -> None:
-    rw = ReadWriteLock("k", min_hold=1.5)
+    rw = ReadWriteLock("k", min_hold=3)
     for _ in range(25):
         with rw.read():
             pass
