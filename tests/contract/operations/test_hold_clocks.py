@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, within
-from support.zoo import Zoo, namespace
+from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout
@@ -49,7 +49,7 @@ def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.Mo
         with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
             pass
     monkeypatch.undo()
-    assert real.children("k") == [hold.path.rpartition("/")[2]]
+    eventually(lambda: real.children("k") == [hold.path.rpartition("/")[2]])  # those that gave up may be leaving still
     real.client.delete(hold.path)
 
 

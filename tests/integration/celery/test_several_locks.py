@@ -31,7 +31,7 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
         assert found == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
         for policy in ("retry", "coalesce"):
             eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
-            assert worker.zoo.children(f"{policy}/a") == []
+            worker.zoo.wait_contenders(f"{policy}/a", 0)
         worker.zoo.wait_contenders("wait/b", 2)
         worker.zoo.wait_contenders("wait/a", 1)
     for policy in ("retry", "coalesce", "wait"):
