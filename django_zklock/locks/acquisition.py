@@ -89,21 +89,24 @@ class Acquisition:
         reply_timeout: float,
         needed: Iterable[Grant] = (),
         *,
+        began: float | None = None,
         only_look: bool = False,
     ) -> None:
         """
         Start the contender; `waiter` gets its outcome.
 
         `timeout` is in seconds. `reply_timeout` is how long ZooKeeper's first reply may take beyond it. The acquisition
-        is called off if one of the `needed` grants is lost, because it would be of no use without them.
+        is called off if one of the `needed` grants is lost, because it would be of no use without them. `began` is when
+        the call began, on `time.monotonic()`, if that was before.
         """
         self.waiter = waiter
         self.timeout = timeout
         self.reply_timeout = reply_timeout
         self._session = session
-        self._began = time.monotonic()
+        now = time.monotonic()
+        self._began = now if began is None else began
         waits = not only_look and (timeout is None or timeout > 0)
-        deadline = None if timeout is None else self._began + timeout
+        deadline = None if timeout is None else now + timeout
         caller = self.spec.caller(self._owner)
         contender: Contender | Turn
         if self.spec.linger and not only_look:

@@ -78,16 +78,16 @@ class Plan:
 class Deadline:
     """The time to wait for the locks of one entry."""
 
-    __slots__ = ("_began", "_timeout")
+    __slots__ = ("_timeout", "began")
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
     @property
     def waited(self) -> float:
         """Seconds since it began."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     @property
     def is_over(self) -> bool:
@@ -409,7 +409,8 @@ def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadlin
         _check_transactions(spec, plan)
     timeout, reply_timeout = deadline.left()
     needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
-    acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed)
+    began = deadline.began if len(entry.acquisitions) == 1 else None  # the first one waits since the call
+    acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed, began=began)
 
 
 def _fresh(plan: Plan, owner: Owner) -> Collection[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.zk import process
+from django_zklock.zk.session import Session
 
 pytestmark = pytest.mark.zookeeper
 NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
@@ -66,7 +67,7 @@ def test_the_order_of_signals_is_that_of_the_events(log: Sent) -> None:
 
 def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
     """Each attempt that ends without the lock is told, with the time it waited."""
-    lock = Lock("busy", timeout=0.25)  # which begins a moment before the time that is told
+    lock = Lock("busy", timeout=0.25)
     with zoo.hold_elsewhere("busy"):
         with pytest.raises(LockTimeout), lock:
             pass
@@ -76,10 +77,26 @@ def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
     eventually(lambda: len(log) == 3)
     assert log.names == ["lock_contended"] * 3
     waited = [kwargs["waited"] for _, kwargs in log]
-    assert 0.2 <= waited[0] < 1 + ROOM
+    assert 0.25 <= waited[0] < 1 + ROOM
     assert waited[1:] == [0, 0]
     assert {kwargs["lock"] for _, kwargs in log} == {"busy"}
     assert {kwargs["sender"] for _, kwargs in log} == {Lock}
+
+
+def test_the_time_that_is_told_counts_from_the_call(zoo: Zoo, log: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from the first request: a process may have to begin its session first."""
+
+    def begin(plain: Callable[[], Session] = process.current) -> Session:
+        time.sleep(0.1)
+        return plain()
+
+    monkeypatch.setattr(process, "current", begin)
+    with Lock("item/7"), pytest.raises(LockTimeout):
+        BackgroundCall(lambda: Lock("item/7", timeout=0.25).__enter__()).result()
+    eventually(lambda: len(log) == 3)
+    waited = {name: kwargs["waited"] for name, kwargs in log if "waited" in kwargs}
+    assert waited["lock_acquired"] >= 0.1
+    assert waited["lock_contended"] >= 0.25
 
 
 def test_each_acquisition_that_fails_is_told(zoo: Zoo) -> None:
