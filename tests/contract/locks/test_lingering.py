@@ -134,11 +134,12 @@ def test_no_more_wait_than_may(zoo: Zoo) -> None:
         first.go()
 
 
-@pytest.mark.parametrize("passed_on", [True, False], ids=["free", "not free"])
-def test_as_many_wait_as_may_though_they_came_before_the_answer(zoo: Zoo, passed_on: bool) -> None:
+@pytest.mark.parametrize("free", [True, False], ids=["free", "not free"])
+def test_as_many_wait_as_may_though_they_came_before_the_answer(zoo: Zoo, free: bool) -> None:
     """The first one counts as a waiter if another process has the lock, which is not known when the second comes."""
     lock = zk_lock(KEY, linger=LONG, max_waiters=1)
-    refused = []
+    refused: list[str] = []
+    too_many = 1 if free else 2
 
     def work() -> None:
         try:
@@ -148,7 +149,7 @@ def test_as_many_wait_as_may_though_they_came_before_the_answer(zoo: Zoo, passed
 
     with foreign(zoo) as path:
         connected()
-        if passed_on:
+        if free:
             zoo.client.delete(path)
         ready = threading.Event()
         session().post(ready.wait, 10)
@@ -157,11 +158,11 @@ def test_as_many_wait_as_may_though_they_came_before_the_answer(zoo: Zoo, passed
             calls.append(BackgroundCall(work))
             calls[-1].join(0.2)
         ready.set()
-        eventually(lambda: len(refused) == (1 if passed_on else 2))
+        eventually(lambda: len(refused) == too_many)
         assert all("1 callers wait" in why for why in refused)
     for call in calls:
         call.result()
-    assert len(refused) == (1 if passed_on else 2)
+    assert len(refused) == too_many
 
 
 def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
