@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
+from datetime import datetime
 from typing import Any, Final, NoReturn
 
-from celery import Task, states
-from celery.exceptions import Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery import Celery, Task, states
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.signals import task_revoked
+from celery.utils.time import maybe_make_aware
 
 CONFLICTS_HEADER: Final = "zklock_conflicts"
 """How often the task was sent again because others held its lock."""
@@ -38,14 +42,27 @@ def delay_before(times: int) -> float:
     return round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311
 
 
+def expiry(app: Celery, expires: Any) -> float | None:
+    """Return when a task with the option `expires` expires, in seconds since 1970; None: never."""
+    if isinstance(expires, str):
+        expires = datetime.fromisoformat(expires.replace("Z", "+00:00"))
+    if isinstance(expires, datetime):
+        return float(maybe_make_aware(expires, app.timezone).timestamp())
+    return None if expires is None else time.time() + float(expires)
+
+
 def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exception) -> Any:
     """
     Publish the running task again, with the retries it has had; return the signature that was sent.
 
     `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. If the
-    broker is not available, a task with `acks_late` gives its message back, so that it is not lost.
+    broker is not available, a task with `acks_late` gives its message back, so that it is not lost. A task that expires
+    before it could run again is not sent, but ends here. If the worker discarded it, this run could overwrite that end.
     """
     request: Any = task.request
+    expires = expiry(task.app, request.expires)
+    if expires is not None and expires <= time.time() + delay:
+        _end_as_expired(task)
     signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
     for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
         if getattr(request, shown, None) is not None:
@@ -59,6 +76,14 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
             raise Reject(broken, requeue=True) from broken
         raise broken from error
     return signature
+
+
+def _end_as_expired(task: Task[..., Any]) -> NoReturn:
+    """End the running task as the worker ends one that has expired."""
+    request: Any = task.request
+    revoke(task, request, "expired")
+    task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)
+    raise Ignore("the task expires before it could run again")
 
 
 def end_run(signature: Any, delay: float, error: Exception) -> NoReturn:

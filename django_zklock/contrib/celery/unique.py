@@ -13,14 +13,12 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from celery import Celery, Task
 from celery._state import get_current_task
 from celery.app.task import Context
 from celery.utils import uuid
-from celery.utils.time import maybe_make_aware
 
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, finished_at, locked_of
@@ -95,16 +93,12 @@ class UniqueMessage:
 
     def _until(self) -> float | None:
         """Return when the reservation ends if no process runs the task, in seconds since 1970; None: never."""
-        now = time.time()
-        ends = [] if self._uniqueness.seconds is None else [now + self._uniqueness.seconds]
-        expires = self._options.get("expires", getattr(self._task, "expires", None))
-        if isinstance(expires, str):
-            expires = datetime.fromisoformat(expires.replace("Z", "+00:00"))
-        if isinstance(expires, datetime):
-            ends.append(maybe_make_aware(expires, self._app.timezone).timestamp())
-        elif expires is not None:
-            ends.append(now + float(expires))
-        return min(ends, default=None)
+        seconds = self._uniqueness.seconds
+        ends = [
+            None if seconds is None else time.time() + seconds,
+            messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None))),
+        ]
+        return min((each for each in ends if each is not None), default=None)
 
     def _duplicate(self, taken: Taken) -> Any:
         """Return the result of the first task, or raise `AlreadyQueued`."""

@@ -323,9 +323,12 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
     first = call(worker, key, journal, **({"expires": 1} if end == "expired" else {}))
     if end == "revoked":
         worker.app.control.revoke(first.id)
-    # Its state may not say so: the run that has sent it again stores RETRY, perhaps after the message was dropped.
-    dropped = f"Discarding revoked task: policy.coalesce[{first.id}]"
-    eventually(lambda: dropped in worker.log.read_text(), 20)
+        # Its state may not say so: the run that has sent it again stores RETRY, perhaps after the message was dropped.
+        dropped = f"Discarding revoked task: policy.coalesce[{first.id}]"
+        eventually(lambda: dropped in worker.log.read_text(), 20)
+    else:
+        with pytest.raises(TaskRevokedError, match="expired"):
+            worker.get(first)
     eventually(lambda: not reserved_names(worker.zoo, key))
     second = call(worker, key, journal)
     assert second.state == "RETRY"
