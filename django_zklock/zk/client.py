@@ -126,11 +126,15 @@ class Client(KazooClient):
             return
         self._stopped.set()
         self._queue.append((CloseInstance, None))
-        if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
-            self._connection.close()
-            self.on_ended()
-        else:
-            self._connection.wake()
+        try:
+            if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
+                self._connection.close()
+                self.on_ended()
+            else:
+                self._connection.wake()
+        except Exception as error:  # noqa: BLE001 - `close` raises no narrower one
+            # Meanwhile its thread has seen that it should end, or has begun, and will see it. Either calls `on_ended`.
+            self.logger.debug("the connection ends by itself: %r", error)
 
     def join(self) -> None:
         """Wait until kazoo's thread has ended. That takes only moments after the end of the session."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from kazoo.protocol.serialization import Create2
 from support.faults import BackgroundCall, connected, proxied
@@ -14,7 +16,9 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.spec import Caller
+from django_zklock.testing.ensemble import free_ports
 from django_zklock.zk import process
+from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session
 
 pytestmark = pytest.mark.zookeeper
@@ -70,6 +74,43 @@ def test_the_last_signals_are_sent(zoo: Zoo) -> None:
     session.post(end)
     eventually(lambda: ran == ["first", "last"], 3)
     client.join()
+
+
+def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the thread of a client see that it should end, and close its sockets, just before `end` wakes it."""
+    stopped = client._connection.connection_stopped
+    is_stopped = stopped.is_set
+
+    def look_and_wait() -> bool:
+        found: bool = is_stopped()
+        if threading.current_thread().name == "zklock-loop":
+            client.drop_connection()
+            client.join()
+        return found
+
+    monkeypatch.setattr(stopped, "is_set", look_and_wait)
+
+
+def test_a_client_that_ends_before_it_is_woken_is_replaced(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = connected()
+    client = session._client
+    assert client is not None
+    end_before_it_is_woken(client, monkeypatch)
+    session.post(session._suspend, "the test says so")
+    session.post(session._replace_client)
+    eventually(lambda: session.connected and session._client is not client)
+
+
+def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads end, and `close` does not wait in vain."""
+    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):
+        session = process.current()
+        eventually(lambda: session._client is not None and not session._client._connection.connection_stopped.is_set())
+        client = session._client
+        assert client is not None
+        end_before_it_is_woken(client, monkeypatch)
+        process.reset(timeout=10)
+        assert not session.loop._thread.is_alive()
 
 
 def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:
