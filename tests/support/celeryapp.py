@@ -198,7 +198,8 @@ def raising(key: str) -> Any:
     return account()
 
 
-@app.task(name="again", autoretry_for=(LockNotAcquired,), max_retries=100, default_retry_delay=0)
+# With a pause: when a retry does not wait, Celery's note of it may overwrite the result of the next run.
+@app.task(name="again", autoretry_for=(LockNotAcquired,), max_retries=100, default_retry_delay=1)
 @zk_locked("{key}", on_conflict="raise")
 def again(key: str) -> Any:
     return account()

@@ -71,7 +71,8 @@ class TaskContext:
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
         if not self.waits and isinstance(error, LockNotAcquired):
-            messages.send_again(self._task, LATE_HEADER, error, longest=0.0)  # back to the line
+            # Back to the line. At once, the end of the next run could be stored before the RETRY of this one.
+            messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
         if self._by_worker:
             looked = self._line is not None and self._line.looked
             return policy.on_not_acquired(self._task, error, lock, options, looked=looked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -259,6 +260,9 @@ def test_tasks_that_had_no_process_in_time_fill_none_later(worker: Worker, task:
         assert worker.get(worker.send("ping"), timeout=3)
     for result in (*late, *long):
         worker.get(result)
+    pauses = re.findall(rf"{task}\[.*\] retry: Retry in ([\d.]+)s", worker.log.read_text())
+    assert pauses
+    assert all(float(each) > 0 for each in pauses)  # at once, its end could come before the RETRY that is stored here
 
 
 # --- copies ---------------------------------------------------------------------------------------------------------
