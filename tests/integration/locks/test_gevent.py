@@ -271,7 +271,6 @@ print(second.get().by, first.get(), told)
     assert run(zoo, script) == [said]
 
 
-@pytest.mark.chaos
 def test_greenlets_lead_in_turn_and_observe(zoo: Zoo) -> None:
     """One that is deposed is stopped and leads again; one that is stopped leaves; the others' greenlets run on."""
     script = """
@@ -310,7 +309,6 @@ print(len(tokens), len(finished), [token for token in told if token][:4] == toke
     assert run(zoo, script) == ["4 3 True"]
 
 
-@pytest.mark.chaos
 def test_greenlets_share_and_exclude_by_kind(zoo: Zoo) -> None:
     """Several readers and permits, a writer that goes on to read, and another client's semaphore."""
     script = """
