@@ -34,7 +34,7 @@ from django_zklock.testing.ensemble import (
     free_ports,
 )
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 RUN = (DOCS / "how-to" / "run-zookeeper.md").read_text()
 SECURE = (DOCS / "how-to" / "secure-zookeeper.md").read_text()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.zookeeper
 TASKS = "--include=support.endingtasks"
 
 
-@pytest.fixture(scope="module", params=["prefork", "threads"])
+@pytest.fixture(scope="module", params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def shared_worker(
     request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:

@@ -108,7 +108,9 @@ def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> Non
         zoo.wait_contenders("kept", 0, timeout=4)
 
 
-@pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent", "solo"])
+@pytest.mark.parametrize(
+    "pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent", pytest.param("solo", marks=pytest.mark.chaos)]
+)
 def test_tasks_of_one_process_release_what_is_theirs(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """One task holds a lock while other tasks of its process leave theirs."""
     with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():

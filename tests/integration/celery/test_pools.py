@@ -25,7 +25,7 @@ EVENTLET = pytest.param(
 )
 
 
-@pytest.fixture(params=["threads", "solo", "gevent", EVENTLET])
+@pytest.fixture(params=["threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
 def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
     with Worker(zoo, tmp_path, pool=request.param, concurrency=4, options=TASKS) as worker, worker.log_shown():
         yield worker

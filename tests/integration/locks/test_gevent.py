@@ -170,6 +170,7 @@ print(edge())
     assert run(zoo, script) == ["[True, True, True, True]", "True"]
 
 
+@pytest.mark.chaos
 def test_threads_of_gevent_and_the_first_greenlet_take_turns(zoo: Zoo) -> None:
     """threading.Thread is a greenlet there, and the first greenlet is one among the others."""
     script = """
@@ -242,6 +243,7 @@ gevent.spawn(work).get()
     assert run(zoo, script) == ["committed", "outer"]
 
 
+@pytest.mark.chaos
 def test_a_greenlet_that_holds_too_long_is_stopped(zoo: Zoo) -> None:
     """By `max_hold`, warned before by `warn_after`; and a wait for a release request ends."""
     script = """
@@ -271,6 +273,7 @@ print(second.get().by, first.get(), told)
     assert run(zoo, script) == [said]
 
 
+@pytest.mark.chaos
 def test_greenlets_lead_in_turn_and_observe(zoo: Zoo) -> None:
     """One that is deposed is stopped and leads again; one that is stopped leaves; the others' greenlets run on."""
     script = """
@@ -309,6 +312,7 @@ print(len(tokens), len(finished), [token for token in told if token][:4] == toke
     assert run(zoo, script) == ["4 3 True"]
 
 
+@pytest.mark.chaos
 def test_greenlets_share_and_exclude_by_kind(zoo: Zoo) -> None:
     """Several readers and permits, a writer that goes on to read, and another client's semaphore."""
     script = """

@@ -62,7 +62,9 @@ sys.stdin.readline()
     zoo.assert_empty(0.5)
 
 
-@pytest.mark.parametrize("connected", [True, False], ids=["connected", "reconnecting"])
+@pytest.mark.parametrize(
+    "connected", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["connected", "reconnecting"]
+)
 def test_no_thread_is_started_at_the_exit(zoo: Zoo, connected: bool) -> None:
     """Python 3.12.0 to 3.12.2 refuse that, and the documentation of all later versions forbids it."""
     with Proxy(zoo.address) as proxy:

@@ -319,6 +319,7 @@ def test_a_missing_command_is_wrong_usage(zoo: Zoo, arguments: list[str]) -> Non
     assert ending("run", *arguments)[0] == ExitCode.USAGE
 
 
+@pytest.mark.chaos
 def test_a_command_may_hold_a_permit(zoo: Zoo, run: Run) -> None:
     """With `--limit`."""
     two = [run("k", "--limit", "2", "--", "sleep", "60") for _ in range(2)]
@@ -359,6 +360,7 @@ def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
         process.wait(20)
 
 
+@pytest.mark.chaos
 def test_a_minimum_hold_outlives_a_short_command(zoo: Zoo, run: Run) -> None:
     """With `--min-hold`, a host that is late finds the lock held."""
     assert run("k", "--min-hold", "1m", "--", "true").wait(20) == 0

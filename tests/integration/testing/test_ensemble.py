@@ -134,6 +134,7 @@ def test_a_server_started_by_a_thread_survives_it() -> None:
         ensemble.stop()
 
 
+@pytest.mark.chaos
 def test_three_servers_have_one_leader(whole: Ensemble) -> None:
     """They form a quorum."""
     assert sorted(str(server.mode()) for server in whole.servers) == ["follower", "follower", "leader"]
@@ -141,6 +142,7 @@ def test_three_servers_have_one_leader(whole: Ensemble) -> None:
     assert whole.hosts == ",".join(server.address for server in whole.servers)
 
 
+@pytest.mark.chaos
 def test_the_others_elect_when_the_leader_is_killed(whole: Ensemble) -> None:
     """Two of three go on, and the third joins them again."""
     killed = whole.leader
@@ -162,6 +164,7 @@ def test_one_of_three_serves_nobody(whole: Ensemble) -> None:
         left.wait_ready(timeout=0.1)
 
 
+@pytest.mark.chaos
 def test_a_paused_server_answers_when_resumed(whole: Ensemble) -> None:
     """A paused process accepts connections and answers none of them."""
     follower = whole.followers[0]

@@ -101,6 +101,7 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, in
         zoo.close()
 
 
+@pytest.mark.chaos
 def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki: Pki) -> None:
     """CHECK_HOSTNAME False trusts any name that the authority has signed for."""
     ensemble, port = secure
