@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import statistics
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.apps import apps
 from django.utils.translation import gettext as _
 
+from django_zklock import clock
 from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def usual_hold(template: str) -> float | None:
     if not template or not has_past():
         return None
     until, found = _usual.get(template, (0.0, None))
-    now = time.monotonic()
+    now = clock.now()
     if now >= until:
         found = _ask("usual_hold", template)
         if len(_usual) >= MOST_CACHED:

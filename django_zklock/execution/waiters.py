@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from django_zklock import clock
 
 SIGNALS_WITHIN: Final = 1.0  # seconds in which the handler of a signal runs, however long the wait is
 
@@ -83,11 +84,11 @@ class ThreadWaiter(Generic[_Value]):
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None if there is none within `timeout` seconds (None: no limit; below 0: 0)."""
         left = math.inf if timeout is None else timeout
-        until = time.monotonic() + left
+        until = clock.now() + left
         while self.value is None:
             # -1 means no limit for the latch, so a negative time must not reach it. This order keeps NaN.
             self._latch.acquire(timeout=at_a_time(max(left, 0.0)))
-            left = until - time.monotonic()
+            left = until - clock.now()
             if left <= 0:
                 break
         return self.value

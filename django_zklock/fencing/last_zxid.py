@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from django_zklock import clock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError
@@ -33,7 +32,7 @@ def current() -> int:
 
 
 def _last_zxid(session: Session, reply_timeout: float) -> int:
-    reply = call(session, Gateway.last_zxid, time.monotonic() + reply_timeout)
+    reply = call(session, Gateway.last_zxid, clock.now() + reply_timeout)
     if isinstance(reply, ZkError):
         raise ZooKeeperUnavailable(str(reply)) from reply
     return reply

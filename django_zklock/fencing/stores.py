@@ -18,9 +18,9 @@ from django.core.cache.backends.filebased import FileBasedCache
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
+from django_zklock import clock
 from django_zklock.exceptions import StaleToken, ZkLockError
 from django_zklock.fencing.signing import TokenStore
-from django_zklock.zk import clock
 
 __all__ = ["CacheTokens", "DatabaseTokens", "MemoryTokens", "TokenStore"]
 

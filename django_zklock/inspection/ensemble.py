@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from django_zklock import clock
 from django_zklock.conf.url import host_port
 from django_zklock.inspection.shared import Shared
 from django_zklock.queue.escaping import printable
@@ -108,7 +108,7 @@ _reports: Final = Shared(_ask_all)
 
 def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
     address = host_port(*host)
-    deadline = time.monotonic() + timeout
+    deadline = clock.now() + timeout
     try:
         figures = _figures(_command("mntr", host, options, deadline))
         if "zk_server_state" in figures:
@@ -139,7 +139,7 @@ def _command(name: str, host: tuple[str, int], options: SessionOptions, deadline
 
 
 def _until(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
+    seconds = deadline - clock.now()
     if seconds <= 0:
         raise TimeoutError("timed out")
     return seconds

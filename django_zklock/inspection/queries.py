@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timezone
 from typing import Final
 
+from django_zklock import clock
 from django_zklock.conf.url import host_port
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
@@ -14,12 +14,12 @@ from django_zklock.inspection.scan import ScanLimits
 from django_zklock.inspection.shared import Shared
 from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
 from django_zklock.queue.names import is_key
-from django_zklock.zk import clock, process
+from django_zklock.zk import process
 from django_zklock.zk.client import SessionOptions
-from django_zklock.zk.clock import to_datetime
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.requests import call
+from django_zklock.zk.server_clock import to_datetime
 from django_zklock.zk.session import Session
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
@@ -103,7 +103,7 @@ def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
 
 def _check_quorum(options: SessionOptions, reply_timeout: float) -> str:
     try:
-        reply: int | ZkError = call(process.current(), Gateway.last_zxid, time.monotonic() + reply_timeout)
+        reply: int | ZkError = call(process.current(), Gateway.last_zxid, clock.now() + reply_timeout)
     except ZooKeeperUnavailable as error:
         return str(error)
     return str(reply) if isinstance(reply, ZkError) else ""

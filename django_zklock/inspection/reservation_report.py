@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.queue import reservations
 from django_zklock.queue.reservations import Reservation, Verdict
@@ -35,7 +36,7 @@ def report_reservations(reply_timeout: float) -> ReservationReport:
     """Read the reservations one by one, five hundred at most, for at most `reply_timeout` seconds."""
     session = process.current()
     directory = reservations.directory(session.options.base)
-    deadline = time.monotonic() + reply_timeout
+    deadline = clock.now() + reply_timeout
     names: list[str] = []
     dead: list[str] = []
     unreadable: list[str] = []

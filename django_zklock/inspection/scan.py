@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
@@ -18,7 +19,6 @@ from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, 
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.loop import Timer

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from django_zklock.zk import clock
-from django_zklock.zk.clock import CLOCK_NODE, ServerClock
+from django_zklock import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.session import Session
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests

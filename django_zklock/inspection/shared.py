@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from django_zklock import clock
 from django_zklock.zk import process
 from django_zklock.zk.client import SessionOptions
 
@@ -31,11 +31,11 @@ class Shared(Generic[_Value]):
         The function gets the settings and `reply_timeout`.
         """
         options = process.current().options
-        called = time.monotonic()
+        called = clock.now()
         with self._mutex:
             if self._last is None or self._last[1] != options or called - self._last[0] > max_age:
                 found = self._compute(options, reply_timeout)
-                self._last = time.monotonic(), options, found
+                self._last = clock.now(), options, found
             return self._last[2]
 
     def _renew_mutex(self) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from django_zklock import clock
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.describe import describe
 from django_zklock.inspection.held_since import HeldSince, HeldSinceTracker
 from django_zklock.inspection.info import LockInfo, Wait
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
-from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
 MAX_ENTRIES: Final = 8  # different limits for which scans are kept

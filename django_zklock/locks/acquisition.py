@@ -7,11 +7,10 @@ step is noted here before the next one is done, and `undo` may be called at any 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution import abort
 from django_zklock.execution.owner import Owner
@@ -97,13 +96,13 @@ class Acquisition:
 
         `timeout` is in seconds. `reply_timeout` is how long ZooKeeper's first reply may take beyond it. The acquisition
         is called off if one of the `needed` grants is lost, because it would be of no use without them. `began` is when
-        the call began, on `time.monotonic()`, if that was before.
+        the call began, on `clock.now()`, if that was before.
         """
         self.waiter = waiter
         self.timeout = timeout
         self.reply_timeout = reply_timeout
         self._session = session
-        now = time.monotonic()
+        now = clock.now()
         self._began = now if began is None else began
         waits = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else now + timeout
@@ -131,7 +130,7 @@ class Acquisition:
     @property
     def waited(self) -> float:
         """Seconds since the acquisition started."""
-        return time.monotonic() - self._began
+        return clock.now() - self._began
 
     def conclude(self, outcome: Outcome | None, *, keep: bool) -> None:
         """List the lock as held by the owner, or raise what the outcome means."""

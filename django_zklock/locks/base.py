@@ -7,7 +7,6 @@ a waiter that blocks the thread, and a coroutine awaits it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from django_zklock import clock
 from django_zklock.exceptions import (
     LockLost,
     LockNotAcquired,
@@ -82,12 +82,12 @@ class Deadline:
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
-        self.began = time.monotonic()
+        self.began = clock.now()
 
     @property
     def waited(self) -> float:
         """Seconds since it began."""
-        return time.monotonic() - self.began
+        return clock.now() - self.began
 
     @property
     def is_over(self) -> bool:

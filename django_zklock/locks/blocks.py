@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from django_zklock import clock
 from django_zklock.conf.options import Unset
 from django_zklock.exceptions import LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
@@ -67,16 +67,16 @@ def release_all(parts: Sequence[Part], new_waiter: Callable[[], Any] | None = No
 @abort.shielded
 def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
     """Wait for the confirmation of releases, at most `RELEASE_TIMEOUT` seconds in all."""
-    deadline = time.monotonic() + RELEASE_TIMEOUT
+    deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
-        waiter.wait(deadline - time.monotonic())
+        waiter.wait(deadline - clock.now())
 
 
 async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
     """Wait in a coroutine, as `wait_all` does in a thread."""
-    deadline = time.monotonic() + RELEASE_TIMEOUT
+    deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
-        await waiter.wait(deadline - time.monotonic())
+        await waiter.wait(deadline - clock.now())
 
 
 class Block:

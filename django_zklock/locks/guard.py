@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 
+from django_zklock import clock
 from django_zklock.execution import abort, work
 from django_zklock.execution.owner import Owner
 from django_zklock.locks.protocol.grant import Grant, GrantObserver, Policy
@@ -43,7 +43,7 @@ class Guard(GrantObserver):
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
         self.at_work = False  # whether there is work to abort; written by its owner
-        # On time.monotonic(). The protocol's thread writes it before it delivers the abort.
+        # On clock.now(). The protocol's thread writes it before it delivers the abort.
         self.abort_requested_at: float | None = None
 
     def arm(self) -> None:
@@ -92,7 +92,7 @@ class Guard(GrantObserver):
         receipt = Receipt(
             reason=self.grant.lost_reason or "",
             how=self._abort.how,
-            stopped_after=time.monotonic() - self.abort_requested_at,
+            stopped_after=clock.now() - self.abort_requested_at,
             delivered=stopped or self._abort.delivered,
             swallowed=self._abort.delivered and not stopped,
         )
@@ -132,7 +132,7 @@ class Guard(GrantObserver):
     def on_lost(self, reason: str) -> None:
         """Abort the work, unless `abort_on` is "never"."""
         if self.loss_matters and self.abort_requested_at is None:
-            self.abort_requested_at = time.monotonic()
+            self.abort_requested_at = clock.now()
             self._request_abort(reason)
 
     def _request_abort(self, reason: str) -> None:

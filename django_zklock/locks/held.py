@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-import time
 import warnings
 import weakref
 from collections.abc import Callable
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
@@ -107,7 +106,7 @@ class HeldLock:
         reason = self.grant.why_invalid()
         if reason is None and self.policy.abort_on == "suspended":
             since = self.grant.suspect_since
-            if since is not None and time.monotonic() - since >= self.policy.grace:
+            if since is not None and clock.now() - since >= self.policy.grace:
                 reason = self.grant.suspect_reason
         if reason is not None:
             raise self.grant.loss(reason)
@@ -241,7 +240,7 @@ class HeldLock:
             return
         reason = self.grant.why_invalid()
         if reason is None:
-            notify.send(self, signals.lock_released, held=time.monotonic() - self.grant.since)
+            notify.send(self, signals.lock_released, held=clock.now() - self.grant.since)
         else:
             notify.send_lost(self, reason, None)
 
@@ -263,9 +262,9 @@ def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserv
     if held.count > 0:
         return None
     confirmed: ThreadWaiter[bool] = ThreadWaiter()
-    deadline = time.monotonic() + RELEASE_TIMEOUT
+    deadline = clock.now() + RELEASE_TIMEOUT
     held.release_to(0, confirmed.set)
-    return lambda: confirmed.wait(deadline - time.monotonic())
+    return lambda: confirmed.wait(deadline - clock.now())
 
 
 def share_with_readers(contender: GrantedContender, grant: Grant) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock import clock
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import table
@@ -18,7 +19,6 @@ from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk import clock
 
 if TYPE_CHECKING:
     from django_zklock.locks.held import HeldLock

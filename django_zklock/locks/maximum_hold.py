@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from typing import TYPE_CHECKING
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.execution import work
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.notify import send_about
 from django_zklock.locks.protocol.grant import Grant, GrantedContender, GrantObserver
-from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ def apply_bounds(grant: Grant, contender: GrantedContender, spec: LockSpec) -> N
     Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock,
     because the other callers wait, too, while a machine is suspended.
     """
-    began = clock.now() - (time.monotonic() - grant.since)
+    began = clock.now() - (clock.now() - grant.since)
     if spec.max_hold is not None:
         grant.max_hold = spec.max_hold
         grant.ends_at = began + spec.max_hold
@@ -96,7 +94,7 @@ class MaximumHold(GrantObserver):
 
     def _warn(self) -> None:
         grant = self._grant
-        held = time.monotonic() - grant.since
+        held = clock.now() - grant.since
         send_about(grant, signals.lock_held_long, held=held)
         logger.warning(
             "lock %r has been held for %.1f s, longer than warn_after, %g s%s",

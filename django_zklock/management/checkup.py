@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from django_zklock import clock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, Gateway
@@ -55,7 +56,7 @@ class _Stopped(Exception):
 
 def check_up(session: Session, rounds: int, reply_timeout: float) -> CheckupResult:
     """Run the checks, for at most `reply_timeout` seconds. Measure the times of `rounds` reads and as many writes."""
-    checkup = _Checkup(session, time.monotonic() + reply_timeout)
+    checkup = _Checkup(session, clock.now() + reply_timeout)
     try:
         checkup.connect()
         checkup.time_requests(rounds)
@@ -78,10 +79,10 @@ class _Checkup:
         self._deadline = deadline
 
     def connect(self) -> None:
-        began_at = time.monotonic()
+        began_at = clock.now()
         self._call(lambda gateway, done: self._session.attached(OnConnected).call(partial(done, None)))
         self.result.connected = True
-        self.result.connect_time = time.monotonic() - began_at
+        self.result.connect_time = clock.now() - began_at
         self.result.session_id = self._session.session_id or 0
         self.result.server = self._session.server
         self.result.timeout = self._session.timeout
@@ -123,11 +124,11 @@ class _Checkup:
         seconds = 0.0
 
         def timed(gateway: Gateway, done: Callback[Any]) -> None:
-            sent_at = time.monotonic()
+            sent_at = clock.now()
 
             def on_reply(reply: object) -> None:
                 nonlocal seconds
-                seconds = time.monotonic() - sent_at
+                seconds = clock.now() - sent_at
                 done(reply)
 
             request(gateway, on_reply)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.validation import check_no_running_loop, check_seconds
 from django_zklock.operations import action_list
@@ -71,7 +70,7 @@ def recent_actions(key: str = "", *, reply_timeout: float = REPLY_TIMEOUT) -> tu
     check_no_running_loop("recent_actions", "await sync_to_async(recent_actions)(...)")
     check_seconds("reply_timeout", reply_timeout)
     path = action_list.node_path(conf.current().base)
-    deadline = time.monotonic() + reply_timeout
+    deadline = clock.now() + reply_timeout
 
     def read(gateway: Gateway, done: Callback[NodeReply]) -> None:
         gateway.read(path, done)

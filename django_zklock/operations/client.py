@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.validation import check_seconds
 from django_zklock.queue import holders, names, order
@@ -39,12 +38,12 @@ class QueueClient:
         names.check_key(key)
         self.parent = names.path(self.base, key)
         self.session = process.current()
-        self._deadline = time.monotonic() + reply_timeout
+        self._deadline = clock.now() + reply_timeout
 
     @property
     def left(self) -> float:
         """Seconds until the deadline."""
-        return max(0.0, self._deadline - time.monotonic())
+        return max(0.0, self._deadline - clock.now())
 
     def run(self, decide: Decide, *, directory: str = "") -> Any:
         """Run an update of the lock's directory; return its value."""
@@ -62,7 +61,7 @@ class QueueClient:
             return WaitUntilGone(name) if found is not None and name in found.children else Done(True)
 
         try:
-            run(OptimisticUpdate(self.session, self.parent, decide), time.monotonic() + seconds)
+            run(OptimisticUpdate(self.session, self.parent, decide), clock.now() + seconds)
         except ZooKeeperUnavailable:
             return False
         except ZkLockError as error:

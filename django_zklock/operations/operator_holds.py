@@ -9,9 +9,8 @@ waits. Once the lock is granted, one transaction replaces that znode by an opera
 from __future__ import annotations
 
 import threading
-import time
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
@@ -88,7 +87,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
     caller = Caller(thread=threading.current_thread().name, what=f"operator {label.by}: {label.reason}", operator=label)
-    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=time.monotonic() + wait)
+    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=clock.now() + wait)
     try:
         contender.start()
         outcome = waiter.wait(wait)

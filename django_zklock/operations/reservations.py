@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.exceptions import LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.queue import reservations as rules
@@ -104,10 +104,10 @@ def reserve(
 
     """
     over = ""
-    latest = time.monotonic() + deadline
+    latest = clock.now() + deadline
     while True:
         plan = _Reserving(key, task_id, late=late, until=until, over=over)
-        found: Reserved | Taken = _run(key, plan.decide, latest - time.monotonic(), guess=None)
+        found: Reserved | Taken = _run(key, plan.decide, latest - clock.now(), guess=None)
         if isinstance(found, Reserved) or is_over is None or found.token == over or not is_over(found.task_id):
             return found
         over = found.token
@@ -306,7 +306,7 @@ def _run(key: str, plan: Decide, deadline: float, *, guess: object = UNKNOWN) ->
     """Run an update and return its value. After `deadline` seconds, give up and undo it."""
     update = OptimisticUpdate(process.current(), _path(key), plan, guess=guess, orphaned=_undo)
     try:
-        return run(update, time.monotonic() + deadline)
+        return run(update, clock.now() + deadline)
     except StillThere as error:
         raise LockTimeout(
             f"Another publisher has been sending a task for {key!r} for {deadline:.1f} s. The outcome is unknown.",

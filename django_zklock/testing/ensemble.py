@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from django_zklock import clock
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.testing.launcher import spawn
 
@@ -246,14 +247,14 @@ class Server:
 
         Raises ServerFailed if the process ends or `timeout` seconds pass.
         """
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         while True:
             mode = self.mode()
             if mode is not None:
                 return mode
             if not self.running:
                 raise ServerFailed(f"server {self.number} ({self.address}) is not running{self._tail()}")
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 raise ServerFailed(
                     f"server {self.number} ({self.address}) was not ready within {timeout:g} s{self._tail()}"
                 )
@@ -372,14 +373,14 @@ class Ensemble:
         if directory is None:
             directory = self._temporary = Path(tempfile.mkdtemp(prefix="zklock-ensemble-"))
         atexit.register(self.stop)
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         try:
             for number, port in enumerate(self._ports, start=1):
                 self.servers.append(self._prepare(number, port, directory.resolve(), java, classpath))
             for server in self.servers:
                 server.start()
             for server in self.servers:
-                server.wait_ready(max(0.0, deadline - time.monotonic()))
+                server.wait_ready(max(0.0, deadline - clock.now()))
         except BaseException:
             self.stop()
             raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -18,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from django_zklock import clock
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind, Payload, prefix
 
@@ -64,8 +64,8 @@ class ForeignClient:
     def leave(self, node: str) -> None:
         """Delete the contender. If a test has cut the connection, this happens after the client has reconnected."""
         client = self._client
-        deadline = time.monotonic() + REPLY_TIMEOUT
-        while client is not None and time.monotonic() < deadline:
+        deadline = clock.now() + REPLY_TIMEOUT
+        while client is not None and clock.now() < deadline:
             connected = client.connected
             reply = client.delete_async(node)
             if not connected:
@@ -86,7 +86,7 @@ class ForeignClient:
             replies = [self._connected().get_async(path) for path in paths]
         except KazooTimeoutError:
             return [None] * len(paths)
-        deadline = time.monotonic() + REPLY_TIMEOUT
+        deadline = clock.now() + REPLY_TIMEOUT
         return [_payload(reply, deadline) for reply in replies]
 
     def close(self) -> None:
@@ -111,6 +111,6 @@ class ForeignClient:
 
 def _payload(reply: Any, deadline: float) -> Payload | None:
     try:
-        return Payload.decode(reply.get(timeout=max(0.0, deadline - time.monotonic()))[0])
+        return Payload.decode(reply.get(timeout=max(0.0, deadline - clock.now()))[0])
     except (KazooException, KazooTimeoutError):
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.test import override_settings
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
 from django_zklock.locks import table
@@ -348,8 +348,8 @@ class LockTester:
 
 def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:
     """Return the first true value of `condition()`, or the last false one after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()) and time.monotonic() < deadline:
+    deadline = clock.now() + timeout
+    while not (value := condition()) and clock.now() < deadline:
         time.sleep(0.005)
     return value
 

@@ -30,8 +30,8 @@ from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
 from kazoo.retry import KazooRetry
 
+from django_zklock import clock
 from django_zklock.execution.owner import gevent_patched
-from django_zklock.zk import clock
 from django_zklock.zk.loop import protocol_thread
 from django_zklock.zk.outage import NO_HOST, SILENT, NotZooKeeper, cause_of
 

@@ -16,8 +16,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import EventType
 
-from django_zklock.zk import clock
-from django_zklock.zk.clock import ServerClock
+from django_zklock import clock
 from django_zklock.zk.errors import (
     NodeExists,
     NodeMissing,
@@ -29,6 +28,7 @@ from django_zklock.zk.errors import (
     translate,
 )
 from django_zklock.zk.multi import Create, Delete, Operation, SetData
+from django_zklock.zk.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import WatchedEvent, ZnodeStat

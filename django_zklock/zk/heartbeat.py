@@ -7,8 +7,7 @@ import itertools
 import logging
 from collections.abc import Callable
 
-from django_zklock import signals
-from django_zklock.zk import clock
+from django_zklock import clock, signals
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE

@@ -8,11 +8,11 @@ import logging
 import queue
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from django_zklock import clock
 from django_zklock.execution.owner import threads_are_greenlets
 
 logger = logging.getLogger("django_zklock.zk")
@@ -124,7 +124,7 @@ class Loop:
     def call_later(self, delay: float, call: _Call) -> Timer:
         """Run `call()` in `delay` seconds; from an event only."""
         timer = Timer(call)
-        due = time.monotonic() + delay
+        due = clock.now() + delay
         heapq.heappush(self._timers, (due, next(self._timer_numbers), timer))
         if len(self._timers) > self._timer_limit:
             self._remove_cancelled()
@@ -138,7 +138,7 @@ class Loop:
             with self._turn:
                 self._delivered.append(event)
                 self._run_due()
-                pause = self._timers[0][0] - time.monotonic() if self._timers else None
+                pause = self._timers[0][0] - clock.now() if self._timers else None
                 self._wakes_at = self._timers[0][0] if self._timers else float("inf")
             event = _NOTHING  # or the last event would stay alive while the loop is idle
             try:
@@ -156,7 +156,7 @@ class Loop:
         while True:
             if self._delivered:
                 call, args = self._delivered.popleft()
-            elif self._timers and self._timers[0][0] <= time.monotonic():
+            elif self._timers and self._timers[0][0] <= clock.now():
                 call, args = heapq.heappop(self._timers)[2].run, ()
             else:
                 return

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from django_zklock import clock
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.zk.errors import NodeExists, NodeMissing, NotEmpty, OutcomeUnknown, Outdated, SessionGone, ZkError
@@ -63,12 +64,12 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
     Send a request until ZooKeeper answers it; return the reply, which may be a `ZkError`.
 
     A request whose reply was lost may have been carried out, so it may be carried out twice. `deadline` is on
-    `time.monotonic()`. Raises `ZooKeeperUnavailable` if no reply arrives before it.
+    `clock.now()`. Raises `ZooKeeperUnavailable` if no reply arrives before it.
     """
     while True:
         waiter: ThreadWaiter[tuple[_Reply | ZkLockError]] = ThreadWaiter()
         session.post(_send, session, request, waiter)
-        replies = waiter.wait(deadline - time.monotonic())
+        replies = waiter.wait(deadline - clock.now())
         if replies is None:
             raise ZooKeeperUnavailable(session.explain())
         (reply,) = replies
@@ -76,7 +77,7 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
             raise reply
         if not isinstance(reply, (OutcomeUnknown, SessionGone)):
             return reply  # type: ignore[return-value] # a ZkLockError that is in the type of the reply
-        if deadline - time.monotonic() < PAUSE:
+        if deadline - clock.now() < PAUSE:
             raise ZooKeeperUnavailable(session.explain())
         time.sleep(PAUSE)
 
@@ -353,7 +354,7 @@ def run(update: OptimisticUpdate, deadline: float) -> Any:
     """
     Run an update, wait for it, and return its value. Raises the error that it ended with.
 
-    At `deadline`, on `time.monotonic()`, it is abandoned; a transaction on its way may still be carried out. Raises
+    At `deadline`, on `clock.now()`, it is abandoned; a transaction on its way may still be carried out. Raises
     `ZooKeeperUnavailable` then, or `StillThere` if it was waiting for a child to go.
     """
     return run_all([update], deadline)[0]
@@ -374,7 +375,7 @@ def run_all(updates: Sequence[OptimisticUpdate], deadline: float) -> list[Any]:
         for place, each in enumerate(updates):
             each.done = partial(done, place)
             each.start()
-        complete = waiter.wait(deadline - time.monotonic()) is not None
+        complete = waiter.wait(deadline - clock.now()) is not None
         waiting = any(each.waiting for each in updates)
     finally:
         if not complete:  # the time is over, or an exception hit this thread

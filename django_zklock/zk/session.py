@@ -18,9 +18,8 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, Sync, Transaction
 from kazoo.protocol.states import KazooState
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.queue.escaping import session_hex
-from django_zklock.zk import clock
 from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate
 from django_zklock.zk.lease import LastContact, Lease

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django_zklock import clock
 from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode, State
@@ -23,7 +24,6 @@ from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
-from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.heartbeat import Heartbeat

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from django_zklock.locks import hold
-from django_zklock.locks.protocol import grant, registry, stay
+from django_zklock import clock
+from django_zklock.locks.protocol import registry, stay
 from django_zklock.queue import guids
-from django_zklock.zk import clock, session
+from django_zklock.zk import session
 from model.client import SimulatedClient
 from model.world import World
 
@@ -26,7 +25,7 @@ PREEMPTED = ("enter", "leave", "tell_first", "must_end", "new_grant")  # begun b
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session: Any = session  # its imports are replaced, too
-_real_now, _real_monotonic = clock.now, time.monotonic
+_real_now = clock.now
 _real_client = _session.Client
 
 
@@ -51,12 +50,6 @@ class Stage:
     def now(self) -> float:
         world = self._here()
         return _real_now() if world is None else world.now
-
-    def monotonic(self) -> float:
-        world = self._here()
-        if world is None:
-            return _real_monotonic()
-        return world.now if world.current is None else world.current.monotonic()
 
     def client(self, options: Any) -> Any:
         world = self._here()
@@ -102,10 +95,8 @@ class _Complaints(logging.Handler):
 def stage() -> Iterator[Stage]:
     """Put the simulation where the protocol meets the world."""
     found = Stage()
-    clocks = SimpleNamespace(monotonic=found.monotonic, time=time.time)
     replaced: list[tuple[Any, str, Any]] = [
         (clock, "now", found.now),
-        *((module, "time", clocks) for module in (session, hold, grant, stay) if hasattr(module, "time")),
         (session, "Client", found.client),
         (guids, "uuid", SimpleNamespace(uuid4=found.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),

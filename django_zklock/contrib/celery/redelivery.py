@@ -19,13 +19,14 @@ from typing import Any, Final
 from celery import Task
 from celery.exceptions import Ignore
 
+from django_zklock import clock
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import finished_at, short_id
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.escaping import printable
-from django_zklock.zk import clock, process
+from django_zklock.zk import process
 
 COPY_HEADER: Final = "zklock_copy"
 """

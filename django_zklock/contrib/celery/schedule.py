@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 
 from celery.utils.time import maybe_make_aware
 
+from django_zklock import clock
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.queue.escaping import escape
@@ -193,7 +193,7 @@ class ScheduleRecords:
         while True:
             self.check()
             try:
-                reply = request(time.monotonic() + max(PAUSE, self.hold.lease_remaining))
+                reply = request(clock.now() + max(PAUSE, self.hold.lease_remaining))
             except ZooKeeperUnavailable:
                 self.hold.wait_lost(PAUSE)
                 continue

@@ -11,7 +11,7 @@ from typing import Final
 
 from django.dispatch import Signal
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Ended, Granted, TimedOut
 from django_zklock.contrib.events.writer import Writer
@@ -66,7 +66,7 @@ def _on_released(grant: Grant, *, held: float) -> None:
 
 
 def _on_lost(grant: Grant, *, reason: str, receipt: object) -> None:
-    held = time.monotonic() - grant.since
+    held = clock.now() - grant.since
     _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
 
 

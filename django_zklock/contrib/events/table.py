@@ -22,7 +22,7 @@ LEAST: Final = 5
 """Fewer holds than this have no usual one."""
 
 HoldId: TypeAlias = tuple[int, float]
-"""The token of a hold, and when it was granted on `time.monotonic()`: holds that linger share a token."""
+"""The token of a hold, and when it was granted on `clock.now()`: holds that linger share a token."""
 
 
 class Granted(NamedTuple):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections import deque
 from typing import Final
 
 from django.db import DataError, IntegrityError, connections, router
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Event, HoldId
@@ -55,7 +54,7 @@ class Writer:
         self._most = BATCH  # of them to write at once; fewer while the one that the database refuses is looked for
         self._open: dict[HoldId, float] = {}
         self._failures = 0  # since the last success
-        self._delete_at = time.monotonic() + _between(0.0, DELETE_EVERY)
+        self._delete_at = clock.now() + _between(0.0, DELETE_EVERY)
 
     def put(self, event: Event) -> None:
         """Record an event; from any thread. Never blocks."""
@@ -74,14 +73,14 @@ class Writer:
         loop, session = self._loop, process.peek()
         if loop is None:
             return True
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         signalled, written = threading.Event(), threading.Event()
         if session is not None:
             session.dispatch(signalled.set)  # after the signals that are under way
-            signalled.wait(deadline - time.monotonic())
+            signalled.wait(deadline - clock.now())
         for call in (self._write, self._disconnect, written.set):
             loop.post(call)
-        return written.wait(deadline - time.monotonic())
+        return written.wait(deadline - clock.now())
 
     def _start(self) -> None:
         if not self._starting.acquire(blocking=False):
@@ -167,7 +166,7 @@ class Writer:
         self._failures = self._dropped = 0
 
     def _delete_old(self) -> None:
-        now = time.monotonic()
+        now = clock.now()
         if now < self._delete_at:
             return
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterable
 from typing import Final
 
+from django_zklock import clock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
@@ -33,7 +33,7 @@ class Access:
         self._anybody = anybody and not options.clients
         self._by_token = {each: client for client in options.clients.values() for each in client.tokens}
         self._by_certificate = {each: client for client in options.clients.values() for each in client.certificates}
-        self._spent: dict[str, float] = {}  # by client: until when its requests are used up, on time.monotonic()
+        self._spent: dict[str, float] = {}  # by client: until when its requests are used up, on clock.now()
 
     def client(self, peer: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
         """
@@ -76,7 +76,7 @@ class Access:
 
         A client may send as many at once as in one second.
         """
-        now, each = time.monotonic(), 1 / max(client.max_rate, 1e-9)
+        now, each = clock.now(), 1 / max(client.max_rate, 1e-9)
         spent = max(self._spent.get(client.name, now), now) + each
         early = spent - (now + max(1.0, each))
         if early <= 0 and client.max_rate:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import grpc
 
+from django_zklock.clock import now
 from django_zklock.contrib.leases.client_lease import RAN_OUT, ClientLease, Connection, call, logger
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.zk.clock import now
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import grpc
 
+from django_zklock.clock import now
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.zk.clock import now
 
 SHORTEST_PAUSE: Final = 0.1
 """Seconds between two requests that keep the same lease, at least; and between two tries to open a stream."""

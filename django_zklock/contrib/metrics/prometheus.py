@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Final
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock
@@ -96,7 +95,7 @@ class CountedHold:
     """A grant that is counted as held."""
 
     labels: tuple[str, str]
-    since: float  # on time.monotonic()
+    since: float  # on clock.now()
     watch: weakref.ref[HeldLock]
     """Notices that the hold was garbage-collected. Then no signal may be sent."""
 
@@ -242,7 +241,7 @@ class Metrics:
         counted = self._open.pop(token, None)
         if counted is not None:  # else it was granted before the counting, or has ended already
             self._held.add(counted.labels, -1)
-            self._hold.labels(*counted.labels).observe(time.monotonic() - counted.since)
+            self._hold.labels(*counted.labels).observe(clock.now() - counted.since)
 
     def _end_deleted(self) -> None:
         while self._deleted:

@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from django_zklock import __version__, signals
+from django_zklock import __version__, clock, signals
 from django_zklock.exceptions import LockBusy
 from django_zklock.execution import trace
 from django_zklock.locks.guard import Receipt
@@ -67,8 +67,8 @@ def _links(about: Mapping[str, str]) -> list[Link]:
 
 
 def _wall(moment: float) -> int:
-    """Return a moment of `time.monotonic()` in the nanoseconds of `time.time_ns()`."""
-    return time.time_ns() - round((time.monotonic() - moment) * 1e9)
+    """Return a moment of `clock.now()` in the nanoseconds of `time.time_ns()`."""
+    return time.time_ns() - round((clock.now() - moment) * 1e9)
 
 
 class SuspectEvents(GrantObserver):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import random
-import time
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from django_zklock import conf
+from django_zklock import clock, conf
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution.owner import current_owner
@@ -54,7 +53,7 @@ class Backoff:
         """Return the seconds to wait after this grant has ended: 0 if it was released, or there was none."""
         if grant is None or grant.lost_reason is None:
             return 0.0
-        if time.monotonic() - grant.since >= STEADY:
+        if clock.now() - grant.since >= STEADY:
             self._next = FIRST_PAUSE
         pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
@@ -71,7 +70,7 @@ class ElectionAttempt:
         self.session: Session = process.current()
         self.acquisition = acquisition
         acquisition.waiter = self._waiter = waiter  # so that it can be stopped before it starts
-        self._starts_at = time.monotonic() + pause
+        self._starts_at = clock.now() + pause
         self._started = False
         self._concluded = False
         self._leaving = False
@@ -102,18 +101,16 @@ class ElectionAttempt:
 
     def outcome(self, timeout: float | None) -> Routine[Outcome | None]:
         """Return the outcome, or None if there was none within `timeout` seconds (None: no limit)."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.now() + timeout
         if not self._started:
-            pause = self._starts_at - time.monotonic()
+            pause = self._starts_at - clock.now()
             is_due = timeout is None or pause <= timeout
             early: Outcome | None = yield from self._waiter.outcome(pause if is_due else timeout)
             if early is not None or not is_due:
                 return early
             self._started = True
             self.acquisition.start(self.session, self._waiter, None, 0.0)
-        outcome: Outcome | None = yield from self._waiter.outcome(
-            None if deadline is None else deadline - time.monotonic()
-        )
+        outcome: Outcome | None = yield from self._waiter.outcome(None if deadline is None else deadline - clock.now())
         return outcome
 
     def conclude(self, outcome: Outcome | None) -> HeldLock:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from django_zklock import clock
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
@@ -253,7 +253,7 @@ class Leader(LeaderObserver):
         return not isinstance(error, FenceRegressed) and grant is not None and grant.why_invalid() is not None
 
     def _log_outage(self, error: Exception) -> None:
-        now = time.monotonic()
+        now = clock.now()
         if self._logged_at is None or now - self._logged_at >= LOG_AGAIN:
             self._logged_at = now
             logger.warning("%r has no leader here; goes on trying: %s", self.key, error, extra={"lock": self.key})

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeAlias, TypeGuard, TypeVar
 
+from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Awaited, TaskWaiter, ThreadWaiter, at_a_time, run
 from django_zklock.locks.protocol.registry import Registry
@@ -151,7 +151,7 @@ class LeaderWatch(SessionObserver):
     def follow(self, timeout: float | None) -> Iterator[ContenderInfo | None]:
         """Yield the leader, then each change, for at most `timeout` seconds (None: until `stop`)."""
         messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.now() + timeout
         self._session.post(self._begin, messages.put)
         try:
             while True:
@@ -172,7 +172,7 @@ class LeaderWatch(SessionObserver):
         """Yield what `follow` does; waiting needs no thread."""
         loop = asyncio.get_running_loop()
         messages: asyncio.Queue[_Message] = asyncio.Queue()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.now() + timeout
 
         def send(message: _Message) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no observer
@@ -337,4 +337,4 @@ class LeaderWatch(SessionObserver):
 
 
 def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
+    return None if deadline is None else max(0.0, deadline - clock.now())

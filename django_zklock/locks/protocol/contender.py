@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import enum
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol import faultpoints, loss, release_requests
 from django_zklock.locks.protocol.directory import Directory
@@ -117,7 +117,7 @@ class Contender(SessionListener):
         self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.spec = spec
         self.caller = caller
-        self.deadline = deadline  # when the caller gives up, on time.monotonic()
+        self.deadline = deadline  # when the caller gives up, on clock.now()
         self._waits = waits  # False: look first, and write nothing if the queue is not empty
         self._only_look = only_look  # never enter
         self._done: Callable[[Outcome], object] | None = done
@@ -159,7 +159,7 @@ class Contender(SessionListener):
         `asked` for it.
         """
         grant = self._grant
-        left = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - time.monotonic()
+        left = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - clock.now()
         if left > 0:
             self.session.post(self._share_later, left)
             return

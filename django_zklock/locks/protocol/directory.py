@@ -13,11 +13,11 @@ Runs on the protocol's thread.
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from django_zklock import clock
 from django_zklock.queue.order import Queue, ordered
 from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply
 
@@ -31,7 +31,7 @@ class Waiter(Protocol):
     """A contender that may have to wait in the local queue."""
 
     deadline: float | None
-    """When it gives up, on `time.monotonic()`."""
+    """When it gives up, on `clock.now()`."""
 
     def on_admitted(self) -> None:
         """There is room in the directory: create the znode now."""
@@ -112,7 +112,7 @@ class Directory:
         if waiter in self._waiting:
             return True
         if len(self._waiting) < self.most_waiting and not self._local_queue and not self._late:
-            self._waiting[waiter] = time.monotonic()
+            self._waiting[waiter] = clock.now()
             return True
         self._local_queue[waiter] = None
         return False
@@ -120,7 +120,7 @@ class Directory:
     def granted(self, waiter: Waiter) -> None:
         """Give the room of a contender that was granted to the next one in the local queue."""
         if waiter in self._waiting:
-            self._took = time.monotonic() - self._waiting[waiter]
+            self._took = clock.now() - self._waiting[waiter]
         self._stop_waiting(waiter)
 
     def _stop_waiting(self, waiter: Waiter) -> None:
@@ -132,7 +132,7 @@ class Directory:
         self._admitting = True
         try:
             while (self._local_queue or self._late) and len(self._waiting) < self.most_waiting:
-                now = time.monotonic()
+                now = clock.now()
                 admitted = self._next_in_local_queue(now)
                 self._waiting[admitted] = now
                 admitted.on_admitted()

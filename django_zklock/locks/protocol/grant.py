@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from django_zklock import clock
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop
 
 logger = logging.getLogger("django_zklock.locks")
@@ -134,8 +133,8 @@ class Grant:
         self.what = ""  # the work that the lock was acquired for
         self.about: Mapping[str, str] = {}  # the same as items
         self.template = ""  # of the key
-        self.since = time.monotonic()
-        self.suspect_since: float | None = None  # on time.monotonic()
+        self.since = clock.now()
+        self.suspect_since: float | None = None  # on clock.now()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
         self.node_gone = False  # the record of the break, if any, is being read
@@ -258,7 +257,7 @@ class Grant:
         """Mark the hold as suspect: no quorum confirms the session at the moment."""
         if self.suspect_since is None and self.lost_reason is None:
             self.suspect_reason = reason
-            self.suspect_since = time.monotonic()
+            self.suspect_since = clock.now()
             self._tell(lambda observer: observer.on_suspect(reason))
 
     def confirmed(self) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 from django_zklock.queue import operator_hold
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
-from django_zklock.zk.clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply, WriteReply
 from django_zklock.zk.multi import Delete
+from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.session import Session
 
 audit = logging.getLogger("zklock.audit")

@@ -11,10 +11,10 @@ over, and is free then. Runs on the protocol's thread.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from django_zklock import clock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import end_in_time
 from django_zklock.queue import guids, operator_hold
@@ -36,7 +36,7 @@ class Replacement:
         self._spec = spec
         self._label = caller.operator
         self._own = own
-        self._ends_at = ends_at  # on time.monotonic()
+        self._ends_at = ends_at  # on clock.now()
         self._seconds = 0.0
         self._tried = False
         self._guid = guids.new(Mark.OPERATOR)
@@ -48,7 +48,7 @@ class Replacement:
         payload = Payload.decode(self._own.data)
         least, label = self._spec.min_hold, self._label
         # A person gets the full time, from this write on.
-        self._seconds = least if label is not None else self._ends_at - time.monotonic()
+        self._seconds = least if label is not None else self._ends_at - clock.now()
         if self._seconds <= 0 or payload is None:
             return ()
         self._tried = True
@@ -79,4 +79,4 @@ def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node
     if not grant.begun or grant.why_invalid() is not None:
         return None
     ends_at = grant.since + spec.min_hold
-    return Replacement(spec, caller, grant.kind, node, ends_at) if time.monotonic() < ends_at else None
+    return Replacement(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None

@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -24,6 +23,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
@@ -298,7 +298,7 @@ class Stay(GrantObserver):
         self.first_waits = False  # it is known that it has to wait for another process
         self.base: Grant | None = None  # the contender's; None while this process waits for the lock
         self.wanted: bool | None = None  # whether another process waits for the lock; None: not known yet
-        self.idle_since = time.monotonic()
+        self.idle_since = clock.now()
         self.contender = Contender(
             founder.session,
             founder.spec,
@@ -335,7 +335,7 @@ class Stay(GrantObserver):
 
     def leave(self, turn: Turn) -> None:
         """Remove a turn, and tell the one that is the first then; doing it again changes nothing."""
-        self._linger, self.idle_since = turn.spec.linger, time.monotonic()
+        self._linger, self.idle_since = turn.spec.linger, clock.now()
         if turn.grant is not None:
             self._last = turn
         try:
@@ -389,7 +389,7 @@ class Stay(GrantObserver):
             return True
         if len(self.queue) == 1 and (self.wanted or self._stays.are_too_many):
             return True
-        return self.wanted is not False and time.monotonic() - base.since >= spec.linger
+        return self.wanted is not False and clock.now() - base.since >= spec.linger
 
     # --- on the protocol's thread ---------------------------------------------------------------------------------
 
@@ -462,7 +462,7 @@ class Stay(GrantObserver):
         self._timer = None
         left = self._linger
         if not self.queue:
-            left += self.idle_since - time.monotonic()
+            left += self.idle_since - clock.now()
             if left <= 0:
                 self.end_if_idle()
         if not self.over:
@@ -471,7 +471,7 @@ class Stay(GrantObserver):
 
     def _correct_shown(self) -> None:
         """Write the znode if it has been wrong for some time; never for each of many short owners."""
-        now, first = time.monotonic(), self.first
+        now, first = clock.now(), self.first
         grant = None if first is None else first.grant
         since = self.idle_since if first is None else now if grant is None else grant.since
         present, in_turn = (first or self._last).description, _description(os.getpid(), IN_TURN)
@@ -498,7 +498,7 @@ class Stay(GrantObserver):
         if not isinstance(state, float):
             fields = state
         else:
-            idle_since = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - state)
+            idle_since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - state)
             fields = _description(os.getpid(), KEPT, idle=idle_since.isoformat(timespec="milliseconds"))
         self.contender.describe(fields, on_written)
 

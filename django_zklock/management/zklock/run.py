@@ -16,13 +16,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
+from django_zklock import clock
 from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
@@ -124,10 +124,10 @@ def run(out: Output, options: argparse.Namespace) -> None:
     waited = 0.0
     with _ForwardedSignals() as signals, errors_as_exit_codes(busy=options.conflict_exit_code):
         lock = _lock(options)
-        started = time.monotonic()
+        started = clock.now()
         try:
             with lock as hold:
-                waited = time.monotonic() - started
+                waited = clock.now() - started
                 grace = options.kill_after
                 if grace is None:
                     grace = process.current().timeout * GRACE_SHARE
@@ -208,7 +208,7 @@ class _Child:
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
-        started = time.monotonic()
+        started = clock.now()
         with _pipe() as (orders, give_orders), _pipe() as (reports, report):
             helper = [
                 sys.executable,
@@ -236,13 +236,13 @@ class _Child:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
         self.lost = self.lost or held_of(self.hold).grant.why_invalid() or ""
-        self.seconds = time.monotonic() - started
+        self.seconds = clock.now() - started
 
     def _follow(self, reports: FileIO, orders: FileIO) -> None:
         """Read the reports of the supervisor to their end. Let it stop the command when the lock is lost."""
         deadline: float | None = None
         unread = b""
-        while deadline is None or time.monotonic() < deadline:
+        while deadline is None or clock.now() < deadline:
             readable, _, _ = select.select([reports], [], [], POLL_INTERVAL)
             if readable:
                 data = os.read(reports.fileno(), 4096)
@@ -256,7 +256,7 @@ class _Child:
                 reason = held_of(self.hold).grant.why_invalid()
                 if reason is not None and self.must_stop:
                     self.lost = reason
-                    deadline = time.monotonic() + self._grace + STOP_TIMEOUT
+                    deadline = clock.now() + self._grace + STOP_TIMEOUT
                     self._signals.ignore_all()
                     orders.close()
 

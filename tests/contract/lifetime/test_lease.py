@@ -11,11 +11,10 @@ from support.faults import BackgroundCall, client, connected, cut, expire, lose,
 from support.proxy import CREATE2, GET_DATA, MULTI, PING, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import Hold, zk_lock
+from django_zklock import Hold, clock, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.locks.protocol import contender
 from django_zklock.locks.protocol.contender import Contender
-from django_zklock.zk import clock
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
@@ -11,6 +10,7 @@ from support.faults import BackgroundCall, session
 from support.proxy import GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
+from django_zklock import clock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.zk.errors import NodeMissing
 from django_zklock.zk.gateway import DirectoryState, Gateway
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def soon(seconds: float = 10) -> float:
-    return time.monotonic() + seconds
+    return clock.now() + seconds
 
 
 def counting(path: str) -> OptimisticUpdate:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.leaders import Term, assert_one_at_a_time
 
+from django_zklock import clock
 from django_zklock.locks.election.candidacy import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Backoff
 
 
 def grant(lasted: float, lost: str | None = "why") -> Any:
-    return SimpleNamespace(since=time.monotonic() - lasted, lost_reason=lost)
+    return SimpleNamespace(since=clock.now() - lasted, lost_reason=lost)
 
 
 def test_pauses_grow_while_the_leadership_is_lost_at_once() -> None:

@@ -44,7 +44,7 @@ def test_without_clients_anybody_may_be_served_or_nobody() -> None:
 
 def test_a_client_sends_no_more_requests_than_it_may() -> None:
     known = Access(OPTIONS, anybody=False)
-    with mock.patch("time.monotonic", return_value=100.0) as clock:
+    with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
         for _ in range(2):
             known.client("somewhere", "Bearer secret")
         with pytest.raises(Refusal, match="2 requests a second") as caught:
@@ -60,7 +60,7 @@ def test_a_client_sends_no_more_requests_than_it_may() -> None:
 def test_a_rate_below_one(rate: float) -> None:
     slow = LeaseClient(name="slow", tokens=(hash_of("secret"),), max_rate=rate)
     known = Access(LeaseOptions(clients={"slow": slow}), anybody=False)
-    with mock.patch("time.monotonic", return_value=100.0) as clock:
+    with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
         for now in (100.0, 102.0):
             clock.return_value = now
             if rate:

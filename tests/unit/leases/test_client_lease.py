@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from django_zklock.clock import now
 from django_zklock.contrib.leases.client_lease import ClientLease, Connection
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.exceptions import LockLost
-from django_zklock.zk.clock import now
 
 
 @pytest.fixture

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, cast
 from unittest import mock
 
+from django_zklock import clock
 from django_zklock.locks.protocol.directory import MAX_WAITING, Directory
 
 
 class Caller:
-    """Waits for its turn until a time on `time.monotonic()`."""
+    """Waits for its turn until a time on `clock.now()`."""
 
     def __init__(self, name: str, deadline: float | None, entered: list[str]) -> None:
         self.deadline = deadline
@@ -25,7 +25,7 @@ def test_a_late_waiter_is_late_no_more_when_grants_are_fast_again() -> None:
     """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
     entered: list[str] = []
     directory = Directory(cast("Any", None), "/key", lambda directory: None)
-    with mock.patch.object(time, "monotonic", return_value=0.0) as now:
+    with mock.patch.object(clock, "now", return_value=0.0) as now:
         slow, *others = [Caller("", None, entered) for _ in range(MAX_WAITING)]
         assert all(directory.admit(waiter) for waiter in (slow, *others))
         first, patient = Caller("first", 100.0, entered), Caller("patient", None, entered)

@@ -12,7 +12,7 @@ from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import GetChildren
 
-from django_zklock.zk import clock
+from django_zklock import clock
 from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, translate
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ import billiard
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 
-from django_zklock import signals
+from django_zklock import clock, signals
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.line import result
 from django_zklock.contrib.celery.line.loops import event_loop_of, is_pool
@@ -168,7 +167,7 @@ class Line:
 
     def _hand_over(self, task: WaitingTask) -> None:
         """Let the process or thread that runs the task take its locks."""
-        task.granted_at = time.monotonic()
+        task.granted_at = clock.now()
         if self._pool_grants is None:
             task.facts["number"] = id(task)
             result.own_grants[id(task)] = task

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from celery.worker import state
 
+from django_zklock import clock
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting_task import SLOT_WITHIN, WaitingTask
 from django_zklock.execution import trace
@@ -92,7 +93,7 @@ class GrantRecord(GrantObserver):
     def is_abandoned(self) -> bool:
         """Return whether no process works under the grant, or will; show the one that does to others."""
         pid = self._page.begun_by(self._place, self._number)
-        if not pid and (has_ended(self._request) or time.monotonic() - self._granted_at > SLOT_WITHIN):
+        if not pid and (has_ended(self._request) or clock.now() - self._granted_at > SLOT_WITHIN):
             pid = self._page.cancel(self._place, self._number)
             if not pid:
                 return True
@@ -190,9 +191,9 @@ class PoolGrants:
             woken, _, _ = select.select([self._page.wakeup], [], [], LOOK_EVERY if self._records else None)
             if woken:
                 self._page.wakeup.drain()
-            looks = time.monotonic() >= next_look
+            looks = clock.now() >= next_look
             if looks:
-                next_look = time.monotonic() + LOOK_EVERY
+                next_look = clock.now() + LOOK_EVERY
             for record in list(self._records):
                 try:
                     record.share_if_asked()
@@ -206,8 +207,8 @@ class PoolGrants:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
         if self._records and self._session is not None:
             self._session.post(self._end_lease, self._session)
-        until = time.monotonic() + CLOSE_TIMEOUT
-        while self._records and time.monotonic() < until:
+        until = clock.now() + CLOSE_TIMEOUT
+        while self._records and clock.now() < until:
             time.sleep(0.05)
         if self._records:
             logger.warning("a process of the pool still works under its lock, which ZooKeeper frees in a while")

@@ -12,13 +12,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from django_zklock import clock
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, users_thread
 
 READ_EVERY: Final = 0.05

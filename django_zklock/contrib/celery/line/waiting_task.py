@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from django_zklock import exceptions
+from django_zklock import clock, exceptions
 from django_zklock.contrib.celery.introspection import work_of_message
 from django_zklock.contrib.celery.line.loops import EventLoop
 from django_zklock.contrib.celery.line.result import own_grants, take_over
@@ -65,9 +65,9 @@ class MessageWaiter:
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
         """Return the value, or None if there is none within `timeout` seconds; yields the seconds that are left."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = None if timeout is None else clock.now() + timeout
         while self.value is None:
-            left = None if until is None else until - time.monotonic()
+            left = None if until is None else until - clock.now()
             if left is not None and left <= 0:
                 break
             yield left
@@ -97,7 +97,7 @@ class WaitingTask:
         self.request: Any = request  # None without a message
         self.locks = call.lock
         self.since = time.time()
-        self.granted_at = 0.0  # when it went to the pool, on time.monotonic()
+        self.granted_at = 0.0  # when it went to the pool, on clock.now()
         self.entry = Entry(Owner("message", self))
         self.facts: dict[str, Any] = {}  # for the process that runs the task
         self.prefetch = 0  # by how much the prefetch count is higher for this
@@ -191,7 +191,7 @@ class WaitingTask:
 
     def end_if_too_long(self) -> None:
         """Have the task sent again if the broker would deliver its message again soon."""
-        if self._until is not None and time.monotonic() > self._until:
+        if self._until is not None and clock.now() > self._until:
             self.send_again("the broker would deliver the message again soon")
             self._go_on(self)
 
@@ -251,10 +251,10 @@ _RECEIVED: Final = "_zklock_received"  # attribute of a request
 
 def note_received(*, request: Any, **kwargs: object) -> None:
     """Note when a message came: it is unacknowledged from then on, also before its ETA."""
-    setattr(request, _RECEIVED, time.monotonic())
+    setattr(request, _RECEIVED, clock.now())
 
 
 def received_at(request: Any) -> float:
-    """Return when a message came, on `time.monotonic()`."""
-    found: float = getattr(request, _RECEIVED, 0.0) or time.monotonic()
+    """Return when a message came, on `clock.now()`."""
+    found: float = getattr(request, _RECEIVED, 0.0) or clock.now()
     return found

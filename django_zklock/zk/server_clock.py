@@ -1,25 +1,14 @@
-"""The clock that leases are measured with, and the clock of the ZooKeeper server."""
+"""The wall clock of the ZooKeeper server."""
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from django_zklock import clock
+
 if TYPE_CHECKING:
     from django_zklock.zk.session import Session
-
-now: Callable[[], float] = (
-    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-)
-"""
-Return seconds on the boot-time clock, which goes on while the machine is suspended.
-
-The monotonic clock stops during a suspend on Linux. A lease measured with it would still look valid after the resume,
-long after the server gave the lock away. Where there is no boot-time clock, this is the monotonic clock.
-"""
 
 CLOCK_NODE: Final = "!clock"
 """The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
@@ -37,22 +26,22 @@ class ServerClock:
     """
 
     def __init__(self, session: Session) -> None:
-        self._offset: float | None = None  # of the server's clock from `now()`
+        self._offset: float | None = None  # of the server's clock from `clock.now()`
         self._round_trip = 0.0  # of the write with the stamp, in seconds
 
     def record(self, stamp: float, sent_at: float) -> None:
-        """Record the stamp of a write (seconds since 1970), sent at this `now()`, whose reply has just arrived."""
-        arrived = now()
+        """Record the stamp (seconds since 1970) of a write that was sent at `clock.now()`; its reply has just arrived."""
+        arrived = clock.now()
         self._offset = stamp - arrived
         self._round_trip = arrived - sent_at
 
     def now(self) -> float | None:
         """Return the server's time in seconds since 1970, or None if no reply of this session contained one."""
-        return None if self._offset is None else now() + self._offset
+        return None if self._offset is None else clock.now() + self._offset
 
     def latest(self) -> float | None:
         """Return the latest that the server's time can be, as if the reply had needed no time; None likewise."""
-        return None if self._offset is None else now() + self._offset + self._round_trip
+        return None if self._offset is None else clock.now() + self._offset + self._round_trip
 
 
 def to_datetime(seconds: float) -> datetime:
