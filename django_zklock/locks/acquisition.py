@@ -34,6 +34,7 @@ class Acquisition:
         "_began",
         "_companions",
         "_has_outcome",
+        "_left",
         "_owner",
         "_session",
         "contender",
@@ -54,6 +55,7 @@ class Acquisition:
         self.contender: Contender | Turn | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._has_outcome = False
+        self._left = False
         self._companions: tuple[_NeededGrant, ...] = ()  # protocol's thread only
 
     # --- in the caller --------------------------------------------------------------------------------------------
@@ -169,10 +171,10 @@ class Acquisition:
 
     def give_up(self, error: BaseException) -> None:
         """Leave the queue because of an error, and report it."""
-        ahead = self.contender.ahead if self.contender is not None else None  # before it leaves
-        self.abandon()
+        self.abandon()  # first, because another exception may strike the rest
         if self.contender is None:
             return
+        ahead = self.contender.ahead
         template, kind = self.spec.template, self.spec.kind.word
         if isinstance(error, LockNotAcquired):
             notify.send_from(
@@ -201,12 +203,15 @@ class Acquisition:
         """Give back what was taken; doing it again changes nothing."""
         if self.held is not None:
             self.held.release_to(self.count)
+        else:
+            self.abandon()
 
     def abandon(self) -> None:
         """Leave the queue; doing it again changes nothing."""
-        if self.contender is not None:
+        if self.contender is not None and not self._left:
             self.contender.abandon()
             self._session.post(self._detach_companions)
+            self._left = True
 
     def _why_busy(self) -> str:
         if self.spec.kind is Kind.LEASE and (self.contender is None or self.contender.operator is None):

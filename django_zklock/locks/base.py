@@ -7,12 +7,14 @@ a waiter that blocks the thread, and a coroutine awaits it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import clock
 from django_zklock.exceptions import (
@@ -23,13 +25,14 @@ from django_zklock.exceptions import (
     ZkLockError,
     ZooKeeperUnavailable,
 )
-from django_zklock.execution import abort
+from django_zklock.execution import abort, work
+from django_zklock.execution.cleanup import CleanupOnError, Net, net_under
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.blocks import Block, Blocks, Exit, Part, await_all, release_all, wait_all
+from django_zklock.locks.blocks import Block, Blocks, Part, await_all, release_all, wait_all
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.queue_reader import look
@@ -53,6 +56,8 @@ A call that does not wait for the lock still needs ZooKeeper's word whether it i
 is for a process that gets no processor for a while.
 """
 SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lock, however little time is left
+
+logger = logging.getLogger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold")
 
@@ -102,14 +107,15 @@ class Deadline:
 
 
 class Entry:
-    """What one call has taken so far."""
+    """What one call has taken so far, and the block that it has opened."""
 
-    __slots__ = ("acquisitions", "block", "owner")
+    __slots__ = ("__weakref__", "acquisitions", "block", "net", "owner")
 
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
         self.acquisitions: list[Acquisition] = []  # in the order of the plan; the last one may be under way
         self.block: Block | None = None
+        self.net: Net | None = None  # under the end of its block
 
     @property
     def held(self) -> tuple[HeldLock, ...]:
@@ -118,13 +124,35 @@ class Entry:
     @abort.shielded
     def undo(self) -> None:
         """Give back all that was taken, the last one first; doing it again changes nothing."""
-        try:
-            for acquisition in reversed(self.acquisitions):
-                acquisition.undo()
-        except BaseException:
-            for acquisition in reversed(self.acquisitions):
-                acquisition.undo()
-            raise
+        for acquisition in reversed(self.acquisitions):
+            acquisition.undo()
+
+
+class _Exit:
+    """
+    Makes `__exit__` a new object each time it is looked up, which `with` does before it enters.
+
+    If the handler of a signal raises on the first instruction of the end of a block, nothing calls that end again. But
+    Python drops this object then, as `net_under` explains, and the locks of the block are released. A plain
+    `__exit__` would be bound to the lock, which may live as long as the process.
+    """
+
+    def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
+        if lock is None:
+            return _leave  # for `ExitStack`, which looks it up on the class
+        entry = Entry()
+        end = functools.partial(lock._leave, entry)
+        entry.net = net_under(end, functools.partial(lock._catch, entry))
+        lock._expected[entry.owner.subject] = weakref.ref(entry)  # `end` refers to it
+        return end
+
+
+@abort.shielded
+def _leave(lock: LockBase[Any], kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    entry = Entry()
+    entry.block = lock._blocks.innermost()
+    with CleanupOnError(functools.partial(lock._drop, entry)):
+        lock._leave(entry, kind, error, None)
 
 
 class LockBase(Generic[AnyHold]):
@@ -132,6 +160,7 @@ class LockBase(Generic[AnyHold]):
 
     def __init__(self) -> None:
         self._blocks = Blocks()
+        self._expected: dict[object, weakref.ref[Entry]] = {}  # by owner: of the `__exit__` that was looked up last
 
     def _plan(self) -> Plan:
         """Return what this call acquires. Raises `InvalidLockName`."""
@@ -153,11 +182,8 @@ class LockBase(Generic[AnyHold]):
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         entry = Entry()
-        try:
+        with CleanupOnError(entry.undo):
             return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout)))
-        except BaseException:
-            entry.undo()  # also if it was interrupted after the last step of the routine
-            raise
 
     async def aacquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
         """
@@ -167,11 +193,8 @@ class LockBase(Generic[AnyHold]):
         """
         check_not_own_task(self.aacquire)
         entry = Entry()
-        try:
+        with CleanupOnError(entry.undo):
             return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout)))
-        except BaseException:
-            entry.undo()
-            raise
 
     def _acquire(self, entry: Entry, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         plan = self._plan()
@@ -192,20 +215,23 @@ class LockBase(Generic[AnyHold]):
         one of several: then all stay held. An exception that strikes meanwhile, such as a soft time limit, does not
         prevent the release.
         """
+        check_no_running_loop("release", "await lock.arelease()")
         parts: list[Part] = []
-        try:
-            check_no_running_loop("release", "await lock.arelease()")
+        with CleanupOnError(functools.partial(self._finish_release, parts)):
             parts += self._to_release()
             wait_all(release_all(parts, ThreadWaiter))
-        except (LockNotHeld, SynchronousOnlyOperation):
-            raise
-        except BaseException:
+
+    @abort.shielded
+    def _finish_release(self, parts: list[Part]) -> None:
+        """Finish a release that an exception has interrupted."""
+        with contextlib.suppress(LockNotHeld):
             release_all(parts or self._to_release())
-            raise
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        await await_all(release_all(self._to_release(), TaskWaiter))
+        parts = self._to_release()
+        with CleanupOnError(functools.partial(release_all, parts)):
+            await await_all(release_all(parts, TaskWaiter))
 
     @abort.shielded
     def _to_release(self) -> list[Part]:
@@ -216,9 +242,6 @@ class LockBase(Generic[AnyHold]):
             if held is None or held.count <= 0:  # the part of a transaction is not released here
                 raise not_held(spec.key)
             parts.append(Part(held, spec.release_on))
-        for part in parts:
-            part.count = part.held.count - 1
-            part.held.acquired -= 1
         return parts
 
     def locked(self) -> bool:
@@ -241,29 +264,30 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        return run(self._enter(ThreadWaiter))
+        expected = self._expected.pop(current_owner().subject, None)
+        return run(self._enter((expected() if expected is not None else None) or Entry(), ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        return Awaited(self._enter(TaskWaiter))
+        return Awaited(self._enter(Entry(), TaskWaiter))
 
-    def _enter(self, waiter: type[Any]) -> Routine[AnyHold]:
-        entry = Entry()
-        try:
-            plan = self._plan()
-            if waiter is not ThreadWaiter:
-                check_no_transaction("async code", plan.specs[-1].key, plan.atomic)
-            yield from self._take(entry, plan, plan.timeout, waiter)
-            held = entry.held
-            self._open(entry, plan, held)
-            return self._begin(plan, held)
-        except BaseException as error:  # noqa: BLE001 - raised again, or what it means
-            failed = self._back_out(entry, error)
+    def _enter(self, entry: Entry, waiter: type[Any]) -> Routine[AnyHold]:
+        with CleanupOnError(functools.partial(self._drop, entry)):
             try:
-                if failed is not error:
-                    raise failed from error
-                raise
-            finally:
-                del failed  # it refers to this frame
+                plan = self._plan()
+                if waiter is not ThreadWaiter:
+                    check_no_transaction("async code", plan.specs[-1].key, plan.atomic)
+                yield from self._take(entry, plan, plan.timeout, waiter)
+                held = entry.held
+                self._open(entry, plan, held)
+                return self._begin(plan, held)
+            except BaseException as error:  # noqa: BLE001 - raised again, or what it means
+                failed = self._blocks.close(entry.block, error) if entry.block is not None else error
+                try:
+                    if failed is not None and failed is not error:
+                        raise failed from error
+                    raise
+                finally:
+                    del failed  # it refers to this frame
 
     if TYPE_CHECKING:
 
@@ -272,12 +296,15 @@ class LockBase(Generic[AnyHold]):
         ) -> None: ...
 
     else:
-        __exit__ = Exit()
+        __exit__ = _Exit()
 
     @abort.shielded
-    def _leave(self, error: BaseException | None) -> None:
-        """End the innermost block of the caller, which `error` has ended."""
-        failed, waiters = self._end(error, ThreadWaiter)
+    def _leave(
+        self, entry: Entry, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        """End the block of this entry, which `error` has ended."""
+        failed, waiters = self._end(entry.block or self._blocks.innermost(), error, ThreadWaiter)
+        entry.net = None  # nothing is left to give back
         try:
             wait_all(waiters)
             _raise_unless(failed, error)
@@ -287,25 +314,44 @@ class LockBase(Generic[AnyHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed, waiters = self._end(error, TaskWaiter)
-        try:
-            if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
-                await await_all(waiters)
-            _raise_unless(failed, error)
-        finally:
-            del failed
+        block = self._blocks.innermost()
+        with CleanupOnError(functools.partial(self._blocks.drop, block)):
+            failed, waiters = self._end(block, error, TaskWaiter)
+            try:
+                if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
+                    await await_all(waiters)
+                _raise_unless(failed, error)
+            finally:
+                del failed
 
     @abort.shielded
-    def _end(self, error: BaseException | None, new_waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
+    def _end(
+        self, block: Block, error: BaseException | None, new_waiter: type[Any]
+    ) -> tuple[BaseException | None, list[Any]]:
         """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
-        block: Block | None = None
-        try:
-            block = self._blocks.innermost()
-            failed = self._blocks.close(block, error)
-            return failed, release_all(block.parts, new_waiter)
-        except BaseException:
-            self._blocks.close_anyway(block or self._blocks.innermost())
-            raise
+        return self._blocks.close(block, error), release_all(block.parts, new_waiter)
+
+    @abort.shielded
+    def _drop(self, entry: Entry) -> None:
+        """Give back all that an entry has taken, without waiting; doing it again changes nothing."""
+        if entry.block is not None:
+            self._blocks.drop(entry.block)
+        entry.undo()
+
+    @abort.shielded
+    def _catch(self, entry: Entry, end: object) -> None:
+        """Give back all that an entry has taken, because an exception has destroyed the end of its block."""
+        if entry.net is None:
+            return
+        self._drop(entry)
+        entry.net = None
+        for held in entry.held if entry.block is not None else ():
+            logger.warning(
+                "an exception destroyed the end of a block under lock %r, which is released now%s",
+                held.key,
+                work.log_suffix(held.grant.about),
+                extra=held.grant.log_fields(),
+            )
 
     # --- small parts ----------------------------------------------------------------------------------------------
 
@@ -367,15 +413,6 @@ class LockBase(Generic[AnyHold]):
         for each in held:
             each.grant.begun = True
         return self._view(plan, held)
-
-    @abort.shielded
-    def _back_out(self, entry: Entry, error: BaseException) -> BaseException:
-        """Undo an entry that failed; return the error to raise."""
-        try:
-            return (self._blocks.close(entry.block, error) if entry.block is not None else None) or error
-        finally:
-            entry.undo()
-            self._blocks.expect_none()
 
 
 def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any]) -> Routine[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import linecache
 import random
@@ -59,7 +60,7 @@ class LineStrike:
     Raises `Struck` at one line event of the given functions; tells what line it was.
 
     Spared are the lines with a bare `try:`, where no handler of a signal ever runs, and those of `release` before its
-    first one: a release that is struck before it begins has not begun.
+    `with CleanupOnError`: a release that is struck before it begins has not begun.
     """
 
     def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
@@ -76,15 +77,10 @@ class LineStrike:
         sys.settrace(self._previous)
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code not in self._codes:
-            return None
-        return self._before_try if frame.f_code.co_name == "release" else self._on_line
-
-    def _before_try(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._on_line if _is_try(frame) else self._before_try
+        return self._on_line if frame.f_code in self._codes else None
 
     def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line" and not self.where and not _is_try(frame):
+        if event == "line" and not self.where and not _is_try(frame) and not _is_before_release(frame):
             self._left -= 1
             if self._left < 0:
                 self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
@@ -92,8 +88,64 @@ class LineStrike:
         return self._on_line
 
 
+class PairStrike(LineStrike):
+    """
+    Raises `Struck` at one line event, and again where Python runs the handler of a second signal.
+
+    That is at the entry of the functions that run next, and after the calls of C functions in them: `after` of these
+    moments later. A tracing function that raises is not called any more, so the second strike needs a profiling one.
+    """
+
+    def __init__(self, functions: list[Callable[..., Any]], at: int, after: int) -> None:
+        super().__init__(functions, at)
+        self._later = after
+        self.second = ""
+
+    def __enter__(self) -> PairStrike:
+        super().__enter__()
+        sys.setprofile(self._on_event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        super().__exit__()
+
+    def _on_event(self, frame: FrameType, event: str, argument: object) -> None:
+        if (
+            self.where
+            and not self.second
+            and event in ("call", "c_return")
+            and frame.f_code in self._codes
+            and not _is_before_release(frame)
+        ):
+            self._later -= 1
+            if self._later < 0:
+                self.second = f"{frame.f_code.co_name}:{frame.f_lineno} ({event})"
+                raise Struck(self.second)
+
+
 def _is_try(frame: FrameType) -> bool:
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() == "try:"
+
+
+def _is_before_release(frame: FrameType | None) -> bool:
+    for _ in range(3):
+        if frame is None:
+            return False
+        if frame.f_lineno is not None and frame.f_lineno <= _release_begins(frame.f_code):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@functools.cache
+def _release_begins(code: CodeType) -> int:
+    """Return the line at which `release` of a lock begins, and 0 for any other function."""
+    if code.co_name != "release":
+        return 0
+    last = max((line for _, _, line in code.co_lines() if line is not None), default=0)
+    lines = range(code.co_firstlineno, last + 1)
+    return next((at for at in lines if "with CleanupOnError(" in linecache.getline(code.co_filename, at)), 0)
 
 
 def _code(function: Any) -> CodeType:
@@ -142,19 +194,23 @@ def sweep(
     make: Callable[[str], Any] = str,
     clean: Callable[[], object] = lambda: None,
     least: int = 40,
+    second_stride: int | None = None,
 ) -> None:
     """
     Do some work with one key after the other, struck at one line further each time; check what each strike leaves.
+
+    With `second_stride`, strike twice: for each first line, at one moment after the other from there on.
 
     The work gets what `make` makes of its key, which lives on, as one in a module's global does. After a failed check,
     `clean` makes room for the next one. Fails at the end if a check has, or if there were hardly any lines.
     """
     work(make("warm/up"))
     at, leaks = first_line(stride), []
+    after = 0
     while True:
-        key = f"sweep/{at}"
+        key = f"sweep/{at}/{after}"
         thing = make(key)
-        strike = LineStrike(functions, at)
+        strike = LineStrike(functions, at) if second_stride is None else PairStrike(functions, at, after)
         with contextlib.suppress(Struck), strike:
             work(thing)
         if not strike.where:
@@ -163,10 +219,14 @@ def sweep(
         try:
             check(key)
         except Exception as error:
-            leaks.append((at, strike.where, repr(error)))
+            leaks.append((at, strike.where, getattr(strike, "second", ""), repr(error)))
             clean()
             gc.collect()
-        at += stride
+        if second_stride is not None and strike.second:
+            after += second_stride
+        else:
+            at += stride
+            after = 0 if second_stride is None else first_line(second_stride)
     assert at > least
     assert not leaks, f"{len(leaks)}: {leaks[0]}"
 

@@ -14,6 +14,7 @@ the stay is over, and all that wait line up again.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import socket
 from collections import deque
@@ -312,6 +313,7 @@ class Stay(GrantObserver):
         self._session = founder.session
         self.spec = founder.spec
         self._linger = founder.spec.linger
+        self._looks_at = math.inf  # on clock.now(): when it is next looked whether it has been idle for too long
         self._last = founder  # that had the lock
         self._ended = False
         # Protocol's thread only.
@@ -343,8 +345,11 @@ class Stay(GrantObserver):
         except ValueError:
             pass
         self.tell_first()
-        if (self.base is None or self.wanted) and self.first is None:  # it may be the protocol's thread, just now
-            self._session.post(self.end_if_idle)
+        if self.first is None:  # it may be the protocol's thread, just now
+            if self.base is None or self.wanted:
+                self._session.post(self.end_if_idle)
+            elif self.idle_since + self._linger < self._looks_at:  # an earlier owner had a longer one
+                self._session.post(self._look)
 
     def tell_first(self) -> None:
         """Tell the first in the queue that it has the lock, if the lock is here."""
@@ -459,7 +464,9 @@ class Stay(GrantObserver):
 
     def _look(self) -> None:
         """End the stay when it has been idle for too long."""
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         left = self._linger
         if not self.queue:
             left += self.idle_since - clock.now()
@@ -467,7 +474,9 @@ class Stay(GrantObserver):
                 self.end_if_idle()
         if not self.over:
             self._correct_shown()
-            self._timer = self._session.loop.call_later(min(max(left, SHORTEST_LOOK), LOOK_EVERY), self._look)
+            pause = min(max(left, SHORTEST_LOOK), LOOK_EVERY)
+            self._looks_at = clock.now() + pause
+            self._timer = self._session.loop.call_later(pause, self._look)
 
     def _correct_shown(self) -> None:
         """Write the znode if it has been wrong for some time; never for each of many short owners."""

@@ -1,0 +1,60 @@
+"""
+Clean up after an exception, even if a second exception strikes the clean-up.
+
+The handler of a signal (a soft time limit, Ctrl-C) may raise at the first instruction of any function. So an `except`
+clause is no guarantee: the function that it calls may be struck before its first line. The rule of this package: the
+caller changes shared state by single steps, and one idempotent call gives back whatever is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from django_zklock.execution import abort
+
+Net: TypeAlias = "tuple[weakref.ref[Any], weakref.ref[Any]]"
+
+
+def net_under(end: Callable[..., None], catch: Callable[[object], None]) -> Net:
+    """
+    Return what calls `catch` when the end of a `with` block is destroyed, as long as the returned value is kept.
+
+    Python keeps the `__exit__` of a `with` block on the stack of its frame, where nothing else refers to it: no
+    variable, and no traceback. If an exception strikes `__exit__` itself, Python drops that object at once, and calls
+    its weak references. `end` has to be a new object for each block. Python swallows an exception that strikes such a
+    call, so there are two of them.
+    """
+    return weakref.ref(end, catch), weakref.ref(end, functools.partial(catch))
+
+
+class CleanupOnError:
+    """`with CleanupOnError(call):` runs `call()` if an exception ends the block. `call` must be idempotent."""
+
+    __slots__ = ("_call", "_net")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._net: Net | None = None
+
+    def __enter__(self) -> None: ...
+
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - it returns the method
+        end = functools.partial(self._end)
+        self._net = net_under(end, self._catch)
+        return end
+
+    @abort.shielded
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._call()
+        self._net = None
+
+    @abort.shielded
+    def _catch(self, end: object) -> None:
+        if self._net is not None:
+            self._call()
+            self._net = None
