@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kazoo import exceptions as kazoo
 
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 
 
 class ZkError(ZkLockError):
@@ -42,6 +42,10 @@ class OutcomeUnknown(ZkError):
 
 class SessionGone(ZkError):
     """The session is over, and its ephemeral znodes are deleted."""
+
+
+class RequestRefused(ZkError, ZooKeeperUnavailable):
+    """ZooKeeper refused the request, or its reply to a read is unclear. This one reaches users."""
 
 
 _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
@@ -86,9 +90,9 @@ def _translated(error: BaseException, *, read: bool) -> ZkError:
     code = getattr(error, "code", 0)
     if code < _API_ERROR or code in _OTHER_REFUSALS:
         advice = _NO_AUTH if isinstance(error, kazoo.NoAuthError) else ""
-        return ZkError(f"ZooKeeper refused the request: {type(error).__name__} ({code}{advice}).")
+        return RequestRefused(f"ZooKeeper refused the request: {type(error).__name__} ({code}{advice}).")
     if read:
-        return ZkError(f"ZooKeeper's reply to a read is unclear: {type(error).__name__}: {error}.")
+        return RequestRefused(f"ZooKeeper's reply to a read is unclear: {type(error).__name__}: {error}.")
     return OutcomeUnknown()
 
 

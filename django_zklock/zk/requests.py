@@ -73,7 +73,7 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
         if replies is None:
             raise ZooKeeperUnavailable(session.explain())
         (reply,) = replies
-        if isinstance(reply, ZooKeeperUnavailable):
+        if isinstance(reply, ZooKeeperUnavailable) and not isinstance(reply, ZkError):
             raise reply
         if not isinstance(reply, (OutcomeUnknown, SessionGone)):
             return reply  # type: ignore[return-value] # a ZkLockError that is in the type of the reply

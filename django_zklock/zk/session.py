@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, Sync, Transaction
+from kazoo.protocol.serialization import Create2, Exists, GetACL, GetChildren, GetData, Sync, Transaction
 from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
-from django_zklock.queue.escaping import session_hex
+from django_zklock.queue.escaping import SEQUENCE_DIGITS, session_hex
 from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate
 from django_zklock.zk.lease import LastContact, Lease
@@ -279,7 +279,7 @@ class Session:
             if client is self._client and client is not None and not self.connected:
                 client.drop_connection()
 
-        logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__)
+        logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         self._suspend("ZooKeeper's reply to a write was unclear")
         client, now = self._client, clock.now()
         if client is not None:
@@ -501,16 +501,26 @@ class PendingRequest:
         self.callback = callback
 
     def set(self, value: Any = None) -> None:
-        """Take the reply. The results of a transaction may show that its outcome is unclear."""
-        failed = failure(value) if isinstance(self._request, Transaction) else None
-        error = translate(failed) if failed is not None else None
-        reply = error if isinstance(error, OutcomeUnknown) else value
+        """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
+        reply = value
+        if isinstance(self._request, Transaction):
+            failed = failure(value)
+            error = translate(failed) if failed is not None else None
+            reply = error if isinstance(error, OutcomeUnknown) else value
+        elif isinstance(self._request, Create2) and not _fits(value[0], self._request.path):
+            reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
         self._session.loop.deliver(self._session.on_reply, self, reply)
 
     def set_exception(self, error: BaseException) -> None:
         """Take the error."""
         reply = translate(error, read=isinstance(self._request, _READS))
         self._session.loop.deliver(self._session.on_reply, self, reply)
+
+
+def _fits(path: str, requested: str) -> bool:
+    """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
+    number = path[len(requested) :]
+    return path.startswith(requested) and len(number) == SEQUENCE_DIGITS and number.lstrip("-").isdigit()
 
 
 def _fail_all(requests: _Batch, error: type[ZkError]) -> None:

@@ -67,6 +67,7 @@ class LineStrike:
         self._codes: set[CodeType] = {_code(function) for function in functions}
         self._left = at
         self.where = ""
+        self.second = ""  # where it was struck again
 
     def __enter__(self) -> LineStrike:
         self._previous = sys.gettrace()
@@ -99,7 +100,6 @@ class PairStrike(LineStrike):
     def __init__(self, functions: list[Callable[..., Any]], at: int, after: int) -> None:
         super().__init__(functions, at)
         self._later = after
-        self.second = ""
 
     def __enter__(self) -> PairStrike:
         super().__enter__()
@@ -219,7 +219,7 @@ def sweep(
         try:
             check(key)
         except Exception as error:
-            leaks.append((at, strike.where, getattr(strike, "second", ""), repr(error)))
+            leaks.append((at, strike.where, strike.second, repr(error)))
             clean()
             gc.collect()
         if second_stride is not None and strike.second:

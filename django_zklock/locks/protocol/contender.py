@@ -412,9 +412,11 @@ class Contender(SessionListener):
         self.on_ahead_changed()
 
     def _on_absent(self) -> None:
+        self._replies.new_generation()
+        self._predecessors.forget()
+        self._phase = Phase.ENTERING
         if self._node is not None:
-            self._node.forget()
-            self.on_node_gone()
+            self._node.search()
 
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""

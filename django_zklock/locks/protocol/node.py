@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.registry import Registry
@@ -94,7 +94,7 @@ class ContenderNode:
         self._creates += 1
         if self._creates > MAX_CREATES:
             self._listener.on_refused(
-                ZkLockError(f"No entry into the queue of {self._spec.key!r} after {MAX_CREATES} tries.")
+                ZooKeeperUnavailable(f"No entry into the queue of {self._spec.key!r} after {MAX_CREATES} tries.")
             )
             return
         self._replies.new_generation()
@@ -183,8 +183,16 @@ class ContenderNode:
             if self._only_reads:
                 self._put_marker()
 
+    def search(self) -> None:
+        """Search the znode by its guid, and create it again if there is none: the queue does not show its path."""
+        guid = self._guid
+        self.forget()
+        self._registry.guids.add(guid)
+        self._state = State.UNSURE
+        self._directory.names_after_sync(self._replies.wrap(self._on_children_after_break))
+
     def _on_children_after_break(self, answer: NamesReply) -> None:
-        """Find the znode whose create got no reply."""
+        """Find the znode whose create got no reply, or a wrong one."""
         if isinstance(answer, NodeMissing):
             answer = []
         if isinstance(answer, (OutcomeUnknown, SessionGone)):

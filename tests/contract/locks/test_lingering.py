@@ -23,6 +23,7 @@ from support.zoo import Zoo, eventually, next_line
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
+from django_zklock.locks.protocol import stay
 from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.operations import break_lock, request_release
 from django_zklock.zk import process
@@ -90,6 +91,18 @@ async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
     await asyncio.gather(*(work(number) for number in range(20)))
     assert order == list(range(20))
     assert warm_proxy.requests <= 4  # the fourth after 0.25 s: it watches its own znode
+
+
+def test_an_idle_lock_leaves_after_the_linger_of_its_last_owner(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though an earlier owner had a longer one, and the process was about to look much later."""
+    monkeypatch.setattr(stay, "LOOK_EVERY", 60.0)
+    first = zk_lock(KEY, linger=60.0)
+    with first:
+        pass
+    eventually(lambda: (found := stay_of(first)) is not None and found.wanted is False)
+    with zk_lock(KEY, linger=0.02):
+        pass
+    eventually(lambda: not zoo.children(KEY), 2)
 
 
 def test_an_idle_lock_leaves_in_time(zoo: Zoo) -> None:

@@ -13,7 +13,7 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock
-from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
@@ -38,6 +38,17 @@ def failed_part(number: int) -> Change:
     return lambda reply: reply[: HEADER - 4] + struct.pack(">i", 0) + part + end
 
 
+def flipped(at: int) -> Change:
+    """Flip one bit of the path in a reply to a create; `at` counts from its end if it is below 0."""
+
+    def change(reply: bytes) -> bytes:
+        (length,) = struct.unpack_from(">i", reply, HEADER)
+        place = HEADER + 4 + at % length
+        return reply[:place] + bytes([reply[place] ^ 1]) + reply[place + 1 :]
+
+    return change
+
+
 UNCLEAR: dict[str, Change] = {
     "no whole header": lambda reply: reply[: HEADER - 6],
     "system error": code(-1),
@@ -47,6 +58,8 @@ UNCLEAR: dict[str, Change] = {
     "an unknown error": code(-999),
 }
 UNREADABLE: dict[str, Change] = {"cut short": lambda reply: reply[:-20], "no text": no_text(4)}
+FLIPPED: dict[str, Change] = {"a bit of the directory": flipped(1), "a bit of the guid": flipped(-20)}
+FLIPPED_NUMBER: dict[str, Change] = {"a bit of the number": flipped(-1)}
 FAILED_PARTS: dict[str, Change] = {
     "system error of a part": failed_part(-1),
     "inconsistency of a part": failed_part(-2),
@@ -76,7 +89,13 @@ def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, chang
     assert zoo.children(KEY) == []
 
 
-@changes(SOME, UNREADABLE)
+@changes(FLIPPED, FLIPPED_NUMBER)
+def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+    """The path does not fit the request, or the queue does not show it. The node is found by its guid."""
+    test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out=True)
+
+
+@changes(SOME, UNREADABLE, FLIPPED)
 async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
     """After an unclear reply to its create, it is found and deleted within 2 s."""
     proxy.delay_op(CREATE2, 0.2)
@@ -164,11 +183,24 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
     with zoo.hold_elsewhere(KEY) as other:
         before = proxy.connected
         fired = proxy.alter_reply(opcode, change)
-        with within(1), pytest.raises(ZkLockError, match="unclear"), zk_lock(KEY, timeout=5):
+        with within(1), pytest.raises(ZooKeeperUnavailable, match="unclear"), zk_lock(KEY, timeout=5):
             pass
         assert fired.wait(5)
         eventually(lambda: [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [other], 2)
         assert proxy.connected == before
+
+
+@pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
+@pytest.mark.parametrize("number", [-102, -125, -127], ids=["no permission", "quota exceeded", "throttled"])
+def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy, opcode: int, number: int) -> None:
+    """The caller, a view for example, deals with it as with any other failure of ZooKeeper."""
+    with zoo.hold_elsewhere(KEY):
+        fired = proxy.alter_reply(opcode, code(number), carried_out=False)
+        with pytest.raises(ZooKeeperUnavailable, match=f"refused the request.*{number}") as caught, zk_lock(KEY):
+            pass
+        assert fired.wait(5)
+        assert caught.value.lock == KEY
+        eventually(lambda: len(zoo.children(KEY)) == 1, 2)
 
 
 def refusal() -> str:
