@@ -26,11 +26,12 @@ from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
 FIRST_WINDOW: Final = 32  # requests that are sent at a time, at first
-MAX_WINDOW: Final = 128  # the same once the replies are fast
-MIN_WINDOW: Final = 8  # the same while the replies are slow, as each may bring a megabyte
+MAX_WINDOW: Final = 128  # the same once the replies are fast, while directories are listed
+MIN_WINDOW: Final = 8  # the same while the replies are slow or large, as each may bring a megabyte
 SLOW_SHARE: Final = 1 / 80  # of the session timeout: a slower reply is slow; at 1/6 the session would be in danger
 MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
-KEPT_DATA: Final = 256  # bytes that are kept of a larger one
+MAX_HELD: Final = 16 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a tenth of it
+KEPT_DATA: Final = 256  # bytes that are kept of a znode beyond these
 LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
 MAX_NOTES: Final = 10
 MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiters are more, or all are requested
@@ -137,6 +138,7 @@ class Scan:
         self._unreadable: dict[str, tuple[int, str]] = {}
         self._queues: dict[str, Queue] = {}  # those of which the contenders are read
         self._nodes: dict[tuple[str, str], Node | None] = {}
+        self._held = 0  # bytes of data in `_nodes`
         self._reads: set[tuple[str, str]] = set()  # by key and name
         self._notes: list[str] = []
         self._total = 0
@@ -189,7 +191,7 @@ class Scan:
             return
         if self._requests and self._pending <= self._window // 2:
             # The next ones are sent together once half of them are answered, so that there are always some on the way.
-            self._window = min(2 * self._window, MAX_WINDOW)
+            self._window = min(2 * self._window, FIRST_WINDOW if self._reading else MAX_WINDOW)
             self._sent_at = clock.now()
             generation = self._generation
             while self._requests and self._pending < self._window and generation == self._generation:
@@ -261,7 +263,7 @@ class Scan:
 
     def _begin_reading(self) -> None:
         self._reading = True
-        self._window = min(self._window, FIRST_WINDOW)  # the size of the replies is unknown
+        self._window = MIN_WINDOW  # the size of the replies is unknown
         self._requests.clear()
         limits = self._limits
         keys = sorted(self._found)
@@ -302,7 +304,12 @@ class Scan:
         elif isinstance(reply, ZkError):
             self._note(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
-            node = replace(reply, data=reply.data[:KEPT_DATA]) if len(reply.data) > MAX_DATA else reply
+            node, size = reply, len(reply.data)
+            if size > MAX_DATA:
+                self._window = MIN_WINDOW
+            if size > MAX_DATA or self._held + size > MAX_HELD:
+                node = replace(reply, data=reply.data[:KEPT_DATA])
+            self._held += len(node.data)
             self._nodes[key, name] = node
             self._read_permits(key, node)
 

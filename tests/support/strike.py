@@ -99,6 +99,7 @@ class PairStrike(LineStrike):
 
     def __init__(self, functions: list[Callable[..., Any]], at: int, after: int) -> None:
         super().__init__(functions, at)
+        self._codes = {code for code in self._codes if code.co_name != "__repr__"}  # called where it is displayed
         self._later = after
 
     def __enter__(self) -> PairStrike:

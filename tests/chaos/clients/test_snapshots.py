@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+import tracemalloc
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from support.faults import connected
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
-from django_zklock.inspection import snapshot
+from django_zklock.inspection import scan, snapshot
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
 
@@ -32,7 +33,7 @@ def filled(zoo: Zoo, locks: int, contenders: int, extra: int) -> Iterator[None]:
     directories = [f"{top}/sku-{number:04}" for number in range(locks)]
     try:
         client.ensure_path(top)
-        settle(functools.partial(put, client, path, contenders, extra) for path in directories)
+        settle((functools.partial(put, client, path, contenders, extra) for path in directories), 5 if extra else 50)
         yield
     finally:
         client.stop()
@@ -61,12 +62,12 @@ def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any
     return parts.commit_async()
 
 
-def settle(calls: Iterable[Callable[[], Any]]) -> None:
-    """Make calls, fifty under way."""
+def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
+    """Make calls, at most so many under way."""
     pending: deque[Any] = deque()
     for call in calls:
         pending.append(call())
-        if len(pending) == 50:
+        if len(pending) == most:
             pending.popleft().get(60)
     for each in pending:
         each.get(60)
@@ -87,3 +88,23 @@ def test_a_lock_of_the_process_that_looks_is_safe(zoo: Zoo, locks: int, contende
             hold.check()
         assert session.session_id == before
         assert least > 0
+
+
+@pytest.mark.parametrize(("locks", "extra", "most"), [(12, 900_000, 6_000_000), (60, 60_000, 2_000_000)])
+def test_a_look_holds_few_bytes_at_a_time(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, locks: int, extra: int, most: int
+) -> None:
+    """However much other clients have written into their znodes. The limits are those of a small scan here."""
+    monkeypatch.setattr(scan, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(scan, "MIN_WINDOW", 1)
+    monkeypatch.setattr(scan, "MAX_HELD", 500_000)
+    with filled(zoo, locks, 1, extra):
+        snapshot(max_age=0, reply_timeout=20)
+        tracemalloc.start()
+        try:
+            found = snapshot(max_age=0, reply_timeout=20)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(found.locks) == locks
+        assert peak < most
