@@ -13,7 +13,7 @@ from django_zklock.inspection.info import Connection, LockInfo, Snapshot
 from django_zklock.inspection.scan import ScanLimits
 from django_zklock.inspection.shared import Shared
 from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
-from django_zklock.queue.names import is_key
+from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
 from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.errors import ZkError
@@ -79,6 +79,7 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     """
     if not is_key(key):
         return None
+    key = show_tails(key)
     session = process.current()
     waiter: ThreadWaiter[CacheReply] = ThreadWaiter()
     session.post(lambda: session.attached(SnapshotCache).read_one(key, reply_timeout, MAX_WAITERS, waiter.set))
