@@ -77,9 +77,8 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
 
     Raises `ZooKeeperUnavailable` if there is no answer within `reply_timeout` seconds.
     """
-    if not is_key(key):
+    if not is_key(key := show_tails(key)):
         return None
-    key = show_tails(key)
     session = process.current()
     waiter: ThreadWaiter[CacheReply] = ThreadWaiter()
     session.post(lambda: session.attached(SnapshotCache).read_one(key, reply_timeout, MAX_WAITERS, waiter.set))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -141,25 +141,31 @@ class LockBase(Generic[AnyHold]):
         """Return the held locks as the caller sees them."""
         raise NotImplementedError
 
+    def __bool__(self) -> NoReturn:
+        raise TypeError('"if" acquires no lock. Write "with zk_lock(...):", or "if lock.acquire(blocking=False):".')
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A lock cannot be pickled or copied. Pass its name, and call zk_lock(name) there.")
+
     # --- as threading.Lock and RLock ------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
+    def acquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
         """
         Acquire, as `threading.RLock.acquire` does; return the hold, or None if it was not acquired in time.
 
         `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
         acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
-        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer.
+        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer. `more` is refused.
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         entry = Entry()
         try:
-            return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout)))
+            return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout, more)))
         except BaseException:
             entry.undo()  # also if it was interrupted after the last step of the routine
             raise
 
-    async def aacquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
+    async def aacquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
         """
         Acquire as `acquire` does; waiting costs no thread.
 
@@ -168,7 +174,7 @@ class LockBase(Generic[AnyHold]):
         check_not_own_task(self.aacquire)
         entry = Entry()
         try:
-            return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout)))
+            return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout, more)))
         except BaseException:
             entry.undo()
             raise

@@ -144,9 +144,9 @@ def own_key(text: str) -> str:
     Raises `InvalidLockName`. Braces are no fields here.
     """
     check_type(text)
-    key = show_tails(text) if is_escaped(text) else Template.parse(text.replace("{", "{{").replace("}", "}}")).render({})
+    key = text if is_escaped(text) else Template.parse(text.replace("{", "{{").replace("}", "}}")).render({})
     check_own_key(key)
-    return key
+    return show_tails(key)
 
 
 def _example(token: re.Match[str]) -> str:
