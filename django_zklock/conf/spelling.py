@@ -23,16 +23,16 @@ def check_spelling(config: Config, name: str) -> None:
     so a misspelt name of an entry protects nothing. Raises `InvalidLockName` with `STRICT`.
     """
     has_none = "None" in name and "None" in name.split("/")
-    if name in config.locks or name in config.checked_names or not (config.locks or config.strict or has_none):
+    is_bare = "/" not in name and "{" not in name and bool(config.locks or config.strict)
+    if not (is_bare or has_none) or name in config.locks or name in config.checked_names:
         return
     warning = ""
     if has_none:
-        instead = 'zk_lock("order/{pk}", fields={"pk": pk}) refuses None'
-        warning = f"The lock name {name!r} has the part 'None', the text of a missing value. {instead}."
-    if "/" not in name and "{" not in name:
-        close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
-        swapped = difflib.get_close_matches(name, config.locks, cutoff=SIMILAR_IF_SWAPPED)
-        close = close or [entry for entry in swapped if sorted(entry) == sorted(name)]
+        warning = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
+    if is_bare:
+        near = difflib.get_close_matches(name, config.locks, cutoff=SIMILAR_IF_SWAPPED)
+        close = difflib.get_close_matches(name, near, n=1, cutoff=SIMILAR)
+        close = close or [entry for entry in near if sorted(entry) == sorted(name)]
         meant = f"Did you mean {close[0]!r}?" if close else ""
         if config.strict:
             raise InvalidLockName(

@@ -19,8 +19,8 @@ R = TypeVar("R")
 _FUTURES = (concurrent.futures.Future, asyncio.Future)
 _ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip)
 _UNFINISHED = (*_FUTURES, *_ITERATORS, types.CoroutineType, contextlib._GeneratorContextManagerBase)
-_MAKERS: Any = (contextlib.contextmanager, contextlib.asynccontextmanager)
-_CONTEXT_MANAGERS = [maker(iter).__code__ for maker in _MAKERS]  # the code of all functions that they return
+# The code of all functions that these decorators return.
+_CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
 
 
 def check_name(name: object) -> None:

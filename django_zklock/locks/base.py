@@ -142,7 +142,7 @@ class LockBase(Generic[AnyHold]):
         raise NotImplementedError
 
     def __bool__(self) -> NoReturn:
-        raise TypeError('"if" acquires no lock. Write "with zk_lock(...):", or "if lock.acquire(blocking=False):".')
+        raise TypeError('"if" locks nothing. Use "with zk_lock(...):", "if lock.acquire(timeout=0):" or "is not None".')
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A lock cannot be pickled or copied. Pass its name, and call zk_lock(name) there.")

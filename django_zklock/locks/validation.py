@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
     """Return the seconds to wait (None: no limit) for the arguments of `threading.Lock.acquire`, with its errors."""
     if more:
-        hint = "the seconds to wait are given as timeout, and all other options to zk_lock()"
-        raise TypeError(f"acquire() has no argument {next(iter(more))!r}: {hint}.")
+        raise TypeError(f"acquire() has no argument {next(iter(more))!r}: the seconds to wait are given as timeout.")
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")

@@ -26,8 +26,8 @@ SEQUENCE_DIGITS = 10
 SAFE = frozenset(string.ascii_letters + string.digits + "_.~:@=+,-")
 """Characters that are not escaped. All others are written as the `%XX` of their UTF-8 bytes."""
 
-_TAIL = re.compile(r"(?<=[0-9-][0-9]{8})([0-9])(?![^/])")
-_HIDDEN_TAIL = re.compile(r"(?<=[0-9-][0-9]{8})%3([0-9])(?![^/])")
+_TAIL = re.compile(r"([0-9-][0-9]{8})([0-9])(?![^/])")
+_HIDDEN_TAIL = re.compile(r"([0-9-][0-9]{8})%3([0-9])(?![^/])")
 _ALL_SAFE = re.compile(r"[A-Za-z0-9_.~:@=+,-]*")
 # Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good) and bidirectional
 # controls, which make two different names look the same in a log or a browser.
@@ -105,12 +105,12 @@ def hide_tails(key: str) -> str:
     A child of a lock's directory that ends in ten digits is a contender. But both `a` and `a/1234567890` may be locks,
     and the directory of the second is a child of the first. So the last digit of such a segment is percent-encoded.
     """
-    return _TAIL.sub(r"%3\1", key)
+    return _TAIL.sub(r"\1%3\2", key) if _TAIL.search(key) else key  # `search` is much faster
 
 
 def show_tails(path: str) -> str:
     """Return the key of a path: the reverse of `hide_tails`. A key stays as it is."""
-    return _HIDDEN_TAIL.sub(r"\1", path)
+    return _HIDDEN_TAIL.sub(r"\1\2", path)
 
 
 def quoted(text: str) -> str:

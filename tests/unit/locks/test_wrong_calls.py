@@ -141,6 +141,7 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
         assert [each.filename for each in warned] == [__file__]
         _ = zk_lock(name, fields=fields).key
         _ = zk_lock("order/Nonesuch").key
+        assert conf.current().checked_names == {name}
         with pytest.warns(UserWarning, match="'k/None' has the part 'None'"):
             zk_locked(lambda: f"k/{None}")(print).zk_locked.key((), {})  # type: ignore[attr-defined]
     with with_locks("None"):
