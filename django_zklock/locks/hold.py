@@ -53,14 +53,14 @@ class HoldBase:
                 if held.acquired > 0 and held.owner == current_owner():
                     held.acquired -= 1
                     held.release(held.count - 1, UNSET)
-            raise TypeError('"with" takes a lock, not its hold: "with zk_lock(...) as hold:". acquire() was undone.')
+            raise TypeError('"with" takes a lock: "with zk_lock(...) as hold:". What acquire() took is released.')
 
         __exit__ = __aenter__ = __aexit__ = __enter__  # Python looks up both before it calls the first
 
 
 _INSTEAD = {
-    "extend": ". A hold needs no extension: it lasts until the release",
-    "release": ". Call release() of the lock, or leave the block",
+    "extend": ". A hold needs no extension: it lasts until the release.",
+    "release": ". Call release() of the lock, or leave the block.",
 }
 
 
