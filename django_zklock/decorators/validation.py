@@ -107,11 +107,9 @@ def check_result(result: R, function: Callable[..., Any]) -> R:
     """Return the result of a function. Raises `TypeError` for one whose work has not run yet, such as a coroutine."""
     if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
         return result
-    if isinstance(result, _FUTURES):
-        if result.done():
-            return result
-        result.cancel()
-    elif inspect.iscoroutine(result):
+    if isinstance(result, _FUTURES) and not result.cancel() and result.done():  # cancel() changes nothing then
+        return result
+    if inspect.iscoroutine(result):
         result.close()
     raise TypeError(
         f"{function.__module__}.{_called(function)} returned a {type(result).__name__}, whose work would run after the "
