@@ -137,7 +137,7 @@ def test_a_lock_of_django_is_the_same_lock(client: ZkLockClient) -> None:
     """On the same key."""
     with (
         zk_lock("a/{b}", fields={"b": 1}),
-        pytest.raises(LockBusy, match="is held by '.*' on "),
+        pytest.raises(LockBusy, match=r"is held by '.*' on "),
         client.lock("a/1", wait=0),
     ):
         pass
