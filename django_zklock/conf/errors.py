@@ -38,7 +38,8 @@ class Problems(list[Problem]):
 
 def _did_you_mean(word: object, known: Collection[str]) -> str:
     by_lower_case = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(word).lower(), by_lower_case, n=1)
+    meant = "url" if str(word).lower() in ("host", "hosts", "location", "servers") else str(word).lower()
+    near = difflib.get_close_matches(meant, by_lower_case, n=1)
     if near:
         return f'Did you mean "{by_lower_case[near[0]]}"?'
     return f"Known keys: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""Warn of misspelt names of entries in `ZKLOCK["LOCKS"]`; with `STRICT`, refuse all bare names that are no entry."""
+"""Warn of misspelt names of entries in `ZKLOCK["LOCKS"]`, and of "None" in a name; with `STRICT`, refuse bare names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django_zklock.conf import Config
 from django_zklock.exceptions import InvalidLockName
 
 SIMILAR = 0.85  # ratio of `difflib`, at most 1.0, from which a name counts as misspelt
+SIMILAR_IF_SWAPPED = 0.75  # the same for a name with the same letters
 _DIGITS = re.compile(r"\d+")
 
 
@@ -21,23 +22,28 @@ def check_spelling(config: Config, name: str) -> None:
     A name is bare if it has neither a slash nor a field. A bare name that is no entry of `LOCKS` is a lock of its own,
     so a misspelt name of an entry protects nothing. Raises `InvalidLockName` with `STRICT`.
     """
-    if name in config.locks or name in config.checked_names or not (config.locks or config.strict):
+    has_none = "None" in name and "None" in name.split("/")
+    is_bare = "/" not in name and "{" not in name and bool(config.locks or config.strict)
+    if not (is_bare or has_none) or name in config.locks or name in config.checked_names:
         return
-    if "/" not in name and "{" not in name:
-        close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
+    warning = ""
+    if has_none:
+        warning = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
+    if is_bare:
+        near = difflib.get_close_matches(name, config.locks, cutoff=SIMILAR_IF_SWAPPED)
+        close = difflib.get_close_matches(name, near, n=1, cutoff=SIMILAR)
+        close = close or [entry for entry in near if sorted(entry) == sorted(name)]
         meant = f"Did you mean {close[0]!r}?" if close else ""
         if config.strict:
             raise InvalidLockName(
                 f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
             )
         if meant and not _differ_in_digits(name, close[0]):
-            config.checked_names.add(name)  # before the warning, which may be an error
-            warnings.warn(
-                f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock. {meant} '
-                "If not, add it to LOCKS.",
-                stacklevel=_frames_of_package(),
-            )
-    config.checked_names.add(name)
+            what = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
+            warning = f"{what} {meant} If not, add it to LOCKS."
+    config.checked_names.add(name)  # before the warning, which may be an error
+    if warning:
+        warnings.warn(warning, stacklevel=_frames_of_package())
 
 
 def _differ_in_digits(one: str, other: str) -> bool:

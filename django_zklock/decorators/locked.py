@@ -43,14 +43,15 @@ _PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "a
 
 
 def zk_locked(
-    name: Names, *more: NoReturn, **options: Unpack[LockedOptions]
+    name: Names | Unset = UNSET, *more: NoReturn, **options: Unpack[LockedOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
 
     `name` is an entry of `ZKLOCK["LOCKS"]`, or a path template. The call's arguments fill its fields, defaults
     included: `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the arguments and returns the key. A list of
-    names, or a callable that returns a list of keys, means several locks, which are acquired as by `zk_locks`.
+    names, or a callable that returns a list of keys, means several locks, which are acquired as by `zk_locks`. Without
+    a name, `@zk_locked()` locks by the dotted name of the function, as in `shop.tasks.restock`.
 
     Put it below a decorator that makes a task of the function, such as `@shared_task`, and above
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
@@ -100,13 +101,12 @@ class LockedFunction:
     """A function and the lock around it."""
 
     def __init__(
-        self, name: Names, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None
+        self, name: Names | Unset, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None
     ) -> None:
-        self.name = name
-        self.options = options  # those given to the decorator
         self.function = function
+        self.options = options  # those given to the decorator
         self.uniqueness = uniqueness
-        self.binder = KeyBinder(name, function)
+        self.binder = KeyBinder(repr(self) if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
         self._is_dispatch = getattr(function, "__name__", "") == "dispatch"
@@ -265,7 +265,8 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             with call.response_lock as response_lock:
                 async with call.lock as hold:
                     call.begin()
-                    return response_lock.keep(hold, await locked.function(*args, **kwargs))
+                    result = await locked.function(*args, **kwargs)
+                    return response_lock.keep(hold, check_result(result, locked.function))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 

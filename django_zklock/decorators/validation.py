@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.conf.options import UNSET, LockOptions, Unset
 
 R = TypeVar("R")
 
+_FUTURES = (concurrent.futures.Future, asyncio.Future)
+_ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip)
+_UNFINISHED = (*_FUTURES, *_ITERATORS, types.CoroutineType, contextlib._GeneratorContextManagerBase)
+# The code of all functions that these decorators return.
+_CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
+
 
 def check_name(name: object) -> None:
-    """Raise `TypeError` unless this is the name of a lock, a callable that may return one, or a list of these."""
+    """Raise `TypeError` unless this is the name of a lock, a callable that may return one, a list of these, or none."""
     names = name if isinstance(name, (list, tuple)) else [name]
-    if not names or not all(isinstance(each, str) or callable(each) for each in names):
+    if not names or not all(isinstance(each, (str, Unset)) or callable(each) for each in names):
         raise TypeError(
             f"zk_locked needs the name of a lock, or a callable that returns it, or a list of these, not {name!r}."
         )
@@ -36,6 +46,8 @@ def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, o
         raise TypeError(_no_name(f"{_called(name)} was read as a callable that returns one"))
     if not alone:
         raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
+    if isinstance(name, Unset) and getattr(args[0], "__qualname__", "<lambda>").endswith("<lambda>"):
+        raise TypeError(_no_name(f"{args[0]!r} has no name of its own"))
     return args[0]
 
 
@@ -52,7 +64,8 @@ def _is_task(function: object) -> bool:
 
 
 def _is_generator(function: object) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return generator or getattr(function, "__code__", None) in _CONTEXT_MANAGERS
 
 
 def _returns_no_text(function: object) -> bool:
@@ -69,9 +82,10 @@ def check_function(function: object, options: LockOptions) -> None:
             f'"post"), or use @method_decorator(zk_locked(...), name="post") on the class.'
         )
     if _is_task(function):
+        maker = "@task" if hasattr(function, "enqueue") else "@shared_task"
         raise TypeError(
             "@zk_locked got a task, not a function, so calling the task would not acquire the lock; put @zk_locked "
-            "below the decorator that makes the task:\n    @shared_task\n    @zk_locked(...)\n    def ..."
+            f"below the decorator that makes the task:\n    {maker}\n    @zk_locked(...)\n    def ..."
         )
     if isinstance(function, classmethod):
         raise TypeError("@zk_locked got a class method, which is not a function yet; put it below @classmethod.")
@@ -79,8 +93,8 @@ def check_function(function: object, options: LockOptions) -> None:
         raise TypeError(_no_name(f"it got {function!r}"))
     if _is_generator(function):
         raise TypeError(
-            f"{_called(function)} is a generator, which runs after the call that made it has returned and the lock is "
-            'released; use "with zk_lock(...)" inside it.'
+            f"{_called(function)} is a generator or a context manager. Its work runs after the call has returned and "
+            'the lock is released; use "with zk_lock(...)" inside it.'
         )
     if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
         raise TypeError(
@@ -90,12 +104,14 @@ def check_function(function: object, options: LockOptions) -> None:
 
 
 def check_result(result: R, function: Callable[..., Any]) -> R:
-    """Return the result of a sync function. Raises `TypeError` for an awaitable, whose work has not run yet."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError(
-            f"{function.__module__}.{_called(function)} is a sync function and returned an awaitable, whose work would "
-            'run after the lock is released; make it an "async def".'
-        )
-    return result
+    """Return the result of a function. Raises `TypeError` for one whose work has not run yet, such as a coroutine."""
+    if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
+        return result
+    if isinstance(result, _FUTURES) and not result.cancel() and result.done():  # cancel() changes nothing then
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    raise TypeError(
+        f"{function.__module__}.{_called(function)} returned a {type(result).__name__}, whose work would run after the "
+        'lock is released. Return what it gives: list(...), future.result(), or await it in an "async def".'
+    )

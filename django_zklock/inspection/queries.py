@@ -13,7 +13,7 @@ from django_zklock.inspection.info import Connection, LockInfo, Snapshot
 from django_zklock.inspection.scan import ScanLimits
 from django_zklock.inspection.shared import Shared
 from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
-from django_zklock.queue.names import is_key
+from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
 from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.errors import ZkError
@@ -77,7 +77,7 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
 
     Raises `ZooKeeperUnavailable` if there is no answer within `reply_timeout` seconds.
     """
-    if not is_key(key):
+    if not is_key(key := show_tails(key)):
         return None
     session = process.current()
     waiter: ThreadWaiter[CacheReply] = ThreadWaiter()

@@ -14,9 +14,9 @@ from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import markers, order
-from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
+from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted, show_tails
 from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_places
-from django_zklock.queue.names import MAX_KEY
+from django_zklock.queue.names import MAX_KEY, path
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -220,7 +220,7 @@ class Scan:
 
     def _path(self, key: str) -> str:
         base = self._session.options.base
-        return f"{base}/{key}" if key else base
+        return path(base, key) if key else base
 
     def _note(self, text: str) -> None:
         if len(self._notes) < MAX_NOTES:
@@ -253,7 +253,7 @@ class Scan:
 
     def _descend(self, key: str, names: list[str]) -> None:
         for name in names:
-            below = f"{key}/{name}" if key else name
+            below = show_tails(f"{key}/{name}" if key else name)
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
             else:

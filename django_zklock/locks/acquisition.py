@@ -19,6 +19,7 @@ from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.stay import Turn
 from django_zklock.locks.spec import LockSpec
 from django_zklock.queue.nodes import Kind
@@ -234,7 +235,15 @@ class Acquisition:
     def _one_ahead(self) -> str:
         """A description of the contender just ahead; empty if that is not known."""
         ahead = self.contender.ahead if self.contender is not None else None
-        return "" if ahead is None else f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"
+        if self.contender is None or ahead is None:
+            return ""
+        caller, kind = self.contender.caller, self._owner.kind
+        # A message of Celery waits for another process, and a lease of the coordinator for another program.
+        is_for_others = kind == "message" or "lease" in caller.about
+        if not is_for_others and (not ahead.guid or ahead.guid in self._session.attached(Registry).guids):
+            where = f"thread {ahead.thread}" if ahead.thread != caller.thread or kind == "thread" else f"another {kind}"
+            return f"{ahead.what!r} in {where} of this process"
+        return f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"
 
     def _on_outcome(self, outcome: Outcome) -> None:
         """Wake the caller; on the protocol's thread, or where a lock that lingers is passed on, perhaps again."""

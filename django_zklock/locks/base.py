@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from django_zklock import clock
 from django_zklock.exceptions import (
@@ -170,22 +170,28 @@ class LockBase(Generic[AnyHold]):
         """Return the held locks as the caller sees them."""
         raise NotImplementedError
 
+    def __bool__(self) -> NoReturn:
+        raise TypeError('"if" locks nothing. Use "with zk_lock(...):", "if lock.acquire(timeout=0):" or "is not None".')
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A lock cannot be pickled or copied. Pass its name, and call zk_lock(name) there.")
+
     # --- as threading.Lock and RLock ------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
+    def acquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
         """
         Acquire, as `threading.RLock.acquire` does; return the hold, or None if it was not acquired in time.
 
         `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
         acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
-        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer.
+        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer. `more` is refused.
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         entry = Entry()
         with CleanupOnError(entry.undo):
-            return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout)))
+            return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
-    async def aacquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
+    async def aacquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
         """
         Acquire as `acquire` does; waiting costs no thread.
 
@@ -194,7 +200,7 @@ class LockBase(Generic[AnyHold]):
         check_not_own_task(self.aacquire)
         entry = Entry()
         with CleanupOnError(entry.undo):
-            return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout)))
+            return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
     def _acquire(self, entry: Entry, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         plan = self._plan()

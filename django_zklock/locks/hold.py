@@ -11,6 +11,7 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import clock
+from django_zklock.conf.options import UNSET
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import table
@@ -32,7 +33,38 @@ class FencedRow(Protocol):
     async def afence(self, fence: Hold, *, refresh: bool = ...) -> None: ...
 
 
-class Hold:
+class HoldBase:
+    """What holds of one lock and of several have in common: they are no locks, and say so."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A hold cannot be pickled. Pass its hold.token or hold.signed_token() instead.")
+
+    if not TYPE_CHECKING:  # a type checker reports these mistakes by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            message = f"{type(self).__name__!r} object has no attribute {name!r}{_INSTEAD.get(name, '')}"
+            raise AttributeError(message, name=name, obj=self)
+
+        def __enter__(self) -> NoReturn:
+            """Release what `with lock.acquire():` would hold for good, and raise `TypeError`."""
+            for held in map(held_of, self if isinstance(self, MultiHold) else [self]):
+                if held.acquired > 0 and held.owner == current_owner():
+                    held.acquired -= 1
+                    held.release(held.count - 1, UNSET)
+            raise TypeError('"with" takes a lock: "with zk_lock(...) as hold:". What acquire() took is released.')
+
+        __exit__ = __aenter__ = __aexit__ = __enter__  # Python looks up both before it calls the first
+
+
+_INSTEAD = {
+    "extend": ". A hold needs no extension: it lasts until the release.",
+    "release": ". Call release() of the lock, or leave the block.",
+}
+
+
+class Hold(HoldBase):
     """
     A lock that is held: what `with zk_lock(...) as hold` gives, and `Lock.acquire()` returns.
 
@@ -46,9 +78,6 @@ class Hold:
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("A hold cannot be pickled. Pass hold.token or hold.signed_token() instead.")
 
     @property
     def _grant(self) -> Grant:
@@ -249,7 +278,7 @@ def _checked(obj: FencedRow) -> FencedRow:
     return obj
 
 
-class MultiHold:
+class MultiHold(HoldBase):
     """
     Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
 
@@ -271,9 +300,6 @@ class MultiHold:
         over = any(held_of(hold).is_over for hold in self._holds)
         state = "released" if over else "lost" if self.lost else "held"
         return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("A hold cannot be pickled. Pass the hold.token of each, or its hold.signed_token().")
 
     def __iter__(self) -> Iterator[Hold]:
         return iter(self._holds)

@@ -68,7 +68,7 @@ class Lock(LockBase[Hold]):
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
-        names.check_own_key(key)
+        names.check_own_key(key := names.show_tails(key))
         given: dict[str, Any] = dict(options)
         what, about = given.pop("what", ""), given.pop("about", None) or _NOTHING
         complete = given_options(given).merged_over(conf.current().options_of_key(key))

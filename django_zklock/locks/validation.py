@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from django_zklock.conf.arguments import LockArguments, LockedOptions
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, ZkLockError
 from django_zklock.execution import transactions
 from django_zklock.execution.owner import loop_is_running
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from django_zklock.locks.spec import LockSpec
 
 
-def threading_timeout(blocking: bool, timeout: float) -> float | None:
+def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
     """Return the seconds to wait (None: no limit) for the arguments of `threading.Lock.acquire`, with its errors."""
+    if more:
+        raise TypeError(f"acquire() has no argument {next(iter(more))!r}: the seconds to wait are given as timeout.")
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
@@ -48,6 +51,7 @@ _FOREIGN_OPTIONS = {
     ),
     "blocking": "for a try without waiting, use timeout=0",
     "sleep": "waiters are woken by ZooKeeper, so there is nothing to set",
+    "retry": 'for a Celery task, @zk_locked takes on_conflict="retry" and max_conflicts=3',
 }
 """Names of options in other packages, and what to use here."""
 
@@ -64,11 +68,16 @@ def check_arguments(
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
     option = next(option for option in options if option not in names)
     close = difflib.get_close_matches(option, names, n=1)
+    is_field = isinstance(name, str) and f"{{{option}" in name
     if option in _FOREIGN_OPTIONS:
         hint = _FOREIGN_OPTIONS[option]
     elif option in ("kind", "limit"):
         hint = "use zk_lock(), zk_read(), zk_write() or zk_semaphore() for another kind of lock"
-    elif isinstance(name, str) and f"{{{option}" not in name and close:
+    elif not is_field and option != "fields" and option in LockArguments.__annotations__:
+        hint = "it is an option of zk_lock()"
+    elif not is_field and option in LockedOptions.__annotations__:
+        hint = "it is an option of @zk_locked, for calls of the decorated function"
+    elif not is_field and close:
         hint = f"did you mean {close[0]!r}?"
     elif "fields" not in names:
         hint = "the fields of the name are filled with the arguments of the decorated function"

@@ -11,7 +11,7 @@ from typing import Final
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.queue.escaping import unescape
+from django_zklock.queue.escaping import show_tails, unescape
 from django_zklock.queue.names import Template, is_escaped
 
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
@@ -109,7 +109,7 @@ def key_of(options: argparse.Namespace) -> str:
     fields: dict[str, object] = dict(options.fields)
     path = conf.current().options_for(name).path or name
     if path == name and not fields and is_escaped(name):
-        return name
+        return show_tails(name)
     template = Template.parse(path)
     if path != name and not set(template.fields) <= fields.keys():
         raise InvalidLockName(f"{name!r} is an entry of LOCKS with the path {path!r}. {_usage(template)}")
@@ -120,7 +120,7 @@ def template_of(name: str) -> str:
     """Return the name that code uses for this lock: `name`, or for an escaped key the template that renders to it."""
     if name not in conf.current().locks and is_escaped(name):
         text = unescape(name).replace("{", "{{").replace("}", "}}")
-        if Template.parse(text).render({}) == name:
+        if Template.parse(text).render({}) == show_tails(name):
             return text
     return name
 

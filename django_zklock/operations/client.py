@@ -33,9 +33,9 @@ class QueueClient:
 
     def __init__(self, key: str, reply_timeout: float) -> None:
         check_seconds("reply_timeout", reply_timeout)
-        self.key = key
         self.base = conf.current().base
         names.check_key(key)
+        self.key = names.show_tails(key)
         self.parent = names.path(self.base, key)
         self.session = process.current()
         self._deadline = clock.now() + reply_timeout

@@ -17,7 +17,7 @@ SEQUENCE_TAIL = re.compile(r"[0-9-][0-9]{9}\Z")
 """
 The end of the name of a sequential znode: ten digits (`%010d`), or a minus and nine or more digits after an overflow.
 
-`nodes.parse` recognizes contenders by it, and `finish_segment` keeps it out of the names of directories.
+`nodes.parse` recognizes contenders by it, and `hide_tails` keeps it out of the names of directories.
 """
 
 SEQUENCE_DIGITS = 10
@@ -26,6 +26,8 @@ SEQUENCE_DIGITS = 10
 SAFE = frozenset(string.ascii_letters + string.digits + "_.~:@=+,-")
 """Characters that are not escaped. All others are written as the `%XX` of their UTF-8 bytes."""
 
+_TAIL = re.compile(r"([0-9-][0-9]{8})([0-9])(?![^/])")
+_HIDDEN_TAIL = re.compile(r"([0-9-][0-9]{8})%3([0-9])(?![^/])")
 _ALL_SAFE = re.compile(r"[A-Za-z0-9_.~:@=+,-]*")
 # Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good) and bidirectional
 # controls, which make two different names look the same in a log or a browser.
@@ -48,7 +50,7 @@ def escape(value: str, *, what: str = "lock name") -> str:
     after escaping, and for control characters, bidirectional controls and lone surrogates.
     """
     check_segment(value, what)
-    return finish_segment(percent_encode(value), f"{what} {quoted(value)}")
+    return hide_tails(finish_segment(percent_encode(value), f"{what} {quoted(value)}"))
 
 
 def unescape(segment: str) -> str:
@@ -88,19 +90,27 @@ def percent_encode(text: str, reserved: str = "") -> str:
 
 
 def finish_segment(segment: str, what: str) -> str:
+    """Return the encoded `segment` as it is used in a key; raise `InvalidLockName` if it cannot be used."""
+    if segment in (".", ".."):
+        raise _dots(what)
+    if len(segment) > MAX_SEGMENT - 2 and len(hide_tails(segment)) > MAX_SEGMENT:
+        raise _too_long(what)
+    return show_tails(segment) if "%3" in segment else segment
+
+
+def hide_tails(key: str) -> str:
     """
-    Return the encoded `segment` as it is used in a path; raise `InvalidLockName` if it cannot be used.
+    Return a key as it is used in a path: no segment ends in ten digits.
 
     A child of a lock's directory that ends in ten digits is a contender. But both `a` and `a/1234567890` may be locks,
     and the directory of the second is a child of the first. So the last digit of such a segment is percent-encoded.
     """
-    if segment in (".", ".."):
-        raise _dots(what)
-    if SEQUENCE_TAIL.search(segment):
-        segment = segment[:-1] + _percent(segment[-1])
-    if len(segment) > MAX_SEGMENT:
-        raise _too_long(what)
-    return segment
+    return _TAIL.sub(r"\1%3\2", key) if _TAIL.search(key) else key  # `search` is much faster
+
+
+def show_tails(path: str) -> str:
+    """Return the key of a path: the reverse of `hide_tails`. A key stays as it is."""
+    return _HIDDEN_TAIL.sub(r"\1\2", path)
 
 
 def quoted(text: str) -> str:

@@ -37,7 +37,8 @@ def text_of(value: object, what: str) -> str:
         raise InvalidLockName(f"{what} is {value}. Use a text or a number.")
     if callable(value):
         raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")
-    raise InvalidLockName(f"{what} is of type {kind}. Name an attribute of it, such as {{order.pk}}.")
+    hint = "Pass str() of the lazy text." if kind == "'__proxy__'" else "Name an attribute of it, such as {order.pk}."
+    raise InvalidLockName(f"{what} is of type {kind}. {hint}")
 
 
 def _scalar(value: object, what: str) -> str | None:

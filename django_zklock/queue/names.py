@@ -12,24 +12,24 @@ from functools import lru_cache
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.escaping import (
     SAFE,
-    SEQUENCE_TAIL,
     check_characters,
     check_segment,
     escape,
     finish_segment,
+    hide_tails,
     percent_encode,
     quoted,
+    show_tails,
     unescape,
 )
 from django_zklock.queue.field_values import text_of
 
-__all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "unescape"]
+__all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "show_tails", "unescape"]
 
 MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
-_LAST_DIGIT = re.compile(r"%3([0-9])\Z")  # escaped, or the segment would look like a contender
 _ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
@@ -106,7 +106,7 @@ def check_key(key: str) -> None:
     if not key.isprintable():
         raise InvalidLockName(f"{what} is not the key of a lock: it has characters that do not print.")
     for segment in key.split("/"):
-        if segment in ("", ".", "..") or segment.startswith("!") or SEQUENCE_TAIL.search(segment):
+        if segment in ("", ".", "..") or segment.startswith("!"):
             raise InvalidLockName(f"{what} is not the key of a lock: {quoted(segment)} cannot be a part of one.")
 
 
@@ -128,7 +128,7 @@ def check_own_key(key: str) -> None:
             raise InvalidLockName(
                 f"{quoted(key)} is a template. Fill in {fields}, for example {_TOKEN.sub(_example, key)}."
             )
-        meant = "/".join(map(escape, key.split("/")))
+        meant = show_tails("/".join(map(escape, key.split("/"))))
         raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
 
 
@@ -146,7 +146,7 @@ def own_key(text: str) -> str:
     check_type(text)
     key = text if is_escaped(text) else Template.parse(text.replace("{", "{{").replace("}", "}}")).render({})
     check_own_key(key)
-    return key
+    return show_tails(key)
 
 
 def _example(token: re.Match[str]) -> str:
@@ -155,7 +155,7 @@ def _example(token: re.Match[str]) -> str:
 
 def path(base: str, key: str) -> str:
     """Return the path of the directory that holds the queue of `key`."""
-    return f"{base.rstrip('/')}/{key}"
+    return f"{base.rstrip('/')}/{hide_tails(key)}"
 
 
 def key_of(base: str, path: str) -> str:
@@ -163,7 +163,7 @@ def key_of(base: str, path: str) -> str:
     root = base.rstrip("/") + "/"
     if not path.startswith(root) or path == root:
         raise InvalidLockName(f"the path {quoted(path)} belongs to no lock, because it is not below {quoted(root)}.")
-    return path[len(root) :]
+    return show_tails(path[len(root) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class _Segment:
     def may_render(self, text: str) -> bool:
         """Return whether the segment can be rendered to this text."""
         pattern = "".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts)
-        return any(re.fullmatch(pattern, each) for each in (text, _LAST_DIGIT.sub(r"\1", text)))
+        return re.fullmatch(pattern, text) is not None
 
     def render(self, values: Mapping[str, object]) -> str:
         texts = [

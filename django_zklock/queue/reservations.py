@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.escaping import quoted
+from django_zklock.queue.escaping import quoted, show_tails
 from django_zklock.queue.names import path
 
 DIRECTORY = "!unique"
@@ -99,7 +99,7 @@ def place(base: str, key: str) -> str:
 
 def key_at(name: str) -> str:
     """Return the key whose reservation has this name, the reverse of `place`."""
-    return name.replace(_SLASH, "/")
+    return show_tails(name.replace(_SLASH, "/"))
 
 
 def publisher(token: str, session_id: int) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FORBIDDEN = (
     "This test acquires or inspects a lock without the fixture `zklock`, so it would contact the ZooKeeper in "
-    "settings.ZKLOCK. Request the fixture `zklock`, or derive the test case from ZkLockTestMixin, to get a server for "
-    "tests. To use the ZooKeeper in the settings, mark the test with @pytest.mark.zklock_real, or set "
+    "settings.ZKLOCK. Request the fixture `zklock`, or derive the test case from ZkLockTestMixin first, to get a "
+    "server for tests. To use the ZooKeeper in the settings, mark the test with @pytest.mark.zklock_real, or set "
     "zklock_real = true in the configuration of pytest."
 )
 

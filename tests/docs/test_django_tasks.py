@@ -73,5 +73,5 @@ def test_a_task_in_a_transaction_fails(tasks: Any) -> None:
 
 def test_the_other_order_is_refused(tasks: Any) -> None:
     """The decorator gets a task then, and no function."""
-    with pytest.raises(TypeError, match="put @zk_locked below the decorator that makes the task"):
+    with pytest.raises(TypeError, match=r"put @zk_locked below the decorator that makes the task:\n    @task\n"):
         zk_locked("account/{number}")(tasks["settle"])

@@ -113,9 +113,9 @@ def test_the_key_tells_the_path_that_kazoo_has_to_use(zoo: Zoo) -> None:
     from django_zklock import zk_lock
 
     page = (DOCS / "how-to" / "move-from-kazoo.md").read_text()
-    assert 'zk_lock("stock/{sku}", fields={"sku": sku}).key' in page
+    assert 'zk_lock("stock/{sku}", fields={"sku": sku}).spec.parent' in page
     (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)
-    assert zk_lock("stock/{sku}", fields={"sku": "1234567890"}).key == shown[1]
+    assert zk_lock("stock/{sku}", fields={"sku": "1234567890"}).spec.parent == f"{zoo.base}/{shown[1]}"
 
 
 # --- from Redis -------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def end_session() -> None:
     process.reset()
 
 
-@pytest.mark.parametrize("key", ["a", "a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e"])
+@pytest.mark.parametrize("key", ["a", "a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e", "order/1795428818"])
 def test_the_second_is_told_of_the_first(zoo: Zoo, key: str) -> None:
     """While a task waits, another one with its key learns its id."""
     queued(key)

@@ -12,8 +12,9 @@ from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, client, cut, proxied, session
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
-from django_zklock.exceptions import InvalidLockName, UnreadableQueue
+from django_zklock import Lock, current_hold, zk_lock
+from django_zklock.exceptions import InvalidLockName, LockBusy, UnreadableQueue
+from django_zklock.inspection import look_at, snapshot
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import nodes
 from django_zklock.zk import process
@@ -101,6 +102,25 @@ def test_a_nested_key_is_another_lock(zoo: Zoo) -> None:
     ):
         assert zoo.children("a") == [outer.path.rpartition("/")[2]]
     assert not zk_lock("a").locked()
+
+
+def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> None:
+    """In errors, holds and lists. Its path, which an older list may have shown, still names the same lock."""
+    key, as_path = "order/1795428818", "order/179542881%38"
+    lock = zk_lock("order/{stamp}", fields={"stamp": 1795428818})
+    with lock as hold, pytest.raises(LockBusy, match=f"'{key}' is held") as caught:
+        assert lock.key == hold.key == key
+        assert hold.path.rpartition("/")[0] == f"{zoo.base}/{as_path}"
+        assert [info.key for info in snapshot(max_age=0, reply_timeout=5).locks] == [key]
+        for name in (key, as_path):
+            info = look_at(name, reply_timeout=5)
+            assert info
+            assert (info.key, len(info.holders)) == (key, 1)
+            assert Lock.of_key(name).key == key
+            assert Lock.of_key(name).owned()
+            assert current_hold(key) is hold
+        BackgroundCall(Lock.of_key(as_path, timeout=0).__enter__).result(5)
+    assert caught.value.lock == key
 
 
 # --- leftovers --------------------------------------------------------------------------------------------------------

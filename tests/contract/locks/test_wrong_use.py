@@ -6,7 +6,11 @@ import asyncio
 import copy
 import functools
 import gc
+import os
 import pickle
+import socket
+import threading
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +19,9 @@ from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
-from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout
 from django_zklock.operations import request_release
+from django_zklock.queue import nodes
 
 pytestmark = pytest.mark.zookeeper
 
@@ -136,6 +141,101 @@ def test_only_what_can_be_awaited_leads_in_async_code(zoo: Zoo) -> None:
     with pytest.raises(TypeError, match=r"leader\.run\(\)"):
         asyncio.run(zk_leader("lead").arun(called))
     zoo.assert_empty()
+
+
+def test_a_lock_has_no_truth_value(zoo: Zoo) -> None:
+    """`if zk_lock(...)` would always be true and lock nothing."""
+    for lock in (zk_lock("k", timeout=0), zk_locks("a", "b")):
+        with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\):", "if lock\.acquire\(timeout=0\):" or'):
+            if lock:
+                raise AssertionError
+        assert lock.acquire(timeout=0)
+        lock.release()
+
+
+def test_a_hold_is_no_block_and_no_lock(zoo: Zoo) -> None:
+    """`with lock.acquire():` undoes the acquisition, which no block would end, and names the right form."""
+    for lock in (zk_lock("k"), zk_locks("a", "b")):
+        hold: Any = lock.acquire()
+        with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'), hold:
+            raise AssertionError
+        assert not lock.owned()
+        eventually(lambda: not zoo.contenders())
+        for name, instead in {"extend": "needs no extension", "release": r"Call release\(\) of the lock"}.items():
+            with pytest.raises(AttributeError, match=f"has no attribute '{name}'. .*{instead}"):
+                getattr(hold, name)
+        assert not hasattr(hold, "resolve_expression")
+        with pytest.raises(TypeError, match="are given as timeout"):
+            lock.acquire(blocking_timeout=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="A lock cannot be pickled"):
+            pickle.dumps(lock)
+
+
+def test_a_hold_that_is_entered_gives_back_no_more_than_one_acquisition(zoo: Zoo) -> None:
+    """Not that of a block around it, an earlier one, or another owner's."""
+    lock = zk_lock("k")
+    with lock as hold:
+        entered: Any = hold
+        with pytest.raises(TypeError), entered:
+            raise AssertionError
+        hold.check()
+    assert lock.acquire()
+    entered = lock.acquire()
+    with pytest.raises(TypeError):
+        BackgroundCall(entered.__enter__).result()
+    with pytest.raises(TypeError), entered:
+        raise AssertionError
+    assert lock.owned()
+    lock.release()
+    assert not lock.owned()
+
+
+async def test_a_hold_is_no_block_in_a_coroutine_either(zoo: Zoo) -> None:
+    """The same for `async with await lock.aacquire()`."""
+    lock = zk_lock("k")
+    hold: Any = await lock.aacquire()
+    with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'):
+        async with hold:
+            raise AssertionError
+    assert not lock.owned()
+    with pytest.raises(TypeError, match="are given as timeout"):
+        await lock.aacquire(blocking_timeout=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("linger", [0, 1])
+def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None:
+    """By the name of its thread, or as another task: it is the program that waits for itself."""
+    lock = zk_lock("k", timeout=0.2, linger=linger, what="w")
+    name = threading.current_thread().name
+    with lock:
+        with pytest.raises(LockTimeout, match=f"ahead is 'w' in thread {name} of this process"):
+            BackgroundCall(lock.__enter__).result()
+        if not linger:
+            with pytest.raises(LockBusy, match=f"held by 'w' in thread {name} of this process"):
+                BackgroundCall(zk_lock("k", timeout=0).__enter__).result()
+
+    async def inner() -> None:
+        async with lock:
+            pass
+
+    async def outer() -> None:
+        async with lock:
+            with pytest.raises(LockTimeout, match="ahead is 'w' in another task of this process"):
+                await asyncio.create_task(inner())
+
+    asyncio.run(outer())
+
+
+def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
+    """Also if it runs on this host, and even if it has the number of this process in another container."""
+    payload = nodes.Payload(
+        guid=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), thread="t", what="w", since="", template=""
+    )
+    with zoo.hold_elsewhere("k") as path:
+        zoo.client.set(path, payload.encode())
+        expected = f"held by 'w' on {socket.gethostname()}, process {os.getpid()}"
+        with pytest.raises(LockBusy, match=expected), zk_lock("k", timeout=0):
+            raise AssertionError
 
 
 def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:

@@ -168,6 +168,16 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
     assert f"zkCli.sh -server {zoo.address} get -s {queues[0]}" in page
 
 
+@pytest.mark.parametrize("object_id", ["order_2F1795428818", "order_2F179542881%2538"])
+def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo, viewer: Client, object_id: str) -> None:
+    """An old link, with the key as it is in the path, shows the same lock."""
+    path = contend(zoo, "order/179542881%38", 1)
+    assert keys(viewer) == ["order/1795428818"]
+    page = viewer.get(f"{LIST}{object_id}/change/").content.decode()
+    assert "web-1 · pid 71 has held it for" in page
+    zoo.client.delete(path)
+
+
 def test_a_free_lock_has_a_page_and_a_history(zoo: Zoo, viewer: Client) -> None:
     """So links in the history work when the lock is free."""
     assert "This lock is free" in viewer.get(f"{LIST}gone/change/").content.decode()

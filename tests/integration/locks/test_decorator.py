@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 from support.zoo import Zoo
@@ -168,9 +173,34 @@ def test_generators_are_refused() -> None:
     async def async_() -> AsyncIterator[int]:
         yield 1
 
-    for function in (sync, async_):
+    context_managers: list[Any] = [contextlib.contextmanager(sync), contextlib.asynccontextmanager(async_)]
+    for function in (sync, async_, *context_managers):
         with pytest.raises(TypeError, match="inside it"):
             zk_locked("x")(function)
+
+
+def test_a_decorator_that_runs_a_generator_to_its_end_is_locked(zoo: Zoo) -> None:
+    """The work is done when the call returns, so nothing is refused."""
+
+    def listed(function: Callable[[], Iterator[bool]]) -> Callable[[], list[bool]]:
+        return functools.wraps(function)(lambda: list(function()))
+
+    @zk_locked("cm")
+    @listed
+    def work() -> Iterator[bool]:
+        yield zk_lock("cm").owned()
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        yield
+
+    @zk_locked("cm")
+    @around()
+    def inside() -> bool:
+        return zk_lock("cm").owned()
+
+    assert work() == [True]
+    assert inside()
 
 
 @pytest.mark.parametrize(
@@ -225,6 +255,120 @@ def test_a_sync_function_that_returns_an_awaitable_is_refused(zoo: Zoo) -> None:
 
     with pytest.raises(TypeError, match="async def"):
         work()
+
+
+async def _coroutine() -> None: ...
+
+
+async def _async_numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+@contextlib.contextmanager
+def _block() -> Iterator[None]:
+    yield
+
+
+UNFINISHED: dict[str, Callable[[], object]] = {
+    "generator": lambda: (number for number in (1, 2)),
+    "map": lambda: map(str, (1, 2)),
+    "filter": lambda: filter(None, (1, 2)),
+    "zip": lambda: zip((1, 2), (3, 4), strict=True),
+    "async_generator": _async_numbers,
+    "_GeneratorContextManager": _block,
+    "_AsyncGeneratorContextManager": contextlib.asynccontextmanager(_async_numbers),
+    "coroutine": _coroutine,
+    "Future": concurrent.futures.Future,
+}
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None:
+    """It would run under no lock, and nobody would notice."""
+    results: list[Any] = []
+
+    def make() -> object:
+        results.append(UNFINISHED[kind]())
+        return results[-1]
+
+    work = zk_locked("work")(make)
+
+    @zk_locked("work")
+    async def in_coroutine() -> object:
+        return make()
+
+    for call in (work, lambda: asyncio.run(in_coroutine())):
+        with pytest.raises(TypeError, match=f"returned a {kind}, whose work would run after the lock is released"):
+            call()
+    assert kind != "Future" or all(result.cancelled() for result in results)
+    zoo.assert_empty()
+
+
+async def test_a_task_that_is_not_done_is_refused_and_cancelled(zoo: Zoo) -> None:
+    """A coroutine function that starts its work and does not await it holds the lock for nothing."""
+    tasks: list[asyncio.Task[None]] = []
+
+    @zk_locked("work")
+    async def start(seconds: float) -> Any:
+        tasks.append(asyncio.create_task(asyncio.sleep(seconds)))
+        if not seconds:
+            await tasks[-1]
+        return tasks[-1]
+
+    with pytest.raises(TypeError, match="returned a Task, "):
+        await start(60)
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert (await start(0)).done()
+
+
+def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
+    """Collections, files, querysets, iterators over what is there, and futures that are done."""
+
+    class Pool:
+        """As of a database driver: usable, and it can be awaited as well."""
+
+        def __await__(self) -> Iterator[Any]:
+            yield
+
+    done: concurrent.futures.Future[int] = concurrent.futures.Future()
+    done.set_result(1)
+    with (tmp_path / "file").open("w") as file:
+        results: list[Any] = [[], {}.items(), range(3), iter([1]), done, file, Permission.objects.all(), "x", None]
+        for result in results:
+            assert zk_locked("work")(lambda result=result: result)() is result
+
+        @zk_locked("work")
+        async def connect() -> Any:
+            return Pool()
+
+        assert isinstance(asyncio.run(connect()), Pool)
+
+
+def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
+    """By its module and its qualified name, which all processes share."""
+
+    class Shop:
+        @zk_locked()
+        def restock(self) -> list[str]:
+            return zoo.contenders()
+
+    @zk_locked(timeout=1)
+    async def nightly() -> list[str]:
+        return zoo.contenders()
+
+    where = f"{zoo.base}/{__name__}.test_without_a_name_the_function_names_its_lock.%3Clocals%3E"
+    assert Shop().restock()[0].rpartition("/")[0] == f"{where}.Shop.restock"
+    assert asyncio.run(nightly())[0].rpartition("/")[0] == f"{where}.nightly"
+    assert len(zk_locked()(zoo.contenders)()) == 1
+    nameless: list[Any] = [lambda: None, functools.partial(print)]
+    for function in nameless:
+        with pytest.raises(TypeError, match="needs the name of a lock first"):
+            zk_locked()(function)
+    nothings: list[Any] = [None, "", []]
+    for wrong in nothings:
+        with pytest.raises((TypeError, InvalidLockName)):
+            zk_locked(wrong)(_coroutine)
 
 
 async def test_a_sync_function_is_refused_inside_a_running_loop(zoo: Zoo) -> None:

@@ -40,6 +40,15 @@ LOOSE_LEADER: Any = zk_leader
         (lambda: LOOSE_SEMAPHORE("k", 3, 5), r"zk_semaphore\(\) takes .*timeout=5"),
         (lambda: LOOSE_SIDES("k", kind="read"), r"ReadWriteLock\(\) has no option 'kind': use .*zk_read"),
         (lambda: LOOSE_LEADER("k", timeout=3), r"zk_leader\(\) has no option 'timeout'"),
+        (lambda: LOOSE("k", on_conflict="skip"), r"'on_conflict': it is an option of @zk_locked"),
+        (lambda: LOOSE("k", unique="until_done"), r"'unique': it is an option of @zk_locked"),
+        (lambda: LOOSE_READ("k", max_conflicts=3), r"'max_conflicts': it is an option of @zk_locked"),
+        (lambda: LOOSE("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
+        (lambda: LOOSE("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
+        (lambda: LOOSE_DECORATOR("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
+        (lambda: LOOSE_DECORATOR("k", what="w"), r"'what': it is an option of zk_lock\(\)"),
+        (lambda: LOOSE_DECORATOR("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
+        (lambda: LOOSE_DECORATOR("k", blocking=False), "use timeout=0"),
         (lambda: LOOSE_LOCKS("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
     ],
 )
@@ -106,6 +115,37 @@ def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> Non
         def sell() -> None: ...
 
     assert [each.filename for each in warned] == [__file__]
+
+
+@pytest.mark.parametrize("name", ["nmaed", "namde", "anmed"])  # codespell:ignore
+def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
+    """It is the most common mistake in typing."""
+    with with_locks("named", "order2026"), pytest.warns(UserWarning, match=r"Did you mean 'named'\?"):
+        _ = zk_lock(name).key
+
+
+def test_another_word_with_the_same_letters_does_not() -> None:
+    """Nor another number; any warning would be an error."""
+    with with_locks("pot", "stream", "order12"):
+        for name in ("top", "master", "order21", "dream", "streets"):
+            assert zk_lock(name).key == name
+
+
+@pytest.mark.parametrize("name", ["order/None", "None", "None/{sku}", "a/None/b"])
+def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
+    """All orders without a number would share a lock. Fields refuse None."""
+    fields = {"sku": "7"}
+    with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}):
+        with pytest.warns(UserWarning, match=f"'{name}' has the part 'None'.* refuses None") as warned:
+            _ = zk_lock(name, fields=fields).key
+        assert [each.filename for each in warned] == [__file__]
+        _ = zk_lock(name, fields=fields).key
+        _ = zk_lock("order/Nonesuch").key
+        assert conf.current().checked_names == {name}
+        with pytest.warns(UserWarning, match="'k/None' has the part 'None'"):
+            zk_locked(lambda: f"k/{None}")(print).zk_locked.key((), {})  # type: ignore[attr-defined]
+    with with_locks("None"):
+        assert zk_lock("None", fields=fields).key == "None/7"
 
 
 def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:

@@ -87,6 +87,12 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = django_zklock.zk_lokced  # type: ignore[attr-defined]
 
 
+def test_an_error_is_imported_from_its_module() -> None:
+    """The message names it, also that of `from django_zklock import LockBusy`."""
+    with pytest.raises(ImportError, match=r"from django_zklock\.exceptions import LockBusy"):
+        exec("from django_zklock import LockBusy")
+
+
 def test_the_readme_works_outside_of_the_repository() -> None:
     """On PyPI there is nothing that a relative link could lead to."""
     text = (ROOT / "README.md").read_text()

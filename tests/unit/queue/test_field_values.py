@@ -10,6 +10,7 @@ import uuid
 from typing import Any
 
 import pytest
+from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
@@ -140,3 +141,11 @@ def test_a_value_that_json_would_change_is_refused(value: object) -> None:
     """So is what has no end."""
     with pytest.raises(InvalidLockName):
         text_of(value, "field")
+
+
+def test_a_lazy_text_is_refused_with_what_to_pass() -> None:
+    """Its text depends on the language of the reader, so it would name another lock for another user."""
+    with pytest.raises(InvalidLockName, match=r"Pass str\(\) of the lazy text"):
+        text_of(gettext_lazy("Yes"), "field")
+    with pytest.raises(InvalidLockName, match="Name an attribute of it"):
+        text_of(object(), "field")

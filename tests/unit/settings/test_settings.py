@@ -183,6 +183,7 @@ def test_no_value_whatever_breaks_the_validator(raw: dict[Any, Any]) -> None:
     [
         ({"SESION_TIMEOUT": 3}, "SESSION_TIMEOUT"),
         ({"root": "/x"}, "ROOT"),
+        ({"HOSTS": "zk1:2181"}, "URL"),
         ({"DEFAULTS": {"timout": 3}}, "timeout"),  # codespell:ignore
         ({"LOCKS": {"a": {"path": "a", "ABORT_ON": "lost"}}}, "abort_on"),
         ({"TLS": {"cert": "x"}}, "CERT"),
