@@ -16,6 +16,7 @@ from django.test import RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from support.docs import BLOCK, DOCS, written
 from support.project import Project
+from support.resolving import resolved
 from support.zoo import Zoo
 
 from django_zklock import conf, zk_lock
@@ -76,7 +77,7 @@ def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
     with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
         shop["report"].apply(("monday",), throw=True)
     with zoo.hold_elsewhere("order/7"), override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}}):
-        assert shop["pay"](rf.get("/"), pk=7).status_code == 409
+        assert shop["pay"](resolved(rf.get("/"), shop["pay"]), pk=7).status_code == 409
 
 
 @pytest.mark.zookeeper
