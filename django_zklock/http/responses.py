@@ -18,7 +18,7 @@ logger = logging.getLogger("django_zklock.responses")
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
 """The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
 
-_ANSWERS: Final = {
+_ANSWERS: Final[dict[type, tuple[int, str, int]]] = {
     LockNotAcquired: (409, CONFLICT, 1),
     ZooKeeperUnavailable: (503, UNAVAILABLE, 5),
     LockLost: (503, LOST, 5),
@@ -40,7 +40,7 @@ def answer(request: HttpRequest, error: Exception, view: str = "") -> HttpRespon
     """
     if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
         return None
-    status, code, retry_after = next(_ANSWERS[kind] for kind in _ANSWERS if isinstance(error, kind))
+    status, code, retry_after = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
     view = view or f"{request.method} {route(request)}"
     if code == LOST:
         transactions.roll_back()
