@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db import connection
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import nonviews
 from support.zoo import Zoo
 
@@ -92,6 +93,14 @@ def test_only_a_view_answers(zoo: Zoo, staff: Client, group: Group, kind: str) -
         group.save()
     with pytest.raises(LockLost):
         request(staff, kind, group)
+
+
+def test_a_callback_without_end_is_no_view(zoo: Zoo, rf: RequestFactory) -> None:
+    """A test may give the request a mock as its callback: a mock claims to wrap other mocks."""
+    request = rf.get("/")
+    request.resolver_match = Mock()
+    with zoo.hold_elsewhere(nonviews.KEY), pytest.raises(LockBusy):
+        nonviews.view(request)
 
 
 MIDDLEWARE = [*nonviews.SETTINGS["MIDDLEWARE"], "django_zklock.middleware.LockConflictMiddleware"]
