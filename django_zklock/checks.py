@@ -226,7 +226,7 @@ def _called_by(view: Any) -> Iterator[tuple[str, Any]]:
     for name in sorted(handlers) if cls is not None else ():
         yield f"The handler {name} of {_name(cls)}", getattr(cls, name, None)
     for function in views.framework_functions(view):
-        yield f"The view {_name(function)}", function
+        yield f"The view {_locked(function)!r}", function
 
 
 def _name(view: Any) -> str:

@@ -73,7 +73,7 @@ def framework_functions(callback: Any, method: str | None = None) -> Iterator[An
     """Yield the functions that Django REST framework or django-ninja calls for a URL; without a method, for any."""
     for handler in getattr(getattr(callback, "cls", None), "__dict__", {}).values():
         if getattr(handler, "__module__", None) == "rest_framework.decorators":
-            yield inspect.getclosurevars(handler).nonlocals["func"]
+            yield inspect.getclosurevars(handler).nonlocals.get("func")
     if getattr(callback, "__module__", None) == "ninja.operation" and inspect.isroutine(callback):
         path_view = getattr(callback, "__self__", None) or inspect.getclosurevars(callback).nonlocals.get("self")
         for operation in getattr(path_view, "operations", ()):
