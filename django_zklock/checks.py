@@ -43,7 +43,7 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.http import atomic_requests
+from django_zklock.http import atomic_requests, views
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -201,24 +201,32 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
 
 
 def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.CheckMessage]:
-    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's, Django REST framework's
     marks = getattr(view, "_non_atomic_requests", ())
     begun = [alias for alias in aliases if alias not in marks]
-    if cls is None or not begun:
-        return
-    handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
-    for name in sorted(handlers):
-        locked = _locked(getattr(cls, name, None))
+    for name, function in _called_by(view) if begun else ():
+        locked = _locked(function)
         if locked is not None and not locked.is_async and locked.options.release_on is UNSET:
             yield checks.Warning(
-                f"The handler {name} of {cls.__module__}.{cls.__qualname__} is locked, and ATOMIC_REQUESTS begins its "
-                f"transaction on {', '.join(begun)} before the lock.",
+                f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on {', '.join(begun)} before the lock.",
                 hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
                 "the view may read rows from before the lock. To begin the transaction inside the lock, put "
-                '@method_decorator(zk_locked(...), name="dispatch") on the class. To keep it as it is, set '
-                'release_on="commit".',
+                '@method_decorator(zk_locked(...), name="dispatch") on the class. To lock only one of its handlers, or '
+                "a function below @api_view, give the lock atomic=True, and opt out of ATOMIC_REQUESTS with "
+                "@transaction.non_atomic_requests above @api_view, or with @method_decorator("
+                'transaction.non_atomic_requests, name="dispatch") on the class and @transaction.atomic on its other '
+                'handlers. In django-ninja, which cannot opt out, or to keep it as it is, set release_on="commit".',
                 id="zklock.W005",
             )
+
+
+def _called_by(view: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the handlers of a class-based view, and the functions that a framework calls for it, with their names."""
+    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's, Django REST framework's
+    handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
+    for name in sorted(handlers) if cls is not None else ():
+        yield f"The handler {name} of {_name(cls)}", getattr(cls, name, None)
+    for function in views.framework_functions(view):
+        yield f"The view {_locked(function)!r}", function
 
 
 def _name(view: Any) -> str:

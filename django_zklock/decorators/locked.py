@@ -24,7 +24,7 @@ from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution.binding import KeyBinder, KeyBinding, Names, async_view
-from django_zklock.http import atomic_requests, responses
+from django_zklock.http import atomic_requests, responses, views
 from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
@@ -57,6 +57,8 @@ def zk_locked(
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
     `ATOMIC_REQUESTS` begins inside the lock of a view, and is committed before the release. A response that is
     streamed or rendered later keeps the lock until its body is done, or the client is gone.
+
+    `http.views` says which calls are views. A call that only gets a request is plain code, such as that of a helper.
 
     Args:
         name: see above. Several locks have the options of their own entries. But `timeout`, `on_conflict` and the
@@ -109,7 +111,6 @@ class LockedFunction:
         self.binder = KeyBinder(repr(self) if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
-        self._is_dispatch = getattr(function, "__name__", "") == "dispatch"
         self._innermost = not hasattr(function, "zk_locked")
         self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced as a whole, by an equal one
         self._check_templates()
@@ -129,9 +130,8 @@ class LockedFunction:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None = None) -> LockedCall:
         """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
-        if self._is_dispatch:
-            _refuse_async_dispatch(self.function, args)
-        request = responses.find_request(args)
+        _refuse_async_dispatch(self.function, args)
+        request = views.request_of_view(self.wrapper, self.function, args)
         binding = self.binder.bind(args, kwargs)
         context = context or self._context(request)
         options = self._resolve(binding)

@@ -42,9 +42,9 @@ class KeyBinder:
         self.templates = tuple(each for each in self._names if isinstance(each, str))
         """The names that are not callables."""
         self.is_static = len(self.templates) == len(self._names)
-        # method_decorator passes a partial of the bound method that claims to wrap the unbound one.
         self._function = getattr(function, "__qualname__", repr(function))
-        self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
+        partial = partial_below(function)
+        self.signature = inspect.signature(partial or function, follow_wrapped=partial is None)
 
     def check_fields(self, path: str) -> None:
         """Raise `InvalidLockName` if the template `path` has a field that is no parameter of the function."""
@@ -102,10 +102,15 @@ def _escaped(key: Any) -> Any:
     return key.replace("{", "{{").replace("}", "}}") if isinstance(key, str) else key  # the lock refuses other types
 
 
+def partial_below(function: Callable[..., Any]) -> functools.partial[Any] | None:
+    """Return what `method_decorator` decorates: a partial of the bound method that claims to wrap the unbound one."""
+    inner = inspect.unwrap(function, stop=lambda layer: isinstance(layer, functools.partial))
+    return inner if isinstance(inner, functools.partial) else None
+
+
 def async_view(function: Callable[..., Any], args: tuple[Any, ...]) -> View | None:
     """Return the class-based view whose `dispatch` is called, if it is async: `dispatch` only returns a coroutine."""
     if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
         return None
-    bound = function.func if isinstance(function, functools.partial) else function
-    view = getattr(bound, "__self__", args[0] if args else None)
+    view = getattr(getattr(partial_below(function), "func", None), "__self__", args[0] if args else None)
     return view if isinstance(view, View) and view.view_is_async else None

@@ -22,7 +22,7 @@ from django_zklock.exceptions import ExpiredToken, ForgedToken, StaleToken, ZkLo
 from django_zklock.execution.binding import KeyBinder, Name, async_view
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
-from django_zklock.http import responses
+from django_zklock.http import views
 from django_zklock.queue.names import Template
 
 logger = logging.getLogger("django_zklock.fencing")
@@ -86,7 +86,8 @@ def require_fence(
         _check_view(view)
         guarded = GuardedView(name, view, verifier, header)
         wrapper = _async_wrapper(guarded) if iscoroutinefunction(view) else _sync_wrapper(guarded)
-        return cast("Callable[P, R]", functools.update_wrapper(wrapper, view))
+        guarded.wrapper = functools.update_wrapper(wrapper, view)
+        return cast("Callable[P, R]", wrapper)
 
     return decorate
 
@@ -101,7 +102,7 @@ def _sync_wrapper(guarded: GuardedView) -> Callable[..., Any]:
         try:
             fence = guarded.verifier.verify(guarded.token_of(request, key), key=key)
         except _REFUSALS as error:
-            return guarded.refuse(request, key, error)
+            return guarded.refuse(args, key, error)
         request.fence = fence  # type: ignore[attr-defined]
         return guarded.view(*args, **kwargs)
 
@@ -114,7 +115,7 @@ def _async_wrapper(guarded: GuardedView) -> Callable[..., Any]:
         try:
             fence = await guarded.verifier.averify(guarded.token_of(request, key), key=key)
         except _REFUSALS as error:
-            return guarded.refuse(request, key, error)
+            return guarded.refuse(args, key, error)
         request.fence = fence  # type: ignore[attr-defined]
         return await guarded.view(*args, **kwargs)
 
@@ -126,6 +127,7 @@ class GuardedView:
 
     def __init__(self, name: Name, view: Callable[..., Any], verifier: FenceVerifier, header: str) -> None:
         self.view = view
+        self.wrapper: Callable[..., Any] = view
         self.verifier = verifier
         self._header = header
         self._binder = KeyBinder(name, view)
@@ -137,7 +139,7 @@ class GuardedView:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[HttpRequest, str]:
         """Return the request of a call, and the key of its lock."""
-        request = responses.find_request(args)
+        request = views.find_request(args)
         if request is None:
             raise TypeError(f"@require_fence is for views; {self!r} was called without a request.")
         name, fields = self._binder.bind_one(args, kwargs)
@@ -150,8 +152,11 @@ class GuardedView:
             raise _MissingToken(lock=key)
         return signed
 
-    def refuse(self, request: HttpRequest, key: str, error: ZkLockError) -> HttpResponse:
-        """Return the response to a request that the view does not get."""
+    def refuse(self, args: tuple[Any, ...], key: str, error: ZkLockError) -> HttpResponse:
+        """Return the response to a request that the view does not get. Plain code with a request raises instead."""
+        request = views.request_of_view(self.wrapper, self.view, args)
+        if request is None:
+            raise error
         logger.warning("view %r refused a request for %r: %s", self, key, error, extra={"lock": key})
         code = next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
         status, text = _ANSWERS[code]

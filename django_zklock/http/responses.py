@@ -1,39 +1,75 @@
-"""The response of a view that did not acquire or has lost its lock: 409, 503 or 204, as a page or as JSON."""
+"""The response to a request that did not acquire or has lost its lock: 409, 503 or 204, as JSON or as a page."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
 from django_zklock.conf.options import LockOptions
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution import transactions
 from django_zklock.locks.multi import Locks
 
 logger = logging.getLogger("django_zklock.responses")
 
-RETRY_AFTER_CONFLICT = 1  # seconds
-RETRY_AFTER_OUTAGE = 5  # seconds
+CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
+"""The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
 
-_DETAILS = {
+_ANSWERS: Final[dict[type, tuple[int, str, int]]] = {
+    LockNotAcquired: (409, CONFLICT, 1),
+    ZooKeeperUnavailable: (503, UNAVAILABLE, 5),
+    LockLost: (503, LOST, 5),
+}
+"""The status, the code, and the seconds of Retry-After."""
+
+_DETAILS: Final = {
     409: "Somebody else is working on this right now. Please try again in a moment.",
     503: "This is not possible at the moment. Please try again in a few seconds.",
 }
 
-CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
-"""The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
+
+def answer(request: HttpRequest, error: Exception, view: str = "") -> HttpResponse | None:
+    """
+    Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
+
+    After a lost lock, the open transactions are rolled back: the work was aborted in the middle, and a response is no
+    exception, so they would be committed. The transaction of a `TestCase` is left alone.
+    """
+    if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
+        return None
+    status, code, retry_after = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+    view = view or f"{request.method} {route(request)}"
+    if code == LOST:
+        transactions.roll_back()
+        logger.error("%s was aborted: %s", view, error, exc_info=error, extra={"lock": error.lock})
+    elif code == UNAVAILABLE:
+        logger.error("%s: %s", view, error, extra={"lock": error.lock})
+    response = _response(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": retry_after})
+    response["Retry-After"] = str(retry_after)
+    return response
 
 
-def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
-    """Return Django's request among the first two arguments; in a method it is the second."""
-    for argument in args[:2]:
-        request = getattr(argument, "_request", argument)  # that of Django REST framework wraps it
-        if isinstance(request, HttpRequest):
-            return request
-    return None
+def route(request: HttpRequest) -> str:
+    """Return the route, not the path: a path may contain secrets, such as the token of a password reset."""
+    return "/" if request.resolver_match is None else f"/{request.resolver_match.route}"
+
+
+def _response(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
+    types = ["application/json", "text/html", "text/plain"]
+    if "HX-Request" in request.headers:  # htmx accepts everything, and puts it into the page
+        types.remove("application/json")
+    preferred = request.get_preferred_type(types)
+    if preferred == "text/html":
+        try:
+            return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
+        except TemplateDoesNotExist:
+            preferred = "text/plain"
+    if preferred == "text/plain":
+        return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
+    return JsonResponse(body, status=status)
 
 
 class ViewContext:
@@ -45,52 +81,23 @@ class ViewContext:
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         self.what = what
-        # The route, not the path: a path may contain secrets, such as the token of a password reset.
-        route = "" if request.resolver_match is None else request.resolver_match.route
-        self.about = {"request": f"{request.method} /{route}"}
+        self.about = {"request": f"{request.method} {route(request)}"}
         self._request = request
 
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
-        """Do nothing."""
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None: ...
 
-    def on_acquired(self) -> None:
-        """Do nothing."""
+    def on_acquired(self) -> None: ...
 
-    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse:
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
         """Answer 409 if another holder has the lock, 503 if ZooKeeper does not answer."""
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return HttpResponse(status=204)
         if options.on_conflict not in ("respond", "skip", "wait"):
             raise error
-        if isinstance(error, LockNotAcquired):
-            return self._answer(409, RETRY_AFTER_CONFLICT, CONFLICT)
-        logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
-        return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
+        return answer(self._request, error, self.what)
 
-    def on_lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
-        """
-        Answer 503, and roll back the transaction around the view: its work was aborted in the middle.
-
-        Otherwise a transaction of `ATOMIC_REQUESTS` or of a decorator above would be committed, because a response is
-        no exception. The transaction of a `TestCase` is left alone.
-        """
+    def on_lost(self, error: LockLost, options: LockOptions) -> HttpResponse | None:
+        """Answer 503, and roll back the transaction around the view."""
         if options.on_conflict not in ("respond", "wait"):
             raise error
-        transactions.roll_back()
-        logger.error("%s was aborted: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
-        return self._answer(503, RETRY_AFTER_OUTAGE, LOST)
-
-    def _answer(self, status: int, retry_after: int, code: str) -> HttpResponse:
-        response: HttpResponse
-        detail = _DETAILS[status]
-        if self._request.get_preferred_type(["text/html", "application/json"]) == "application/json":
-            response = JsonResponse({"detail": detail, "code": code, "retry_after": retry_after}, status=status)
-        else:
-            try:
-                page = loader.get_template(f"{status}.html").render({"detail": detail}, self._request)
-            except TemplateDoesNotExist:
-                response = HttpResponse(detail, status=status, content_type="text/plain; charset=utf-8")
-            else:
-                response = HttpResponse(page, status=status)
-        response["Retry-After"] = str(retry_after)
-        return response
+        return answer(self._request, error, self.what)

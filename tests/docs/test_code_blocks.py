@@ -12,10 +12,12 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import connection
-from django.test import RequestFactory, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
+from support import nonviews
 from support.docs import BLOCK, DOCS, written
 from support.project import Project
+from support.resolving import resolved
 from support.zoo import Zoo
 
 from django_zklock import conf, zk_lock
@@ -76,7 +78,7 @@ def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
     with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
         shop["report"].apply(("monday",), throw=True)
     with zoo.hold_elsewhere("order/7"), override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}}):
-        assert shop["pay"](rf.get("/"), pk=7).status_code == 409
+        assert shop["pay"](resolved(rf.get("/"), shop["pay"]), pk=7).status_code == 409
 
 
 @pytest.mark.zookeeper
@@ -121,11 +123,24 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
         assert item.objects.get().left == 1
         assert shop["buy"](rf.get("/"), "lamp").content == b"sold"
         assert shop["Buy"].as_view()(rf.post("/"), sku="lamp").content == b"sold"
+        assert shop["ItemViewSet"].as_view({"post": "sell"})(rf.post("/"), pk="lamp").render().status_code == 200
         shop["sell_all"](["lamp"])
         assert item.objects.get().left == 0
     finally:
         with connection.schema_editor() as editor:
             editor.delete_model(item)
+
+
+@pytest.mark.zookeeper
+@pytest.mark.django_db
+@pytest.mark.parametrize("key", ["MIDDLEWARE", "REST_FRAMEWORK"])
+def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
+    """Both settings of `reference/locks.md` make a lock in a view answer, each without the other."""
+    ((name, code),) = BLOCK.findall((DOCS / "reference" / "locks.md").read_text())
+    shown: dict[str, Any] = {}
+    exec(compile(code, name, "exec"), shown)
+    with override_settings(ROOT_URLCONF="support.nonviews", **{key: shown[key]}), zoo.hold_elsewhere(nonviews.KEY):
+        assert client.get("/late-lock/").status_code == 409
 
 
 @pytest.mark.zookeeper

@@ -12,6 +12,10 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
+from ninja import NinjaAPI
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.viewsets import ViewSet
 
 from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.locks.hold import Hold
@@ -117,11 +121,6 @@ def calls_helper(request: HttpRequest) -> HttpResponse:
     return helper(request)
 
 
-def calls_helper_in_a_savepoint(request: HttpRequest) -> HttpResponse:
-    with transaction.atomic(using="ledger"):
-        return helper(request)
-
-
 def takes_a_lock(request: HttpRequest) -> HttpResponse:
     with zk_lock("stock"):
         return write(request)
@@ -154,6 +153,45 @@ class OwnDispatch(View):
         return write(request)
 
 
+@api_view(["GET"])
+@zk_locked("stock")
+def api_function(request: Request) -> HttpResponse:
+    return write(request._request)
+
+
+@transaction.non_atomic_requests("ledger")
+@api_view(["GET"])
+@zk_locked("stock", atomic="ledger")
+def api_function_opted_out(request: Request) -> HttpResponse:
+    return write(request._request)
+
+
+class Actions(ViewSet):
+    @zk_locked("stock")
+    def buy(self, request: Request) -> HttpResponse:
+        return write(request._request)
+
+
+@method_decorator(transaction.non_atomic_requests("ledger"), name="dispatch")
+class OptedOutActions(ViewSet):
+    @zk_locked("stock", atomic="ledger")
+    def buy(self, request: Request) -> HttpResponse:
+        return write(request._request)
+
+    @transaction.atomic(using="ledger")
+    def cancel(self, request: Request) -> HttpResponse:
+        return write(request._request)
+
+
+api = NinjaAPI(urls_namespace="ledgersite", docs_url=None)
+
+
+@api.get("stock/")
+@zk_locked("stock")
+def operation(request: HttpRequest) -> HttpResponse:
+    return write(request)
+
+
 urlpatterns = [
     path("plain/", plain),
     path("wrapped/", wrapped),
@@ -167,11 +205,16 @@ urlpatterns = [
     path("async_view/", async_view),
     path("async_view_opted_out/", async_view_opted_out),
     path("calls_helper/", calls_helper),
-    path("calls_helper_in_a_savepoint/", calls_helper_in_a_savepoint),
     path("takes_a_lock/", takes_a_lock),
     path("handler/", Handler.as_view()),
     path("decorated_handler/", DecoratedHandler.as_view()),
     path("handler_opted_out/", transaction.non_atomic_requests("ledger")(Handler.as_view())),
+    path("api_function/", api_function),
+    path("api_function_opted_out/", api_function_opted_out),
+    path("action/", Actions.as_view({"get": "buy"})),
+    path("action_opted_out/", OptedOutActions.as_view({"get": "buy"})),
+    path("other_action_opted_out/", OptedOutActions.as_view({"get": "cancel"})),
+    path("ninja/", api.urls),
     path("dispatched/", Dispatched.as_view()),
     path("own_dispatch/", OwnDispatch.as_view()),
 ]

@@ -17,6 +17,7 @@ from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import bodysite
 from support.bodysite import FILE, PARTS, is_free
+from support.resolving import resolved
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
@@ -310,7 +311,7 @@ def test_a_view_that_lost_its_lock_sends_no_body(zoo: Zoo) -> None:
             threading.Event().wait(10)
         return StreamingHttpResponse(three())
 
-    assert view(RequestFactory().get("/")).status_code == 503
+    assert view(resolved(RequestFactory().get("/"), view)).status_code == 503
     assert is_free(KEY)
 
 
@@ -557,7 +558,7 @@ def test_a_response_that_cannot_be_rendered_releases_its_lock(zoo: Zoo, rf: Requ
 
 def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFactory) -> None:
     """The same as for the view."""
-    response: Any = bodysite.render(rf.get("/"), "7")
+    response: Any = bodysite.render(resolved(rf.get("/"), bodysite.render), "7")
 
     def rows() -> Iterator[int]:
         delete_node(zoo)

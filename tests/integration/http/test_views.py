@@ -13,6 +13,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import viewsite
+from support.resolving import resolved
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
@@ -101,13 +102,34 @@ def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
     assert taken == ["stock/a%2525b"]
 
 
-def test_a_client_that_prefers_json_gets_json(zoo: Zoo, client: Client) -> None:
-    """Others get text."""
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("headers", "content_type"),
+    [
+        ({}, "application/json"),
+        ({"accept": "*/*"}, "application/json"),
+        ({"accept": "application/json"}, "application/json"),
+        ({"accept": "application/json, text/plain, */*"}, "application/json"),
+        ({"accept": "image/png"}, "application/json"),
+        ({"accept": BROWSER}, "text/plain"),
+        ({"accept": "text/plain"}, "text/plain"),
+        ({"accept": "*/*", "hx-request": "true"}, "text/plain"),
+    ],
+)
+def test_the_answer_is_json_unless_the_client_prefers_text(
+    zoo: Zoo, client: Client, headers: dict[str, str], content_type: str
+) -> None:
+    """Programs get JSON, also without an `Accept`; browsers and htmx get text."""
     with zoo.hold_elsewhere("stock/7"):
-        answer = client.get("/buy-now/7/", headers={"accept": "application/json"})
+        answer = client.get("/buy-now/7/", headers=headers)
+    assert answer["Content-Type"].partition(";")[0] == content_type
+    if content_type == "application/json":
         body = json.loads(answer.content)
         assert (body["code"], body["retry_after"]) == ("lock_conflict", int(answer["Retry-After"]))
-        assert client.get("/buy-now/7/")["Content-Type"].startswith("text/plain")
+    else:
+        assert answer.content.startswith(b"Somebody else")
 
 
 @override_settings(
@@ -121,11 +143,12 @@ def test_a_client_that_prefers_json_gets_json(zoo: Zoo, client: Client) -> None:
     ]
 )
 def test_the_template_of_the_project_is_used(zoo: Zoo, client: Client) -> None:
-    """Browsers get 409.html."""
+    """Browsers and htmx get 409.html."""
     with zoo.hold_elsewhere("stock/7"):
-        answer = client.get("/buy-now/7/", headers={"accept": "text/html"})
-    assert answer.content.startswith(b"<p>wait: Somebody else")
-    assert answer.status_code == 409
+        for headers in ({"accept": BROWSER}, {"hx-request": "true"}):
+            answer = client.get("/buy-now/7/", headers=headers)
+            assert answer.content.startswith(b"<p>wait: Somebody else")
+            assert answer.status_code == 409
 
 
 def test_a_conflict_can_raise_or_skip(zoo: Zoo, client: Client) -> None:
@@ -175,7 +198,7 @@ def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
         threading.Event().wait(10)
         return HttpResponse("sold")
 
-    return sell(request, "7")
+    return sell(resolved(request, sell), "7")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -195,7 +218,7 @@ def test_the_transaction_of_a_test_case_outlives_a_lost_lock(zoo: Zoo, rf: Reque
     def lose(request: HttpRequest, sku: str) -> HttpResponse:
         raise LockLost("lost", lock=f"sold/{sku}")
 
-    assert lose(rf.post("/"), "7").status_code == 503
+    assert lose(resolved(rf.post("/"), lose), "7").status_code == 503
     assert not ContentType.objects.filter(app_label="half").exists()
 
 

@@ -51,6 +51,9 @@ def found(*routes: str) -> list[tuple[str | None, str]]:
         "async_view_opted_out/",
         "calls_helper/",
         "handler_opted_out/",
+        "api_function_opted_out/",
+        "action_opted_out/",
+        "other_action_opted_out/",
     ],
 )
 def test_a_view_in_order_is_left_in_peace(ledger: Ledger, route: str) -> None:
@@ -66,13 +69,21 @@ def test_a_locked_view_that_is_opted_out_is_warned_of(ledger: Ledger, route: str
     assert f"ledgersite.{route.rstrip('/')}" in words
 
 
-@pytest.mark.parametrize("route", ["handler/", "decorated_handler/"])
-def test_a_locked_handler_is_warned_of(ledger: Ledger, route: str) -> None:
-    """Its transaction is begun before its lock."""
+@pytest.mark.parametrize(
+    ("route", "name"),
+    [
+        ("handler/", "The handler get of support.ledgersite.Handler"),
+        ("decorated_handler/", "The handler get of support.ledgersite.DecoratedHandler"),
+        ("action/", "The handler buy of support.ledgersite.Actions"),
+        ("api_function/", "The view support.ledgersite.api_function"),
+        ("ninja/", "The view support.ledgersite.operation"),
+    ],
+)
+def test_a_locked_handler_is_warned_of(ledger: Ledger, route: str, name: str) -> None:
+    """Its transaction is begun before its lock, also if a framework calls it."""
     ((id, words),) = found(route)
     assert id == "zklock.W005"
-    assert "handler get of support.ledgersite." in words
-    assert "ledger" in words
+    assert words == f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on ledger before the lock."
 
 
 def test_who_says_when_to_release_knows(ledger: Ledger) -> None:
@@ -100,5 +111,5 @@ def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
     urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
     with override_settings(ROOT_URLCONF=urls):
         messages = check_views()
-    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"] * 2
+    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"] * 5
     assert all(message.hint and isinstance(message, checks.Warning) for message in messages)

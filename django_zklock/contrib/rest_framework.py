@@ -1,0 +1,18 @@
+"""The `EXCEPTION_HANDLER` for Django REST framework that answers a lock conflict as a locked view does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework import views
+
+from django_zklock.http import responses
+
+
+def exception_handler(exc: Exception, context: dict[str, Any]) -> HttpResponse | None:
+    """Return the response to an error. For errors of other kinds, it is that of Django REST framework."""
+    response = responses.answer(context["request"]._request, exc)
+    if response is not None:
+        views.set_rollback()
+    return response or views.exception_handler(exc, context)

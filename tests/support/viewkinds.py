@@ -1,0 +1,265 @@
+"""A site with all kinds of locked views, for the rule of what is a view: this module is its URLconf."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.admin import AdminSite, ModelAdmin
+from django.contrib.auth.models import Group, User
+from django.contrib.syndication.views import Feed
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import cache_page, never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import DetailView
+from ninja import NinjaAPI
+from ninja.decorators import decorate_view
+from rest_framework.decorators import action, api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.serializers import ModelSerializer
+from rest_framework.views import APIView
+from rest_framework.viewsets import ModelViewSet, ViewSet
+
+from django_zklock import zk_locked
+from django_zklock.exceptions import LockLost
+
+KEY = "view"
+locked = functools.partial(zk_locked, KEY, timeout=0)
+
+losing: list[bool] = []
+"""Not empty: the work loses its lock."""
+
+
+def work() -> HttpResponse:
+    if losing:
+        raise LockLost("The lock was taken away.", lock=KEY)
+    return HttpResponse("done")
+
+
+@locked()
+def function(request: HttpRequest) -> HttpResponse:
+    return work()
+
+
+@locked()
+async def async_function(request: HttpRequest) -> HttpResponse:
+    return work()
+
+
+@csrf_exempt
+@never_cache
+@cache_page(0)
+@locked()
+@csrf_exempt
+def under_three_decorators(request: HttpRequest) -> HttpResponse:
+    return work()
+
+
+class Handlers(View):
+    @locked()
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return work()
+
+
+class AsyncHandlers(View):
+    @locked()
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return work()
+
+
+class OverridesHandler(Handlers):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return super().get(request)
+
+
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return work()
+
+
+class Dispatch(Plain):
+    @locked()
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+
+@method_decorator(locked(), name="get")
+class DecoratedHandler(Plain):
+    pass
+
+
+@method_decorator([locked(), never_cache], name="dispatch")
+class DecoratedDispatch(Plain):
+    pass
+
+
+class Detail(DetailView):  # type: ignore[type-arg]
+    def get_object(self, queryset: Any = None) -> User:
+        return User(username="x")
+
+    @locked()
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        super().get(request, *args, **kwargs)
+        return work()
+
+
+class Object:
+    """A callback that is a method."""
+
+    @locked()
+    def page(self, request: HttpRequest) -> HttpResponse:
+        return work()
+
+
+class News(Feed):  # type: ignore[type-arg]
+    @locked()
+    def __call__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return work()
+
+
+@api_view(["GET"])
+@locked()
+def api_above(request: Request) -> HttpResponse:
+    return work()
+
+
+@locked()
+@api_view(["GET"])
+def api_below(request: Request) -> HttpResponse:
+    return work()
+
+
+class Api(APIView):
+    @locked()
+    def get(self, request: Request) -> HttpResponse:
+        return work()
+
+
+class Actions(ViewSet):
+    @action(detail=False)
+    @locked()
+    def buy(self, request: Request) -> HttpResponse:
+        return work()
+
+
+class GroupSerializer(ModelSerializer):
+    class Meta:
+        model = Group
+        fields = ("name",)
+
+
+class Groups(ModelViewSet):
+    queryset = Group.objects.none()
+    serializer_class = GroupSerializer
+
+    @locked()
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response | HttpResponse:
+        super().list(request, *args, **kwargs)
+        return work()
+
+
+router = SimpleRouter()
+router.register("actions", Actions, basename="actions")
+router.register("groups", Groups)
+
+api = NinjaAPI(urls_namespace="viewkinds", docs_url=None)
+
+
+@api.get("sync")
+@locked()
+def operation(request: HttpRequest) -> HttpResponse:
+    return work()
+
+
+@api.get("async")
+@locked()
+async def async_operation(request: HttpRequest) -> HttpResponse:
+    return work()
+
+
+@api.get("around")
+@decorate_view(locked())
+def operation_inside(request: HttpRequest) -> HttpResponse:
+    return work()
+
+
+class GroupAdmin(ModelAdmin):  # type: ignore[type-arg]
+    @locked()
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return work()
+
+
+class OverridingAdmin(GroupAdmin):
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return super().changelist_view(request, extra_context)
+
+
+@method_decorator(locked(), name="changelist_view")
+class DecoratedAdmin(ModelAdmin):  # type: ignore[type-arg]
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return work()
+
+
+class OpenSite(AdminSite):
+    """An admin for everybody."""
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        return True
+
+
+def admin_of(name: str, model_admin: type[ModelAdmin[Group]]) -> OpenSite:
+    site = OpenSite(name=name)
+    site.register(Group, model_admin)
+    return site
+
+
+CALLBACKS: dict[str, Callable[..., Any]] = {
+    "function": function,
+    "async-function": async_function,
+    "async-function-made-sync": async_to_sync(async_function),
+    "function-made-async": sync_to_async(function),
+    "partial": functools.partial(function),
+    "decorators": under_three_decorators,
+    "handler": Handlers.as_view(),
+    "async-handler": AsyncHandlers.as_view(),
+    "overridden-handler": OverridesHandler.as_view(),
+    "around-a-class": locked()(Plain.as_view()),
+    "dispatch": Dispatch.as_view(),
+    "method_decorator-get": DecoratedHandler.as_view(),
+    "method_decorator-dispatch": DecoratedDispatch.as_view(),
+    "detail": never_cache(Detail.as_view(template_name="admin/404.html")),
+    "method": Object().page,
+    "feed": News(),
+    "api_view-above": api_above,
+    "api_view-below": api_below,
+    "api-class": Api.as_view(),
+}
+
+urlpatterns = [
+    *(path(f"{name}/", callback) for name, callback in CALLBACKS.items()),
+    path("drf/", include(router.urls)),
+    path("ninja/", api.urls),
+    path("admin/", admin_of("kinds", GroupAdmin).urls),
+    path("admin-overridden/", admin_of("kinds-overridden", OverridingAdmin).urls),
+    path("admin-decorated/", admin_of("kinds-decorated", DecoratedAdmin).urls),
+]
+
+PATHS = [
+    *CALLBACKS,
+    "drf/actions/buy",
+    "drf/groups",
+    "ninja/sync",
+    "ninja/async",
+    "ninja/around",
+    "admin/auth/group",
+    "admin-overridden/auth/group",
+    "admin-decorated/auth/group",
+]
+"""A path of this site for each kind of view, without the last slash."""
