@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import abort
+from django_zklock.execution.cleanup import CleanupOnError
 
 
 class TransactionObserver:
@@ -126,12 +127,9 @@ class ConnectionHooks:
 
     @abort.shielded
     def close(self) -> None:
-        try:
+        with CleanupOnError(self._end_if_closed):  # it may be the last call of all
             self._original("close")()
             self._end_if_closed()
-        except BaseException:
-            self._end_if_closed()  # it may be the last call of all
-            raise
 
     @abort.shielded
     def _end_if_closed(self) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution.abort import shielded
+from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
@@ -104,13 +105,13 @@ class TransferredHold:
 
     @shielded
     def _release(self) -> None:
-        try:
-            for part in reversed(self._parts):
-                part.release()
-        except BaseException:
-            for part in reversed(self._parts):
-                part.release()  # interrupted half way, so once more
-            raise
+        with CleanupOnError(self._release_parts):
+            self._release_parts()
+
+    @shielded
+    def _release_parts(self) -> None:
+        for part in reversed(self._parts):
+            part.release()
 
 
 class _BodyPart:

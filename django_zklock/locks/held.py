@@ -18,6 +18,7 @@ from django_zklock import clock, signals
 from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
+from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import maximum_hold, notify, table
@@ -164,13 +165,11 @@ class HeldLock:
                 f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
                 lock=self.key,
             )
-        try:
+        share = functools.partial(self.contender.share, asked=True)
+        with CleanupOnError(share):
             if self._reference is not None:
                 self.grant.parts[self._reference] = True
-            self.contender.share(asked=True)
-        except BaseException:
-            self.contender.share(asked=True)  # it may have been interrupted half way, so once more
-            raise
+            share()
 
     # --- release --------------------------------------------------------------------------------------------------
 

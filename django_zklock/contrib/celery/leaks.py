@@ -18,6 +18,7 @@ from celery.signals import task_postrun, task_prerun
 from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.contrib.celery.line import result
 from django_zklock.execution import abort, work
+from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.execution.work import Work
@@ -49,10 +50,8 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
     if guard is None:
         return  # `begin` was interrupted
     try:
-        guard.release_leaked()
-    except BaseException:
-        guard.release_leaked()  # interrupted, for example by a soft time limit, so do the rest
-        raise
+        with CleanupOnError(guard.release_leaked):
+            guard.release_leaked()
     finally:
         result.end(request)
         work.begin(getattr(request, _BEFORE, None))

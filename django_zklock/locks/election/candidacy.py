@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
@@ -13,6 +14,7 @@ from typing import Any
 from django_zklock import clock, conf
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.exceptions import LockNotAcquired
+from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import Routine, ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
@@ -248,12 +250,9 @@ class LeaderLock(Lock):
         if waiter is ThreadWaiter:
             check_no_open_transaction(acquisition.spec, ())
         attempt = self.begin(acquisition, waiter())
-        try:
+        with CleanupOnError(functools.partial(self.abandon, attempt)):
             held = attempt.conclude((yield from attempt.outcome(None)))
             self.begin_leadership(held, weakref.ref(held))  # weak: the block alone keeps it
-        except BaseException:
-            self.abandon(attempt)
-            raise
 
 
 class _EndReport(GrantObserver):

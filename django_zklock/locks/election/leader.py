@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from django_zklock import clock
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
+from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.locks import table
@@ -212,11 +214,8 @@ class Leader(LeaderObserver):
         outcome = run(attempt.outcome(timeout))
         if outcome is None:
             return None
-        try:
+        with CleanupOnError(functools.partial(self._lock.abandon, attempt)):
             held = attempt.conclude(outcome)
-        except BaseException:
-            self._lock.abandon(attempt)
-            raise
         table.held_locks.remove(held)  # the thread cannot acquire it again as its own
         self._lock.begin_leadership(held, lambda: held)  # kept here, as no block keeps it
         return held.hold
