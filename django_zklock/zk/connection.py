@@ -14,8 +14,10 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
@@ -26,6 +28,7 @@ from kazoo.exceptions import (
     SystemZookeeperError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
 from kazoo.retry import KazooRetry
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 # kazoo's thread imports this codec when it looks up the first host. A child that is forked at that moment would inherit
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
+
+# kazoo sends its pings by time.monotonic(). If a test freezes that, the session would expire, or kazoo's thread would
+# end. This concerns every kazoo client of the process, as pings are right for all of them.
+kazoo_connection.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
