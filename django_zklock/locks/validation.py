@@ -14,7 +14,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, ZkLockError
 from django_zklock.execution import transactions
-from django_zklock.execution.owner import loop_is_running
+from django_zklock.execution.owner import loop_is_running, running_loop, trio_is_running
 
 if TYPE_CHECKING:
     from django_zklock.locks.spec import LockSpec
@@ -107,15 +107,18 @@ def not_held(key: str) -> LockNotHeld:
 
 def check_no_running_loop(method: str, instead: str) -> None:
     """Raise if a blocking call would stop the event loop."""
-    if loop_is_running():
-        raise SynchronousOnlyOperation(
-            f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
-        )
+    if trio_is_running():
+        instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
+    elif not loop_is_running():
+        return
+    raise SynchronousOnlyOperation(
+        f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+    )
 
 
 def check_not_own_task(method: Callable[..., Any]) -> None:
     """Raise if a task does nothing but this call: the task would own the lock, and end."""
-    task = asyncio.current_task()
+    task = asyncio.current_task(running_loop())
     code = getattr(method, "__code__", None)
     if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
         raise ZkLockError(
