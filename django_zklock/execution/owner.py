@@ -110,15 +110,3 @@ def running_loop() -> asyncio.AbstractEventLoop:
             "sync function and call that by: await trio.to_thread.run_sync(function)"
         )
     return loop
-
-
-def trio_is_running() -> bool:
-    """Return whether trio runs in this thread."""
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return False
-    try:
-        trio.lowlevel.current_trio_token()
-    except (AttributeError, RuntimeError):  # the first: another thread is importing it
-        return False
-    return True

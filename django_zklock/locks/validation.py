@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -14,7 +15,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, ZkLockError
 from django_zklock.execution import transactions
-from django_zklock.execution.owner import loop_is_running, running_loop, trio_is_running
+from django_zklock.execution.owner import loop_is_running, running_loop
 
 if TYPE_CHECKING:
     from django_zklock.locks.spec import LockSpec
@@ -107,7 +108,8 @@ def not_held(key: str) -> LockNotHeld:
 
 def check_no_running_loop(method: str, instead: str) -> None:
     """Raise if a blocking call would stop the event loop."""
-    if trio_is_running():
+    trio = sys.modules.get("trio.lowlevel")
+    if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
         instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
     elif not loop_is_running():
         return

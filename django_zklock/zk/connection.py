@@ -27,6 +27,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SystemZookeeperError,
 )
+from kazoo.handlers import utils as kazoo_utils
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
 
-# kazoo sends its pings by time.monotonic(). If a test freezes that, the session would expire, or kazoo's thread would
-# end. This concerns every kazoo client of the process, as pings are right for all of them.
-kazoo_connection.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now})
+# kazoo measures time by time.monotonic(), before 2.11 by time.time(). If a test freezes these, the session expires, or
+# kazoo's thread ends. The clock is right for every kazoo client of the process.
+for _module in (kazoo_connection, kazoo_utils):
+    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now, "time": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour

@@ -28,6 +28,7 @@ NOON = "2020-02-29 12:00:00"
 FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "freezegun": lambda: freeze_time(NOON),
     "freezegun, ticking": lambda: freeze_time(NOON, tick=True),
+    "freezegun, an hour at each look": lambda: freeze_time(NOON, auto_tick_seconds=3600),
     "freezegun in 1970": lambda: freeze_time("1970-01-01"),
     "freezegun in 2100": lambda: freeze_time("2100-01-01"),
     "time-machine": lambda: time_machine.travel(NOON, tick=False),
@@ -40,7 +41,7 @@ def work_until(hold: Hold, condition: Callable[[], object]) -> None:
     hold.check()
 
 
-@pytest.mark.parametrize("name", ["freezegun", "time-machine"])
+@pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
 def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
     """A session is opened, a lock is handed over, leases are extended, and a busy lock times out."""
     with FREEZERS[name](), zoo.configured(session_timeout=1):
