@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from django_zklock.exceptions import ZkLockError
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -97,3 +99,14 @@ def threads_are_greenlets() -> bool:
 def loop_is_running() -> bool:
     """Return whether an event loop runs in this thread. Then a blocking call would block all its tasks."""
     return asyncio._get_running_loop() is not None  # cheap; `get_running_loop` raises
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return asyncio's loop of this thread. Raise `ZkLockError` if there is none, as under trio."""
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        raise ZkLockError(
+            "Coroutines can use locks only under asyncio, and no asyncio loop runs here. Under trio, use the lock in a "
+            "sync function and call that by: await trio.to_thread.run_sync(function)"
+        )
+    return loop

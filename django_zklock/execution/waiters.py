@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from django_zklock import clock
+from django_zklock.execution.owner import running_loop
 
 SIGNALS_WITHIN: Final = 1.0  # seconds in which the handler of a signal runs, however long the wait is
 
@@ -41,6 +42,7 @@ class Awaited(Generic[_Value]):
         self._routine = routine
 
     def __await__(self) -> Routine[_Value]:
+        running_loop()  # first: a routine that need not wait, as for a lock that the thread holds, would not notice
         return self._routine
 
 
@@ -109,7 +111,7 @@ class TaskWaiter(Generic[_Value]):
     __slots__ = ("_loop", "_waking", "value")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._waking: asyncio.Future[None] | None = None  # awaited by the coroutine; event loop's thread only
         self.value: _Value | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,7 +16,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_zklock.conf.arguments import LockArguments, LockedOptions
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, ZkLockError
 from django_zklock.execution import transactions
-from django_zklock.execution.owner import loop_is_running
+from django_zklock.execution.owner import loop_is_running, running_loop
 
 if TYPE_CHECKING:
     from django_zklock.locks.spec import LockSpec
@@ -116,15 +117,19 @@ def not_held(key: str) -> LockNotHeld:
 
 def check_no_running_loop(method: str, instead: str) -> None:
     """Raise if a blocking call would stop the event loop."""
-    if loop_is_running():
-        raise SynchronousOnlyOperation(
-            f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
-        )
+    trio = sys.modules.get("trio.lowlevel")
+    if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
+        instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
+    elif not loop_is_running():
+        return
+    raise SynchronousOnlyOperation(
+        f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+    )
 
 
 def check_not_own_task(method: Callable[..., Any]) -> None:
     """Raise if a task does nothing but this call: the task would own the lock, and end."""
-    task = asyncio.current_task()
+    task = asyncio.current_task(running_loop())
     code = getattr(method, "__code__", None)
     if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
         raise ZkLockError(

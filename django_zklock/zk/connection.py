@@ -14,8 +14,10 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
@@ -25,7 +27,9 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SystemZookeeperError,
 )
+from kazoo.handlers import utils as kazoo_utils
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
 from kazoo.retry import KazooRetry
@@ -41,6 +45,11 @@ if TYPE_CHECKING:
 # kazoo's thread imports this codec when it looks up the first host. A child that is forked at that moment would inherit
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
+
+# kazoo measures time by time.monotonic(), before 2.11 by time.time(). If a test freezes these, the session expires, or
+# kazoo's thread ends. The clock is right for every kazoo client of the process.
+for _module in (kazoo_connection, kazoo_utils):
+    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now, "time": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour

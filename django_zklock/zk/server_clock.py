@@ -30,7 +30,7 @@ class ServerClock:
         self._round_trip = 0.0  # of the write with the stamp, in seconds
 
     def record(self, stamp: float, sent_at: float) -> None:
-        """Record the stamp (seconds since 1970) of a write that was sent at this `clock.now()`, on its reply."""
+        """Record the stamp (seconds since 1970) of a write, sent at `clock.now()`, whose reply has just arrived."""
         arrived = clock.now()
         self._offset = stamp - arrived
         self._round_trip = arrived - sent_at

@@ -8,10 +8,12 @@ a request that takes one on one server alone shows.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 
 import pytest
 
+from django_zklock.testing.ensemble import four_letter
 from support.jute import JANITOR_ACL, Acl
 from support.wire import Talk
 
@@ -31,13 +33,43 @@ def who_may(*permissions: Acl) -> list[Acl]:
     return [*permissions, JANITOR_ACL]
 
 
+def is_3_9(pair: Pair) -> bool:
+    """Return whether the real server is ZooKeeper 3.9 or newer. The dev server answers as 3.8 does."""
+    version = re.search(r"version: (\d+)\.(\d+)", four_letter("127.0.0.1", pair["real"], "srvr"))
+    assert version is not None
+    return tuple(map(int, version.groups())) >= (3, 9)
+
+
+_changed: set[Script] = set()
+
+
+def changed_in_3_9(script: Script) -> Script:
+    """
+    Mark a script that 3.9 answers in another way: `compare` skips it there.
+
+    3.9 keeps the kinds of watches on one node apart, asks for a permission to see whether a node exists, lets clients
+    delete containers, and refuses unreadable requests before they are transactions. The dev server behaves like 3.8.
+    """
+    _changed.add(script)
+    return script
+
+
+def _without_changes(line: str) -> str:
+    """Leave out what 3.9 has added: the zxid of an event, and the stat of a create in a multi."""
+    line = re.sub(r"(EVENT .*) zxid=\S+", r"\1", line)
+    return re.sub(r"create2? 0 (path=.*?)( stat=\(.*?\))?(?=['\"])", r"create 0 \1", line)
+
+
 def compare(pair: Pair, script: Script) -> None:
     """Run a script on both servers, and fail with the difference of what they said."""
+    newer = is_3_9(pair)
+    if newer and script in _changed:
+        pytest.skip("ZooKeeper 3.9 answers in another way than 3.8 and the dev server")
     told = {}
     for name, port in pair.items():
         with Talk(port) as talk:
             script(talk)
-        told[name] = talk.lines
+        told[name] = [_without_changes(line) for line in talk.lines] if newer else talk.lines
     if told["real"] != told["dev"]:
         lines = difflib.unified_diff(told["real"], told["dev"], "ZooKeeper", "dev server", lineterm="", n=4)
         pytest.fail("\n".join(lines), pytrace=False)

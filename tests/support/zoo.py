@@ -18,6 +18,7 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from django_zklock import clock
 from django_zklock.execution import abort
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import table
@@ -40,12 +41,12 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: objec
 
     The failure says `message`, as it is then: a list may have grown.
     """
-    began = time.monotonic()
+    began = clock.now()
     while True:
         value = condition()
         if value:
             return value
-        waited = time.monotonic() - began
+        waited = clock.now() - began
         if waited > timeout + ROOM:
             raise AssertionError(str(message) if message else f"not within {timeout} s: {condition}")
         # Each look may be a request. A long wait looks less often, and leaves the processor to what is waited for.
@@ -213,8 +214,8 @@ class Zoo:
 
     def assert_empty(self, timeout: float = 2.0) -> None:
         """Fail unless every queue of this namespace is empty within `timeout` seconds; at once if that is 0."""
-        deadline = time.monotonic() + timeout + (ROOM if timeout else 0)
-        while (left := [*self.contenders(), *self.signs()]) and time.monotonic() < deadline:
+        deadline = clock.now() + timeout + (ROOM if timeout else 0)
+        while (left := [*self.contenders(), *self.signs()]) and clock.now() < deadline:
             time.sleep(0.01)
         assert left == [], "contenders left behind: " + "; ".join(
             f"{path} {self.client.get(path)[0]!r}" for path in left if self.client.exists(path)

@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import running_loop
 from django_zklock.execution.waiters import Awaited, TaskWaiter, ThreadWaiter, at_a_time, run
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
@@ -170,7 +171,7 @@ class LeaderWatch(SessionObserver):
 
     async def afollow(self, timeout: float | None) -> AsyncIterator[ContenderInfo | None]:
         """Yield what `follow` does; waiting needs no thread."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         messages: asyncio.Queue[_Message] = asyncio.Queue()
         deadline = None if timeout is None else clock.now() + timeout
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections import deque
 from contextlib import suppress
 from typing import Final
 
+from django_zklock import clock
 from django_zklock.testing.server.acl import Credential
 from django_zklock.testing.server.codes import MAX_FRAME
 from django_zklock.testing.server.database import Session
@@ -37,8 +37,7 @@ class Connection:
         self.port = port
         self.session: Session | None = None
         self.credentials = [Credential("ip", address)]
-        self.since = time.monotonic()
-        self.since_wall = time.time()
+        self.since = clock.now()
         self.last = ""  # the last operation, for `cons`
         self.last_xid = 0
         self.received = self.sent = 0  # frames

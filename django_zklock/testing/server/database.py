@@ -11,14 +11,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+from django_zklock import clock
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import Credential, allows
 from django_zklock.testing.server.codes import Error, Event, Perm, Refused
 from django_zklock.testing.server.records import Malformed, Reader
 from django_zklock.testing.server.tree import Tree
 from django_zklock.testing.server.watches import Watches
+
+_EPOCH: Final = time.time() - clock.now()  # so a test that freezes the time of this process does not freeze the server
 
 
 @dataclass(slots=True, eq=False)
@@ -185,4 +188,4 @@ Handler = Callable[[Database, Client, Reader], bytes]
 
 def now() -> int:
     """Return the wall clock's time in milliseconds, as znodes store it."""
-    return int(time.time() * 1000)
+    return int((_EPOCH + clock.now()) * 1000)

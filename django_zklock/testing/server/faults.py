@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from django_zklock import clock
 from django_zklock.testing.server.codes import Op
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class FaultControls:
         self._service.flush()
         self._loop.paused = paused
         if not paused:
-            self._service.restart_timers(time.monotonic())
+            self._service.restart_timers(clock.now())
 
     def restart(self, *, keep_data: bool = True, down: float = 0.0) -> None:
         """
@@ -216,7 +217,7 @@ class FaultControls:
         if not keep_data:
             self._service.wipe(self._database(self._service.db.sessions))
         loop.paused = False
-        self._service.restart_timers(time.monotonic())
+        self._service.restart_timers(clock.now())
         if not self._service.faults.refuse:
             loop.listen()
 

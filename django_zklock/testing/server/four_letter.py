@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
+
+from django_zklock import clock
+from django_zklock.testing.server.database import now
 
 if TYPE_CHECKING:
     from django_zklock.testing.server.connection import Connection
@@ -25,7 +27,7 @@ class Counters:
 
     received: int = 0
     sent: int = 0
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=clock.now)
 
 
 def _ruok(service: Service) -> str:
@@ -73,7 +75,7 @@ def _cons(service: Service) -> str:
         line = f"{_line(one)},sent={one.sent}"
         if one.session is not None:
             line += (
-                f",sid=0x{one.session.id:x},lop={one.last or 'SESS'},est={one.since_wall * 1000:.0f}"
+                f",sid=0x{one.session.id:x},lop={one.last or 'SESS'},est={now() - (clock.now() - one.since) * 1000:.0f}"
                 f",to={one.session.timeout * 1000:.0f},lcxid=0x{one.last_xid & 0xFFFFFFFF:x}"
                 f",lzxid=0x{service.db.zxid:x},lresp=0,llat=0,minlat=0,avglat=0,maxlat=0"
             )
@@ -88,7 +90,7 @@ def _dump(service: Service) -> str:
         by_deadline.setdefault(session.deadline, []).append(session.id)
     text = f"SessionTracker dump:\nSession Sets ({len(by_deadline)})/({len(database.sessions)}):\n"
     for deadline, ids in sorted(by_deadline.items()):
-        at = datetime.fromtimestamp(time.time() + deadline - time.monotonic(), timezone.utc)
+        at = datetime.fromtimestamp(now() / 1000 + deadline - clock.now(), timezone.utc)
         text += f"{len(ids)} expire at {at:%a %b %d %H:%M:%S} UTC {at:%Y}:\n" + "".join(f"\t0x{one:x}\n" for one in ids)
     ephemerals = database.tree.ephemerals
     text += f"ephemeral nodes dump:\nSessions with Ephemerals ({len(ephemerals)}):\n"
@@ -119,7 +121,7 @@ def _mntr(service: Service) -> str:
         "packets_sent": service.counters.sent,
         "watch_count": len(service.db.watches),
         "approximate_data_size": sum(len(path.encode()) + len(node.data or b"") for path, node in nodes),
-        "uptime": int((time.monotonic() - service.counters.started) * 1000),
+        "uptime": int((clock.now() - service.counters.started) * 1000),
     }
     return "".join(f"zk_{name}\t{value}\n" for name, value in values.items())
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
+from django_zklock import clock
 from django_zklock.testing.server.connection import Connection
 from django_zklock.testing.server.service import Service
 
@@ -149,7 +150,7 @@ class Loop:
 
     def _run_once(self) -> None:
         service = self.service
-        for key, events in self._selector.select(max(0.0, service.next_tick() - time.monotonic())):
+        for key, events in self._selector.select(max(0.0, service.next_tick() - clock.now())):
             if self.paused:
                 break  # the selector reports the rest again after the pause
             connection = key.data
@@ -158,7 +159,7 @@ class Loop:
             elif events & _READ and not connection.closed:
                 self._read(connection)
         if not self.paused:
-            now = time.monotonic()
+            now = clock.now()
             service.tick(now)
             touched = list(service.dirty)
             service.flush()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from django_zklock.testing.server.database import Database, Sessions
+from django_zklock.testing.server.database import Database, Sessions, now
 from django_zklock.testing.server.faults import FaultControls
 from django_zklock.testing.server.loop import Loop
 from django_zklock.testing.server.service import Service
@@ -182,7 +181,7 @@ class DevServer(FaultControls):
     # the thread
 
     def _database(self, before: Sessions | None) -> Database:
-        first = before.next_id if before else (1 << 56) | (int(time.time() * 1000) << 16 & (1 << 56) - 1)
+        first = before.next_id if before else (1 << 56) | (now() << 16 & (1 << 56) - 1)
         return Database(Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first))
 
     def _new_service(self, loop: Loop | None) -> Service:
@@ -206,7 +205,7 @@ def _zxid_of_now() -> int:
 
     It stays below 2**53 until the year 2242, so programs that store tokens as floating point numbers lose no digits.
     """
-    return int(time.time() * (1 << 20))
+    return now() * (1 << 20) // 1000
 
 
 #: The servers of this process, for the handler after a fork. Guarded by the GIL.

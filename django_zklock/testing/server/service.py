@@ -6,10 +6,10 @@ The service does no input or output itself, and it runs on the server's thread o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
+from django_zklock import clock
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import authenticate
 from django_zklock.testing.server.codes import XID_PING, Error, Op, Refused
@@ -41,7 +41,7 @@ class Service:
         self.counters = Counters()
         self._on_closed = on_closed  # is called with each connection that is closed
         self._container_check = container_check
-        self._next_expiry_check = time.monotonic() + container_check
+        self._next_expiry_check = clock.now() + container_check
 
     # connections
 
@@ -84,7 +84,7 @@ class Service:
         """Send what is due, unless the server is stalled."""
         if self.faults.stall:
             return
-        now = time.monotonic()
+        now = clock.now()
         for connection in list(self.dirty):
             if not connection.flush(now):
                 self.drop(connection)
@@ -169,7 +169,7 @@ class Service:
         if not dropped:
             self._request(connection, connection.session, xid, op, reader)
             return
-        connection.flush(time.monotonic())  # earlier replies are not lost
+        connection.flush(clock.now())  # earlier replies are not lost
         self._request(connection, connection.session, xid, op, reader)
         self.drop(connection)
         dropped.done.set()
@@ -182,7 +182,7 @@ class Service:
         if request.last_zxid > self.db.zxid and request.session_id not in self.wiped:
             self.drop(connection)  # the client has seen newer data than this server has, so it must try another server
             return
-        timeout, now = sessions.negotiate(request.timeout / 1000), time.monotonic()
+        timeout, now = sessions.negotiate(request.timeout / 1000), clock.now()
         session: Session | None
         if request.session_id == 0:
             session = self.db.open_session(timeout, now)
@@ -219,7 +219,7 @@ class Service:
             connection.close_when_sent()
 
     def _request(self, connection: Connection, session: Session, xid: int, op: int, reader: Reader) -> None:
-        self.db.sessions.touch(session, time.monotonic())
+        self.db.sessions.touch(session, clock.now())
         found = HANDLERS.get(op)
         if found is not None:
             connection.last = Op(op).name
@@ -255,4 +255,4 @@ class Service:
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
         self.counters.sent += 1
         delay = self.faults.delays.get(op) if self.faults.delays else None
-        connection.send(data, not_before=time.monotonic() + delay if delay else 0.0)
+        connection.send(data, not_before=clock.now() + delay if delay else 0.0)

@@ -39,7 +39,7 @@ from support.jute import (
     set_watches,
     sync,
 )
-from support.transcripts import ALICE, Pair, compare, who_may
+from support.transcripts import ALICE, Pair, changed_in_3_9, compare, who_may
 from support.wire import Talk, Wire
 
 pytestmark = pytest.mark.zookeeper
@@ -84,6 +84,7 @@ def anything(chance: random.Random) -> Request:
 def test_any_mixture(pair: Pair, seed: int) -> None:
     """Three clients who do anything in any order, one of whom reconnects now and then, are told the same."""
 
+    @changed_in_3_9
     def ask(talk: Talk) -> None:
         chance = random.Random(seed)
         talk.a.do(create("/d"))

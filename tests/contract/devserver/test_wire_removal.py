@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.jute import buffer, children, container, create, delete, exists, multi, ttl
-from support.transcripts import REAPED, Pair, Script, compare, scripts
+from support.transcripts import REAPED, Pair, Script, changed_in_3_9, compare, scripts
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper
@@ -29,6 +29,7 @@ def time_to_live(talk: Talk) -> None:
     talk.a.do(exists("/t"), exists("/parent"), exists("/long"), children("/"))
 
 
+@changed_in_3_9
 def only_the_server_reaps(talk: Talk) -> None:
     talk.a.do(container("/c"), ("deleteContainer", buffer("/c")))
     # Whether "/m" is there after that depends on when the next sweep comes.

@@ -27,7 +27,7 @@ from support.jute import (
     set_acl,
     set_watches,
 )
-from support.transcripts import Pair, Script, compare, scripts, sort_events
+from support.transcripts import Pair, Script, changed_in_3_9, compare, scripts, sort_events
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper
@@ -175,12 +175,14 @@ def of_each_type(talk: Talk) -> None:
         a.fence()
 
 
+@changed_in_3_9
 def of_others(talk: Talk) -> None:
     talk.b.do(create("/w"), get("/w", True))
     talk.a.do(remove_watches("/w", ANY), ("checkWatches", buffer("/w") + integer(ANY)), put("/w", b""))
     talk.b.fence()
 
 
+@changed_in_3_9
 def of_what_never_was(talk: Talk) -> None:
     talk.a.do(exists("/w", True), remove_watches("/w", DATA), create("/w"), remove_watches("/w", CHILDREN))
     talk.a.do(add_watch("/w", ADD_PERSISTENT), remove_watches("/w", DATA), put("/w", b""), remove_watches("/w", ANY))
@@ -212,6 +214,7 @@ def recursive(talk: Talk) -> None:
         a.fence()
 
 
+@changed_in_3_9
 def together(talk: Talk) -> None:
     a, b = talk.a, talk.b
     b.do(create("/w"))

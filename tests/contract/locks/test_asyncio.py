@@ -8,14 +8,17 @@ import random
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
+import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import cut, proxied
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_leader
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.execution.waiters import TaskWaiter
 from django_zklock.locks.lock import Lock
@@ -349,3 +352,30 @@ def test_two_loops_in_two_threads_take_turns(zoo: Zoo) -> None:
     assert max(most) == 1
     assert len(most) == 40
     eventually(lambda: not lock._blocks)
+
+
+def test_trio_uses_locks_in_threads(zoo: Zoo) -> None:
+    """A thread of trio is an owner like any other. Trio's own tasks do not share a lock of their thread."""
+    running: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        with Lock("k", timeout=20):
+            running.append(1)
+            most.append(len(running))
+            running.pop()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(trio.to_thread.run_sync, work)
+        leader = zk_leader("l")
+        calls: list[Callable[[], Any]] = [Lock("outer").__aenter__, Lock("k").alocked, leader.acurrent_leader]
+        for call in [*calls, leader.aobserve().__anext__]:
+            with pytest.raises(ZkLockError, match="asyncio"):
+                await call()
+
+    with Lock("outer") as hold:
+        trio.run(main)
+        hold.check()
+    assert most == [1] * 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import hold_lock
 from django_zklock.testing.ensemble import Ensemble
-from django_zklock.testing.server import DevServer
+from django_zklock.testing.server import DevServer, database
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
@@ -56,9 +55,8 @@ def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.Mo
 @pytest.fixture
 def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Have the dev server's clock jump; the real one's is the machine's."""
-    return lambda seconds: monkeypatch.setattr(
-        "django_zklock.testing.server.database.time", SimpleNamespace(time=lambda: time.time() + seconds)
-    )
+    right = database._EPOCH
+    return lambda seconds: monkeypatch.setattr(database, "_EPOCH", right + seconds)
 
 
 def test_the_clock_of_the_server_ends_a_hold(served: Zoo, jump: Callable[[float], None]) -> None:

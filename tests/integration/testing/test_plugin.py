@@ -238,3 +238,44 @@ def test_nothing_is_loaded_before_a_test_asks() -> None:
     code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"django", "kazoo", "django_zklock.testing.tester", "django_zklock.testing.server"} & set(loaded)
+
+
+def test_the_time_may_be_frozen_before_the_package_is_imported(runs: Runs) -> None:
+    """Waits end and losses abort in a run that is frozen from its begin, and in a class that is frozen as a whole."""
+    runs.write(
+        "conftest.py",
+        "import sys\n"
+        "from freezegun import freeze_time\n"
+        "assert 'django_zklock.clock' not in sys.modules\n"
+        "freeze_time('1970-01-01').start()\n",
+    )
+    result = runs.pytest(
+        """
+import time
+from django.test import SimpleTestCase
+from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.testing import ZkLockTestMixin
+from freezegun import freeze_time
+
+def test_busy(zklock):
+    with zklock.busy_by("k"), pytest.raises(TimeoutError), zk_lock("k", timeout=0.1):
+        pass
+
+def test_lost(zklock):
+    with pytest.raises(LockLost), zk_lock("k"):
+        zklock.expire_session()
+        time.sleep(30)
+
+def test_suspended(zklock):
+    with zklock.suspended(), pytest.raises(ZooKeeperUnavailable):
+        shop.sell("lamp")
+
+@freeze_time("2100-01-01")
+class Frozen(ZkLockTestMixin, SimpleTestCase):
+    def test_busy(self):
+        with self.zklock.busy_by("k"), self.assertRaises(TimeoutError), zk_lock("k", timeout=0.1):
+            pass
+        self.assertEqual(shop.sell("lamp"), "lamp")
+"""
+    )
+    assert outcomes(result) == {"passed": 4}, result.stdout + result.stderr

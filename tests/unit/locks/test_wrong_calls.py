@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from celery import Celery
+from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 
 from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
-from django_zklock.exceptions import InvalidLockName
+from django_zklock.exceptions import InvalidLockName, ZkLockError
 
 LOOSE: Any = zk_lock  # what mypy would refuse
 LOOSE_DECORATOR: Any = zk_locked
@@ -158,10 +160,32 @@ def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
             with pytest.raises(InvalidLockName, match=r"'inventry' is not an entry .*STRICT.* mean 'inventory'\?"):
                 _ = zk_lock("inventry").key
         with pytest.raises(InvalidLockName, match=r"'books' is not an entry .* is True\.$"):
-            zk_locked("books")(print)
+            zk_locked("books")(lambda: None)
 
 
 def test_strict_is_true_or_false() -> None:
     """Else a check says so."""
     (problem,) = conf.problems({"URL": "zk://127.0.0.1:1/x", "STRICT": "yes"})
     assert problem.id == "E014"
+
+
+def test_trio_is_refused_with_the_way_out() -> None:
+    """Coroutines of trio cannot wait for a lock, and a blocking call would stop them all. Both errors name a thread."""
+    lock = zk_lock("k")
+
+    @zk_locked("k", on_conflict="raise")
+    async def locked() -> None: ...
+
+    @zk_locked("k", on_conflict="raise")
+    def locked_in_a_thread() -> None: ...
+
+    async def main() -> None:
+        calls: list[Callable[[], Any]] = [lock.__aenter__, lock.aacquire, locked, zk_leader("l").__aenter__]
+        for call in calls:
+            with pytest.raises(ZkLockError, match=r"only under asyncio.* await trio\.to_thread\.run_sync\(function\)"):
+                await call()
+        for call in (lock.__enter__, lock.acquire, lock.locked, locked_in_a_thread):
+            with pytest.raises(SynchronousOnlyOperation, match=r"await trio\.to_thread\.run_sync\(function\)"):
+                call()
+
+    trio.run(main)

@@ -33,6 +33,13 @@ def test_import_costs_neither_kazoo_nor_settings() -> None:
     assert loaded == "[]"
 
 
+def test_the_grpc_extra_needs_the_protobuf_that_its_code_was_generated_for() -> None:
+    """Generated code refuses to be imported with an older protobuf."""
+    generated = (ROOT / "django_zklock/contrib/leases/v1/lock_coordinator_pb2.py").read_text()
+    (version,) = re.findall(r"^# Protobuf Python Version: (.+)$", generated, re.MULTILINE)
+    assert f"protobuf>={version}\n" in (ROOT / "setup.cfg").read_text()
+
+
 def test_errors_and_signals_need_no_settings() -> None:
     """Code that only catches errors, or listens, can be imported before Django is set up."""
     modules = "django_zklock.exceptions, django_zklock.signals"

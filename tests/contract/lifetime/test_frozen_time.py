@@ -1,0 +1,178 @@
+"""Tests may freeze or move the time with freezegun and time-machine. Waits, leases and sessions go on as usual."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import time_machine
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from freezegun import freeze_time
+from support.faults import connected, proxied, session, within
+from support.primitives import SEMAPHORE, WRITE, Primitive, Taker, end_session
+from support.proxy import PING
+from support.signalled import signalled
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, clock, zk_lock, zk_locked
+from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
+
+pytestmark = pytest.mark.zookeeper
+
+NOON = "2020-02-29 12:00:00"
+FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "freezegun": lambda: freeze_time(NOON),
+    "freezegun, ticking": lambda: freeze_time(NOON, tick=True),
+    "freezegun, an hour at each look": lambda: freeze_time(NOON, auto_tick_seconds=3600),
+    "freezegun in 1970": lambda: freeze_time("1970-01-01"),
+    "freezegun in 2100": lambda: freeze_time("2100-01-01"),
+    "time-machine": lambda: time_machine.travel(NOON, tick=False),
+}
+
+
+def work_until(hold: Hold, condition: Callable[[], object]) -> None:
+    """Work under a lock until it is lost, or until a condition is true."""
+    eventually(lambda: hold.lost or condition())
+    hold.check()
+
+
+@pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
+def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
+    """A session is opened, a lock is handed over, leases are extended, and a busy lock times out."""
+    with FREEZERS[name](), zoo.configured(session_timeout=1):
+        with zk_lock("k") as hold:
+            other = Taker(zk_lock("k", timeout=20))
+            zoo.wait_contenders("k", 2)
+            until = clock.now() + hold.lease_remaining
+            work_until(hold, lambda: clock.now() > until)
+        other.wait_granted()
+        other.go()
+        with zoo.hold_elsewhere("k"), within(1), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
+            pass
+
+
+@pytest.mark.parametrize("primitive", [SEMAPHORE, WRITE], ids=repr)
+@freeze_time(NOON)
+def test_other_kinds_wait_for_their_turn_and_give_up(zoo: Zoo, primitive: Primitive) -> None:
+    """Semaphores and read-write locks keep their timeouts, and are granted when others leave."""
+    with primitive.full(zoo):
+        with within(1), pytest.raises(LockTimeout), primitive.lock(timeout=0.2):
+            pass
+        taker = Taker(primitive.lock(timeout=20))
+        primitive.wait_queued(zoo, 1, others=primitive.blockers)
+    taker.wait_granted().check()
+    taker.go()
+
+
+@freeze_time(NOON)
+def test_a_view_answers_that_its_lock_is_busy(zoo: Zoo) -> None:
+    """Under a frozen clock the answer comes after the timeout, as in production."""
+
+    @zk_locked("k", timeout=0.2)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
+    urls = type("urls", (), {"urlpatterns": [path("", view)]})
+    with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["testserver"]):
+        with zoo.hold_elsewhere("k"), within(1):
+            assert Client().get("/").status_code == 409
+        assert Client().get("/").content == b"done"
+
+
+async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
+    """With `real_asyncio=True` the wait of a coroutine ends."""
+    with freeze_time(NOON, real_asyncio=True):
+        async with zk_lock("k") as hold:
+            hold.check()
+        with zoo.hold_elsewhere("k"), within(1), pytest.raises(LockTimeout):
+            await zk_lock("k", timeout=0.2).__aenter__()
+
+
+@freeze_time(NOON)
+def test_an_unreachable_zookeeper_is_noticed(zoo: Zoo) -> None:
+    """A caller that cannot connect gives up in time."""
+    url = "zk://127.0.0.1:1/nobody?connect_timeout=0.2"
+    with override_settings(ZKLOCK={"URL": url}), within(1), pytest.raises(ZooKeeperUnavailable), zk_lock("k"):
+        pass
+
+
+@freeze_time(NOON)
+def test_a_lost_session_stops_the_work(zoo: Zoo) -> None:
+    """The work ends when the server has ended the session; not when its block does."""
+    with within(3), pytest.raises(LockLost), zk_lock("k"):
+        end_session(zoo, connected().session_id or 0)
+        threading.Event().wait(20)
+
+
+@freeze_time(NOON)
+def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
+    """The lease ends while the time is frozen."""
+    with proxied(zoo, session_timeout=1) as proxy:
+        with within(3), pytest.raises(LockLost), zk_lock("k", abort_on="suspended"):
+            proxy.hang = True
+            threading.Event().wait(20)
+        proxy.hang = False
+
+
+@pytest.mark.usefixtures("no_rests")
+@freeze_time(NOON)
+def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
+    """`warn_after` and `max_hold` strike in time. A minimum hold ends, and not before its time."""
+    with (
+        signalled("lock_held_long") as sent,
+        within(3),
+        pytest.raises(LockLost, match="max_hold"),
+        zk_lock("k", max_hold=0.4, warn_after=0.2),
+    ):
+        threading.Event().wait(20)
+    assert sent.names == ["lock_held_long"]
+    began = clock.now()
+    with zk_lock("k", min_hold=0.5):
+        pass
+    with zk_lock("k", timeout=20):
+        assert clock.now() - began >= 0.5
+
+
+@freeze_time(NOON)
+def test_a_lingering_lock_leaves(zoo: Zoo) -> None:
+    """Its time in this process ends under a frozen clock, too."""
+    with zk_lock("k", linger=0.2):
+        pass
+    zoo.wait_contenders("k", 0)
+
+
+@freeze_time(NOON)
+def test_the_lease_of_a_hold_runs(zoo: Zoo) -> None:
+    """What remains of the lease falls until the next heartbeat."""
+    with zk_lock("k") as hold:
+        first = hold.lease_remaining
+        eventually(lambda: hold.lease_remaining < first)
+        hold.check()
+
+
+def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
+    """A test may move the frozen time by years while a lock is held."""
+    with zoo.configured(session_timeout=2), freeze_time(NOON) as time, zk_lock("k") as hold:
+        for moment in ("2100-01-01", "1970-01-01", NOON):
+            time.move_to(moment)
+            until = clock.now() + 0.1
+            work_until(hold, lambda until=until: clock.now() > until)  # type: ignore[misc]
+    with time_machine.travel(NOON, tick=False) as traveller, zk_lock("k") as hold:
+        traveller.shift(-(10**8))
+        hold.check()
+
+
+def test_an_idle_session_outlives_the_frozen_time(zoo: Zoo) -> None:
+    """Pings are sent before, while and after the time is frozen. Otherwise the server would end the session."""
+    with proxied(zoo, session_timeout=1) as proxy:
+        first = connected().session_id
+        for freezer in (threading.Lock, *FREEZERS.values(), threading.Lock):
+            with freezer():
+                pings = proxy.counts[PING]
+                eventually(lambda pings=pings: proxy.counts[PING] > pings, 2)  # type: ignore[misc]
+        assert session().session_id == first
