@@ -1,4 +1,4 @@
-"""More databases than the default one: SQLite in a file, and PostgreSQL, with the tables of the fenced models."""
+"""More databases than the default one, with the tables of the fenced models: SQLite in a file, PostgreSQL, MariaDB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app of events, on a real ZooKeeper, with SQLite and PostgreSQL."""
+"""The app of events, on a real ZooKeeper, on each database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
-from support.databases import database, sqlite
+from support.databases import database
 from support.faults import BackgroundCall
-from support.postgres import Postgres
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
@@ -45,15 +43,6 @@ class OneDatabase:
         return self.alias
 
     db_for_write = db_for_read
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Return the settings of a database of this kind."""
-    if request.param == "sqlite":
-        return sqlite(tmp_path / "events.sqlite3")
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.settings
 
 
 @pytest.fixture
@@ -166,7 +155,8 @@ def test_an_event_that_the_database_refuses_costs_no_other(
 ) -> None:
     monkeypatch.setattr(writer, "PAUSE", 600.0)  # so that all are written together
     with connections[alias].cursor() as cursor:
-        cursor.execute(f"CREATE UNIQUE INDEX no_key_twice ON {Attempt._meta.db_table} (key)")
+        column = connections[alias].ops.quote_name("key")
+        cursor.execute(f"CREATE UNIQUE INDEX no_key_twice ON {Attempt._meta.db_table} ({column})")
     for key in ("a", "b", "b", "c", "d"):
         with zk_lock(key):
             pass
