@@ -69,7 +69,7 @@ class FencedModel(models.Model):
             raise type(self).DoesNotExist(f"There is no {self._meta.label} {self.pk} to fence; save it first.")
         self.fencing_token = fence.token
         if refresh:
-            self.refresh_from_db(using=using)
+            self.refresh_from_db(from_queryset=row_tokens.current(type(self)._base_manager.using(using)))
 
     async def afence(self, fence: Fence, *, using: str | None = None, refresh: bool = False) -> None:
         """Do the same as `fence` in the thread of the database; the transaction must be open there."""

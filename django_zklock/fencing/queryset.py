@@ -54,18 +54,19 @@ class FencedRows(Generic[_Model]):
         """
         require_transaction(self._using, "fenced(...).get()")
         rows = self._rows.filter(*args, **lookup)
-        if self._in_one_table(rows):
+        if self._in_one_statement(rows):
             count = row_tokens.compare_and_set(rows, self._fence.token)
             if not count:
                 self._refuse_newer(rows)
         else:
-            count = len(self._claim(rows))
+            claimed = self._claim(rows)
+            count, rows = len(claimed), rows.filter(pk__in=claimed[:BATCH])
         name = rows.model._meta.object_name
         if not count:
             raise rows.model.DoesNotExist(f"{name} matching query does not exist.")
         if count > 1:
             raise rows.model.MultipleObjectsReturned(f"get() returned more than one {name}: {count}.")
-        found: _Model = rows.get()
+        found: _Model = row_tokens.current(rows).get()
         return found
 
     def update(self, **fields: Any) -> int:
@@ -73,7 +74,7 @@ class FencedRows(Generic[_Model]):
         if row_tokens.FIELD in fields:
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
         with transaction.atomic(using=self._using):
-            if self._in_one_table(self._rows, fields):
+            if self._in_one_statement(self._rows, fields):
                 current = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
                 count: int = current.update(**fields, **{row_tokens.FIELD: self._fence.token})
                 self._refuse_newer(self._rows)
@@ -102,8 +103,14 @@ class FencedRows(Generic[_Model]):
         """Do the same as `delete`."""
         return await sync_to_async(self.delete)()
 
-    def _in_one_table(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
-        """Return whether one statement on the table with the tokens can find these rows and set these fields."""
+    def _in_one_statement(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
+        """
+        Return whether one statement on the table with the tokens can find these rows and set these fields.
+
+        Not on MySQL: the check for newer rows after it might read a sub-select of the filter from an old snapshot.
+        """
+        if connections[self._using].vendor == "mysql":
+            return False
         meta = rows.model._meta
         owner = row_tokens.owner(rows.model)
         if owner is not meta.concrete_model:
@@ -125,14 +132,12 @@ class FencedRows(Generic[_Model]):
         """
         everything = row_tokens.table(rows.model, self._using)
         own_key = row_tokens.owner(rows.model)._meta.pk.name
-        found = rows.order_by().values_list("pk", own_key)
+        found = row_tokens.current(rows.order_by().values_list("pk", own_key))
         # Before anything is read: with snapshot isolation, a transaction sees the state of its first read, and SQLite
-        # cannot write after that if another connection has written since.
-        if self._in_one_table(rows):
+        # cannot write after that if another connection has written since. MySQL locks the rows as it reads them.
+        if self._in_one_statement(rows):
             row_tokens.compare_and_set(rows, self._fence.token)
-        elif connections[self._using].vendor == "mysql":
-            found = found.select_for_update()  # MySQL cannot write to a table that a subquery reads
-        else:
+        elif connections[self._using].vendor != "mysql":
             row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(own_key)), self._fence.token)
         own_keys = dict(found)
         for some in batches(sorted(set(own_keys.values()))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -60,11 +61,6 @@ def update_of_two_rows(using: str, pk: int) -> None:
     Account.objects.using(using).fenced(STALE).update(balance=777)
 
 
-def update_by_sub_select(using: str, pk: int) -> None:
-    banks = Bank.objects.using(using).filter(open=True)
-    Account.objects.using(using).filter(bank__in=banks).fenced(STALE).update(balance=777)
-
-
 def update_by_join(using: str, pk: int) -> None:
     Account.objects.using(using).filter(pk=pk, bookings=None).fenced(STALE).update(balance=777)
 
@@ -102,10 +98,8 @@ def new_token(using: str, pk: int) -> None:
 
 def write_as_newer_holder(using: str, pk: int) -> None:
     with transaction.atomic(using=using):
-        bank = Bank(name="b")
-        bank.save(using=using)
         row = Savings.objects.using(using).fenced(NEWER).get(pk=pk)
-        row.balance, row.rate, row.bank = 100, 100, bank
+        row.balance = row.rate = 100
         row.save()
         advance("known", NEWER.token, using)
         advance("new", NEWER.token, using)
@@ -122,7 +116,6 @@ def write_as_newer_holder(using: str, pk: int) -> None:
         save_fenced,
         update,
         update_of_two_rows,
-        update_by_sub_select,
         update_by_join,
         update_by_aggregate,
         update_child,
@@ -142,7 +135,7 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Callab
     other.save(using=ledger)
     advance("known", 1, ledger)
     with pytest.raises(StaleToken), transaction.atomic(using=ledger):
-        for model in (Savings, Bank, Fence):
+        for model in (Savings, Fence):
             list(model._base_manager.using(ledger).all())
         run_in_thread(lambda: write_as_newer_holder(ledger, row.pk))
         way(ledger, row.pk)
@@ -171,3 +164,25 @@ def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
         else:
             row = Account.objects.using(ledger).fenced(STALE).get(**{"bookings": None} if "join" in by else {})
     assert row.balance == 100
+
+
+def test_a_sub_select_in_the_filter_lets_no_row_escape(ledger: str) -> None:
+    """All rows are changed or none, though the sub-select may be read from a snapshot and the rows are not."""
+    if connections[ledger].vendor == "sqlite":
+        return
+    rows = Account.objects.using(ledger)
+    rows.bulk_create([Account(name="a"), Account(name="b")])
+    banks = Bank.objects.using(ledger).filter(open=True)
+
+    def open_bank() -> None:
+        bank = Bank(name="b")
+        bank.save(using=ledger)
+        rows.update(bank=bank)
+        rows.filter(name="a").fenced(NEWER).update(balance=100)
+        connections[ledger].close()
+
+    with suppress(StaleToken), transaction.atomic(using=ledger):
+        list(banks)
+        run_in_thread(open_bank)
+        assert rows.filter(bank__in=banks).fenced(STALE).update(balance=777) == 0
+    assert list(rows.order_by("name").values_list("balance", flat=True)) == [100, 0]
