@@ -87,9 +87,12 @@ class FencedModel(models.Model):
         before = self.fencing_token
         try:
             with transaction.atomic(using=using):
-                there = row_tokens.advance(self, fence, using)
+                update = save_kwargs.get("force_update") or save_kwargs.get("update_fields") is not None
+                # A new row is inserted at once: MySQL locks the gap where the UPDATE of a missing row looked for it,
+                # and two callers that insert rows into the same gap would end in a deadlock.
+                there = bool(update or not self._state.adding) and row_tokens.advance(self, fence, using)
                 self.fencing_token = fence.token
-                if there or save_kwargs.get("force_update") or save_kwargs.get("update_fields") is not None:
+                if there or update:
                     self.save(using=using, **save_kwargs)
                 else:
                     self._insert_fenced(fence, using, save_kwargs)

@@ -103,7 +103,9 @@ class FencedRows(Generic[_Model]):
         """Do the same as `delete`."""
         return await sync_to_async(self.delete)()
 
-    def _in_one_statement(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
+    def _in_one_statement(
+        self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()
+    ) -> bool:
         """
         Return whether one statement on the table with the tokens can find these rows and set these fields.
 

@@ -263,6 +263,8 @@ def test_rows_found_by_a_join_are_fenced(ledger: str) -> None:
         found.fenced(FixedFence(3)).get()
     counted = Account.objects.using(ledger).annotate(n=models.Count("bookings")).filter(n=0)
     assert counted.fenced(FixedFence(5)).update(balance=5) == 2
+    with transaction.atomic(using=ledger):
+        assert counted.fenced(FixedFence(6)).get(pk=mine.pk).fencing_token == 6
 
 
 def test_a_child_is_fenced_in_its_parents_table(ledger: str) -> None:

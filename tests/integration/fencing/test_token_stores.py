@@ -164,7 +164,7 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str) -> N
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(ledger):
             store.advance("a", 5)
-            with pytest.raises(OperationalError, match="(?i)lock"):
+            with pytest.raises(OperationalError, match=r"(?i)lock"):
                 pool.submit(newer).result(20)
         assert pool.submit(newer).result(20)
     assert not outcome(store, "a", 5)
