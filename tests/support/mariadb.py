@@ -70,7 +70,7 @@ class MariaDB(Served):
             "USER": "tests",
             "HOST": "127.0.0.1",
             "PORT": str(self.port),
-            "OPTIONS": {"isolation_level": isolation_level},
+            "OPTIONS": {"isolation_level": isolation_level, "ssl_disabled": True},  # or each connection reads all roots
         }
 
     def _launch(self) -> None:
