@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import FieldDoesNotExist
+from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
 from django.db import connections, models, transaction
 
 from django_zklock.fencing import row_tokens
@@ -54,7 +54,7 @@ class FencedRows(Generic[_Model]):
         """
         require_transaction(self._using, "fenced(...).get()")
         rows = self._rows.filter(*args, **lookup)
-        if self._in_one_statement(rows):
+        if self._in_one_table(rows):
             count = row_tokens.compare_and_set(rows, self._fence.token)
             if not count:
                 self._refuse_newer(rows)
@@ -74,7 +74,7 @@ class FencedRows(Generic[_Model]):
         if row_tokens.FIELD in fields:
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
         with transaction.atomic(using=self._using):
-            if self._in_one_statement(self._rows, fields):
+            if self._in_one_table(self._rows, fields):
                 current = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
                 count: int = current.update(**fields, **{row_tokens.FIELD: self._fence.token})
                 self._refuse_newer(self._rows)
@@ -103,16 +103,8 @@ class FencedRows(Generic[_Model]):
         """Do the same as `delete`."""
         return await sync_to_async(self.delete)()
 
-    def _in_one_statement(
-        self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()
-    ) -> bool:
-        """
-        Return whether one statement on the table with the tokens can find these rows and set these fields.
-
-        Not on MySQL: the check for newer rows after it might read a sub-select of the filter from an old snapshot.
-        """
-        if connections[self._using].vendor == "mysql":
-            return False
+    def _in_one_table(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
+        """Return whether one statement on the table with the tokens can find these rows and set these fields."""
         meta = rows.model._meta
         owner = row_tokens.owner(rows.model)
         if owner is not meta.concrete_model:
@@ -124,7 +116,14 @@ class FencedRows(Generic[_Model]):
             pass  # Django has a better message
         query = rows.all().query
         query.get_initial_alias()
-        return query.group_by is None and query.count_active_tables() == 1
+        if query.group_by is not None or query.count_active_tables() != 1:
+            return False
+        if connections[self._using].vendor != "mysql":
+            return True
+        try:  # a sub-select is read from the snapshot by a SELECT and not by an UPDATE, which may find other rows
+            return query.get_compiler(self._using).as_sql()[0].upper().count("SELECT") == 1
+        except EmptyResultSet:
+            return True
 
     def _claim(self, rows: models.QuerySet[_Model, Any]) -> list[Any]:
         """
@@ -136,8 +135,9 @@ class FencedRows(Generic[_Model]):
         own_key = row_tokens.owner(rows.model)._meta.pk.name
         found = row_tokens.current(rows.order_by().values_list("pk", own_key))
         # Before anything is read: with snapshot isolation, a transaction sees the state of its first read, and SQLite
-        # cannot write after that if another connection has written since. MySQL locks the rows as it reads them.
-        if self._in_one_statement(rows):
+        # cannot write after that if another connection has written since. MySQL cannot write to a table that a subquery
+        # reads, but locks the rows as it reads them.
+        if self._in_one_table(rows):
             row_tokens.compare_and_set(rows, self._fence.token)
         elif connections[self._using].vendor != "mysql":
             row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(own_key)), self._fence.token)

@@ -31,6 +31,7 @@ OPTIONS = {
     "innodb-flush-method": "nosync",
     "innodb-doublewrite": "0",
     "innodb-stats-persistent": "0",
+    "loose-innodb-snapshot-isolation": "OFF",  # ON by default from 11.6.2 on: it refuses such writes itself
 }
 TIED = debian.tied("KILL")
 
