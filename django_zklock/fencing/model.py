@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, models, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, require_transaction
@@ -31,6 +32,17 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         """Leave the token of an existing row unchanged: a plain `save()` must not write back an old one."""
         return super().pre_save(model_instance, add) if add else models.F(self.attname)
+
+
+class ExactCharField(models.CharField):  # type: ignore[type-arg]  # Django has none at run time
+    """Text that is compared byte by byte; by default, MySQL and MariaDB ignore case, accents and blanks at the end."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters: Any = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+            parameters["collation"] = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
+        return parameters
 
 
 class FencedManager(models.Manager.from_queryset(FencedQuerySet)[_Model]):  # type: ignore[misc]
@@ -88,8 +100,7 @@ class FencedModel(models.Model):
         try:
             with transaction.atomic(using=using):
                 update = save_kwargs.get("force_update") or save_kwargs.get("update_fields") is not None
-                # A new row is inserted at once: MySQL locks the gap where the UPDATE of a missing row looked for it,
-                # and two callers that insert rows into the same gap would end in a deadlock.
+                # No UPDATE of a missing row: MySQL would lock the gap, and two inserts into a gap end in a deadlock.
                 there = bool(update or not self._state.adding) and row_tokens.advance(self, fence, using)
                 self.fencing_token = fence.token
                 if there or update:

@@ -116,14 +116,14 @@ class FencedRows(Generic[_Model]):
             pass  # Django has a better message
         query = rows.all().query
         query.get_initial_alias()
-        if query.group_by is not None or query.count_active_tables() != 1:
-            return False
-        if connections[self._using].vendor != "mysql":
-            return True
-        try:  # a sub-select is read from the snapshot by a SELECT and not by an UPDATE, which may find other rows
-            return query.get_compiler(self._using).as_sql()[0].upper().count("SELECT") == 1
+        one: bool = query.group_by is None and query.count_active_tables() == 1
+        if not one or connections[self._using].vendor != "mysql":
+            return one
+        try:
+            sql: str = query.get_compiler(self._using).as_sql()[0]
         except EmptyResultSet:
             return True
+        return sql.upper().count("SELECT") == 1  # a sub-select may find other rows in an UPDATE than in a SELECT
 
     def _claim(self, rows: models.QuerySet[_Model, Any]) -> list[Any]:
         """

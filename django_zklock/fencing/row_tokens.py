@@ -48,8 +48,8 @@ def current(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, Any]:
     """
     Return a query that reads the newest committed state of these rows.
 
-    With REPEATABLE READ, MySQL and MariaDB read the state of the transaction's first read, unless they lock the rows.
-    They do not refuse to write after such a read, as PostgreSQL and SQLite do.
+    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows. They write
+    after such a read, which PostgreSQL and SQLite refuse.
     """
     connection = connections[rows.db]
     return rows if connection.vendor != "mysql" or connection.get_autocommit() else rows.select_for_update()
@@ -67,14 +67,9 @@ def advance(instance: models.Model, fence: Fence, using: str) -> bool:
     if pk is None or (isinstance(pk, tuple) and None in pk):
         return False
     rows = table(type(instance), using).filter(pk=pk)
-    what = f"{type(instance)._meta.label} {pk}"
-    for _ in range(2):
-        if compare_and_set(rows, fence.token):
-            return True
-        seen = highest(rows)
-        if seen is None:
-            return False
-        if seen > fence.token:
-            raise refusal(fence, what, seen)
-        # Otherwise the row was inserted between the two statements.
-    raise refusal(fence, what, None)
+    if compare_and_set(rows, fence.token):
+        return True
+    seen = highest(rows)
+    if seen is not None and seen > fence.token:
+        raise refusal(fence, f"{type(instance)._meta.label} {pk}", seen)
+    return seen is not None and bool(compare_and_set(rows, fence.token))  # inserted between the two statements

@@ -30,7 +30,7 @@ class Ledger:
         connections.settings[alias] = self.settings
 
     def _run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements on a connection of their own, which waits for no lock; return the rows of the last one."""
+        """Run statements on a connection of their own; return the rows of the last one."""
         rows: list[tuple[Any, ...]] = []
         with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as raw:
             for statement in statements:
@@ -118,7 +118,8 @@ class MariaDBLedger(Ledger):
         other = connections.create_connection(self.alias)
         try:
             with other.cursor() as cursor:
-                for statement in ("SET lock_wait_timeout = 0", *statements):
+                # A server sees only after a moment that a client has closed its connection.
+                for statement in ("SET lock_wait_timeout = 10", *statements):
                     cursor.execute(statement)
                 return list(cursor.fetchall())
         finally:

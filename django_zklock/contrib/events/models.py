@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from django_zklock.contrib.fences.fields import ExactCharField
+from django_zklock.fencing.model import ExactCharField
 
 MAX_TEXT = 255
 

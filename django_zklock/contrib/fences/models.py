@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_zklock.contrib.fences.fields import ExactCharField
-from django_zklock.fencing.model import FencingTokenField
+from django_zklock.fencing.model import ExactCharField, FencingTokenField
 
 
 class Fence(models.Model):

@@ -18,15 +18,8 @@ _NO_TABLE = (
     f"{FenceRow._meta.db_table}' doesn't exist",  # MySQL
 )
 _INSERT = "INSERT INTO zklock_fences_fence (name, token) VALUES (%(name)s, %(token)s) "
-_OR_RAISE = (
-    "ON CONFLICT (name) DO UPDATE SET token = %(token)s WHERE zklock_fences_fence.token <= %(token)s"  # written: 1 row
-)
-_OR_RAISE_MYSQL = "ON DUPLICATE KEY UPDATE token = GREATEST(token, %(token)s)"  # inserted or the same: 1 row; raised: 2
-
-
-def row_name(name: str) -> str:
-    """Return the primary key for a name: the name, or its beginning and a digest if it is too long."""
-    return shortened(name, MAX_NAME)
+_OR_RAISE = "ON CONFLICT (name) DO UPDATE SET token = %(token)s WHERE zklock_fences_fence.token <= %(token)s"
+_OR_RAISE_MYSQL = "ON DUPLICATE KEY UPDATE token = GREATEST(token, %(token)s)"  # raised: 2 rows; inserted or not: 1 row
 
 
 def advance(name: str, token: int, using: str) -> None:
@@ -49,26 +42,21 @@ def advance_fence(fence: Fence, name: str, using: str) -> None:
 
 def _newer(name: str, token: int, using: str) -> int | None:
     """Raise the fence and return None, or return the higher token that it has."""
+    # One statement, which locks this row alone. With two, callers that insert at the same time end in deadlocks on
+    # MySQL: each has a shared lock on the new row, or on the gap where it will be, and waits for that of the other.
+    values = {"name": shortened(name, MAX_NAME), "token": token}
+    mysql = connections[using].vendor == "mysql"
     try:
-        return _raise(name, token, using)
+        with connections[using].cursor() as cursor:
+            cursor.execute(_INSERT + (_OR_RAISE_MYSQL if mysql else _OR_RAISE), values)
+            if cursor.rowcount == (2 if mysql else 1):
+                return None
     except DatabaseError as error:
         if any(phrase in str(error) for phrase in _NO_TABLE):
             raise ImproperlyConfigured(
                 f"The database {using!r} has no table {FenceRow._meta.db_table!r}: run manage.py migrate."
             ) from error
         raise
-
-
-def _raise(name: str, token: int, using: str) -> int | None:
-    # One statement, which locks this row alone. With two, callers that insert at the same time end in deadlocks on
-    # MySQL: each has a shared lock on the new row, or on the gap where it will be, and waits for that of the other.
-    key = row_name(name)
-    connection = connections[using]
-    mysql = connection.vendor == "mysql"
-    with connection.cursor() as cursor:
-        cursor.execute(_INSERT + (_OR_RAISE_MYSQL if mysql else _OR_RAISE), {"name": key, "token": token})
-        if cursor.rowcount == (2 if mysql else 1):
-            return None
-    rows = FenceRow._default_manager.using(using).filter(name=key)
+    rows = FenceRow._default_manager.using(using).filter(name=values["name"])
     seen: int | None = current(rows).values_list("token", flat=True).first()
-    return None if seen is None or seen <= token else seen
+    return seen if seen is not None and seen > token else None

@@ -144,10 +144,11 @@ def test_threads_that_advance_a_row_at_once_keep_the_highest(ledger: str) -> Non
     advance_at_once(DatabaseTokens(ledger), threads=4, each=20)
 
 
-def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str) -> None:
-    """In a transaction of the receiver, the row is locked from the check to the end."""
+@pytest.mark.parametrize("before", [1, 5])
+def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, before: int) -> None:
+    """In a transaction of the receiver, the row is locked from the check to the end, though it may have the token."""
     store = DatabaseTokens(ledger)
-    store.advance("a", 1)
+    store.advance("a", before)
     waiting = {  # how long another one waits for the row: 50 ms, or not at all
         "sqlite": {"timeout": 0.05},
         "postgresql": {"options": "-c lock_timeout=50"},

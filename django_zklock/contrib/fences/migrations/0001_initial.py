@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
-from django_zklock.contrib.fences.fields import ExactCharField
+from django_zklock.fencing.model import ExactCharField
 
 
 class Migration(migrations.Migration):
