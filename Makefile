@@ -1,6 +1,6 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
 # The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed,
-# and so are PostgreSQL, Redis, RabbitMQ, Apache Curator and Chromium, for the tests.
+# and so are PostgreSQL, MariaDB, Redis, RabbitMQ, Apache Curator and Chromium, for the tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres brokers curator chromium promtool browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres mariadb brokers curator chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -45,7 +45,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper postgres brokers curator chromium promtool pytest
+test: check zookeeper postgres mariadb brokers curator chromium promtool pytest
 
 check: lint typing imports
 
@@ -61,13 +61,13 @@ typing: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper postgres brokers curator chromium promtool
+pytest: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator chromium promtool
 	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
 
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
 
-chaos: $(VENV)/.installed-test zookeeper postgres brokers curator
+chaos: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -118,6 +118,9 @@ zookeeper: $(VENV)/.installed-demo
 
 postgres: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.postgres
+
+mariadb: $(VENV)/.installed-test
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.mariadb
 
 brokers: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.brokers

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import patience
 from support.brokers import Broker, RabbitMQ, Redis
+from support.mariadb import MariaDB
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.protocol import Neighbour
@@ -123,6 +124,13 @@ def zoo(single: Ensemble) -> Iterator[Zoo]:
 def postgres() -> Iterator[Postgres]:
     """One PostgreSQL for the whole run; without one its tests fail, and say what to install."""
     with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """One MariaDB for the whole run; without one its tests fail, and say what to install."""
+    with MariaDB() as server:
         yield server
 
 

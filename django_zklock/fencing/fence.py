@@ -60,11 +60,11 @@ def require_transaction(using: str, call: str) -> None:
     )
 
 
-def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
+def refusal(fence: Fence, what: str, seen: int) -> StaleToken:
     """Return the error for a fence that `what` refuses because it has `seen` a higher token, read just now."""
-    message = f"{what} has seen {'a newer token' if seen is None else f'the token {seen}'}, and this is {fence.token}"
-    hold = _valid_hold(fence)
-    if seen is not None and hold is not None:
+    message = f"{what} has seen the token {seen}, and this is {fence.token}"
+    hold = _as_hold(fence)
+    if hold is not None and not hold.lost:
         from django_zklock.fencing import last_zxid  # noqa: PLC0415 - Django's start does not import kazoo
 
         reached = last_zxid.ask()
@@ -84,11 +84,6 @@ def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
             lock=fence.key,
         )
     return StaleToken(f"{message}: the lock {fence.key!r} was granted to another holder since.", lock=fence.key)
-
-
-def _valid_hold(fence: Fence) -> Hold | None:
-    hold = _as_hold(fence)
-    return hold if hold is not None and not hold.lost else None
 
 
 def _as_hold(fence: Fence) -> Hold | None:

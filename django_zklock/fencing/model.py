@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, models, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, require_transaction
@@ -31,6 +32,17 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         """Leave the token of an existing row unchanged: a plain `save()` must not write back an old one."""
         return super().pre_save(model_instance, add) if add else models.F(self.attname)
+
+
+class ExactCharField(models.CharField):  # type: ignore[type-arg]  # Django has none at run time
+    """Text that is compared byte by byte; by default, MySQL and MariaDB ignore case, accents and blanks at the end."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters: Any = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+            parameters["collation"] = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
+        return parameters
 
 
 class FencedManager(models.Manager.from_queryset(FencedQuerySet)[_Model]):  # type: ignore[misc]
@@ -69,7 +81,7 @@ class FencedModel(models.Model):
             raise type(self).DoesNotExist(f"There is no {self._meta.label} {self.pk} to fence; save it first.")
         self.fencing_token = fence.token
         if refresh:
-            self.refresh_from_db(using=using)
+            self.refresh_from_db(from_queryset=row_tokens.current(type(self)._base_manager.using(using)))
 
     async def afence(self, fence: Fence, *, using: str | None = None, refresh: bool = False) -> None:
         """Do the same as `fence` in the thread of the database; the transaction must be open there."""
@@ -87,9 +99,11 @@ class FencedModel(models.Model):
         before = self.fencing_token
         try:
             with transaction.atomic(using=using):
-                there = row_tokens.advance(self, fence, using)
+                update = save_kwargs.get("force_update") or save_kwargs.get("update_fields") is not None
+                # No UPDATE of a missing row: MySQL would lock the gap, and two inserts into a gap end in a deadlock.
+                there = bool(update or not self._state.adding) and row_tokens.advance(self, fence, using)
                 self.fencing_token = fence.token
-                if there or save_kwargs.get("force_update") or save_kwargs.get("update_fields") is not None:
+                if there or update:
                     self.save(using=using, **save_kwargs)
                 else:
                     self._insert_fenced(fence, using, save_kwargs)

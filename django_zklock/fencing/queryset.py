@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import FieldDoesNotExist
+from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
 from django.db import connections, models, transaction
 
 from django_zklock.fencing import row_tokens
@@ -59,13 +59,14 @@ class FencedRows(Generic[_Model]):
             if not count:
                 self._refuse_newer(rows)
         else:
-            count = len(self._claim(rows))
+            claimed = self._claim(rows)
+            count, rows = len(claimed), rows.filter(pk__in=claimed[:BATCH])
         name = rows.model._meta.object_name
         if not count:
             raise rows.model.DoesNotExist(f"{name} matching query does not exist.")
         if count > 1:
             raise rows.model.MultipleObjectsReturned(f"get() returned more than one {name}: {count}.")
-        found: _Model = rows.get()
+        found: _Model = row_tokens.current(rows).get()
         return found
 
     def update(self, **fields: Any) -> int:
@@ -115,7 +116,14 @@ class FencedRows(Generic[_Model]):
             pass  # Django has a better message
         query = rows.all().query
         query.get_initial_alias()
-        return query.group_by is None and query.count_active_tables() == 1
+        one: bool = query.group_by is None and query.count_active_tables() == 1
+        if not one or connections[self._using].vendor != "mysql":
+            return one
+        try:
+            sql: str = query.get_compiler(self._using).as_sql()[0]
+        except EmptyResultSet:
+            return True
+        return sql.upper().count("SELECT") == 1  # a sub-select may find other rows in an UPDATE than in a SELECT
 
     def _claim(self, rows: models.QuerySet[_Model, Any]) -> list[Any]:
         """
@@ -125,14 +133,13 @@ class FencedRows(Generic[_Model]):
         """
         everything = row_tokens.table(rows.model, self._using)
         own_key = row_tokens.owner(rows.model)._meta.pk.name
-        found = rows.order_by().values_list("pk", own_key)
+        found = row_tokens.current(rows.order_by().values_list("pk", own_key))
         # Before anything is read: with snapshot isolation, a transaction sees the state of its first read, and SQLite
-        # cannot write after that if another connection has written since.
+        # cannot write after that if another connection has written since. MySQL cannot write to a table that a subquery
+        # reads, but locks the rows as it reads them.
         if self._in_one_table(rows):
             row_tokens.compare_and_set(rows, self._fence.token)
-        elif connections[self._using].vendor == "mysql":
-            found = found.select_for_update()  # MySQL cannot write to a table that a subquery reads
-        else:
+        elif connections[self._using].vendor != "mysql":
             row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(own_key)), self._fence.token)
         own_keys = dict(found)
         for some in batches(sorted(set(own_keys.values()))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import models
+from django.db import connections, models
 
 from django_zklock.fencing.fence import Fence, refusal
 
@@ -44,9 +44,20 @@ def compare_and_set(rows: models.QuerySet[Any], token: int) -> int:
     return count
 
 
-def highest(rows: models.QuerySet[Any]) -> int | None:
+def current(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, Any]:
+    """
+    Return a query that reads the newest committed state of these rows.
+
+    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows. They write
+    after such a read, which PostgreSQL and SQLite refuse.
+    """
+    connection = connections[rows.db]
+    return rows if connection.vendor != "mysql" or connection.get_autocommit() else rows.select_for_update()
+
+
+def highest(rows: models.QuerySet[Any, Any]) -> int | None:
     """Return the highest token that these rows have seen; None if there are none."""
-    found: int | None = rows.order_by(f"-{FIELD}").values_list(FIELD, flat=True).first()
+    found: int | None = current(rows).order_by(f"-{FIELD}").values_list(FIELD, flat=True).first()
     return found
 
 
@@ -56,11 +67,9 @@ def advance(instance: models.Model, fence: Fence, using: str) -> bool:
     if pk is None or (isinstance(pk, tuple) and None in pk):
         return False
     rows = table(type(instance), using).filter(pk=pk)
-    while not compare_and_set(rows, fence.token):
-        seen = highest(rows)
-        if seen is None:
-            return False
-        if seen > fence.token:
-            raise refusal(fence, f"{type(instance)._meta.label} {pk}", seen)
-        # Otherwise the row was inserted between the two statements.
-    return True
+    if compare_and_set(rows, fence.token):
+        return True
+    seen = highest(rows)
+    if seen is not None and seen > fence.token:
+        raise refusal(fence, f"{type(instance)._meta.label} {pk}", seen)
+    return seen is not None and bool(compare_and_set(rows, fence.token))  # inserted between the two statements

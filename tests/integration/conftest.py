@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_django import DjangoDbBlocker
+from support.databases import sqlite
 from support.ledger import Ledger
 from support.project import Project
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb-read committed", "mariadb-repeatable read"])
+def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Return the settings of a database of this kind, and with this isolation level."""
+    kind, _, isolation_level = request.param.partition("-")
+    if kind == "sqlite":
+        return sqlite(tmp_path / "database.sqlite3")
+    server = request.getfixturevalue(kind)
+    settings: dict[str, Any] = server.settings(isolation_level) if isolation_level else server.settings
+    return settings
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""More databases than the default one: SQLite in a file, and PostgreSQL, with the tables of the fenced models."""
+"""More databases than the default one, with the tables of the fenced models: SQLite in a file, PostgreSQL, MariaDB."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fenced_models() -> list[type[models.Model]]:
 @contextlib.contextmanager
 def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
     """
-    Have a database with empty tables, that are gone in the end; return its alias, which no thread knows yet.
+    Have a database with empty tables; return its alias, which no thread knows yet.
 
     The tables are those of the fenced models, and of `more`.
     """
@@ -45,15 +45,20 @@ def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[st
 
 @contextlib.contextmanager
 def tables(alias: str, *more: type[models.Model]) -> Iterator[None]:
-    """Make the tables, and drop them in the end."""
-    found = [*fenced_models(), *more]
-    with connections[alias].schema_editor() as editor:
-        for model in found:
-            editor.create_model(model)
+    """Make the tables. In the end drop those of `more`, and empty the others: a server keeps them for the next test."""
+    connection = connections[alias]
+    there = set(connection.introspection.table_names())
+    with connection.schema_editor() as editor:
+        for model in (*fenced_models(), *more):
+            if model._meta.db_table not in there:
+                editor.create_model(model)
     try:
         yield
     finally:
-        connections[alias].close()  # what a test left open would lock them
-        with connections[alias].schema_editor() as editor:
-            for model in reversed(found):
+        connection.close()  # what a test left open would lock them
+        with connection.schema_editor() as editor:
+            for model in more:
                 editor.delete_model(model)
+        with connection.cursor() as cursor:
+            for model in reversed(fenced_models()):
+                cursor.execute(f"DELETE FROM {model._meta.db_table}")

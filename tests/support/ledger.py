@@ -1,4 +1,4 @@
-"""SQLite databases in files. Tests see when a transaction ends and what others can read."""
+"""Databases with one table. Tests see when a transaction ends and what others can read."""
 
 from __future__ import annotations
 
@@ -14,31 +14,42 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class Ledger:
-    """One database with one table, in a file."""
+    """A SQLite database in a file, with one table."""
 
     def __init__(self, alias: str, path: Path) -> None:
-        self.alias = alias
         self.path = path
-        with contextlib.closing(sqlite3.connect(path)) as raw:
-            raw.execute("PRAGMA journal_mode=WAL")
-            raw.execute("CREATE TABLE note (text TEXT)")
+        self._configure(alias, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)})
+        self._run("PRAGMA journal_mode=WAL", "CREATE TABLE note (text TEXT)")
+
+    def _configure(self, alias: str, settings: dict[str, Any]) -> None:
+        self.alias = alias
         configured = connections.configure_settings(
-            {
-                "default": {"ENGINE": "django.db.backends.dummy"},
-                alias: {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "ATOMIC_REQUESTS": False},
-            }
+            {"default": {"ENGINE": "django.db.backends.dummy"}, alias: {**settings, "ATOMIC_REQUESTS": False}}
         )
         self.settings: dict[str, Any] = configured[alias]
         connections.settings[alias] = self.settings
+
+    def _run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements on a connection of their own; return the rows of the last one."""
+        rows: list[tuple[Any, ...]] = []
+        with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as raw:
+            for statement in statements:
+                rows = raw.execute(statement).fetchall()
+        return rows
 
     @classmethod
     @contextlib.contextmanager
     def opened(cls, alias: str, folder: Path) -> Iterator[Ledger]:
         """Have one in a folder, with nothing left of a transaction at the end."""
-        ledger = cls(alias, folder / f"{alias}.sqlite3")
-        yield ledger
-        ledger.assert_idle()
-        ledger.close()
+        with cls(alias, folder / f"{alias}.sqlite3").closed() as ledger:
+            yield ledger
+
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[Ledger]:
+        """Close it at the end, with nothing left of a transaction."""
+        yield self
+        self.assert_idle()
+        self.close()
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -52,8 +63,7 @@ class Ledger:
 
     def seen(self) -> list[str]:
         """What somebody else can read."""
-        with contextlib.closing(sqlite3.connect(self.path)) as raw:
-            return [text for (text,) in raw.execute("SELECT text FROM note ORDER BY rowid")]
+        return [text for (text,) in self._run("SELECT text FROM note")]  # in the order of their insertion
 
     @contextlib.contextmanager
     def ends(self, look: Callable[[], Any]) -> Iterator[list[tuple[str, Any]]]:
@@ -79,11 +89,14 @@ class Ledger:
         assert not connection.savepoint_ids
         assert not {"commit", "rollback", "close", "set_autocommit"} & set(connection.__dict__)
         if connection.connection is not None:
-            assert not connection.connection.in_transaction
             assert connection.get_autocommit()
-        with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as raw:
-            raw.execute("BEGIN EXCLUSIVE")
-            raw.rollback()
+        self._lock_all()
+
+    def _lock_all(self) -> None:
+        """Fail if any connection has a transaction."""
+        connection = self.connection.connection
+        assert connection is None or not connection.in_transaction
+        self._run("BEGIN EXCLUSIVE", "ROLLBACK")
 
     def close(self) -> None:
         """Take it out of the settings."""
@@ -92,3 +105,29 @@ class Ledger:
         connection.close()
         del connections[self.alias]
         del connections.settings[self.alias]
+
+
+class MariaDBLedger(Ledger):
+    """A database of a MariaDB, with one table that is empty at the end."""
+
+    def __init__(self, alias: str, settings: dict[str, Any]) -> None:
+        self._configure(alias, settings)
+        self._run("CREATE TABLE IF NOT EXISTS note (text TEXT)")
+
+    def _run(self, *statements: str) -> list[tuple[Any, ...]]:
+        other = connections.create_connection(self.alias)
+        try:
+            with other.cursor() as cursor:
+                # A server sees only after a moment that a client has closed its connection.
+                for statement in ("SET lock_wait_timeout = 10", *statements):
+                    cursor.execute(statement)
+                return list(cursor.fetchall())
+        finally:
+            other.close()
+
+    def _lock_all(self) -> None:
+        self._run("LOCK TABLES note WRITE")
+
+    def close(self) -> None:
+        self._run("DELETE FROM note")
+        super().close()

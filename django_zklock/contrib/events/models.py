@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from django_zklock.fencing.model import ExactCharField
+
 MAX_TEXT = 255
 
 
@@ -23,8 +25,8 @@ class Attempt(models.Model):
     LOST = "lost"
     TIMED_OUT = "timed out"
 
-    key: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
-    template: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
+    template: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     kind: models.Field[str, str] = models.CharField(max_length=16)
     host: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     pid: models.Field[int, int] = models.BigIntegerField()

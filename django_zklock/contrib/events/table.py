@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from django.db import router, transaction
+from django.db import Error, router, transaction
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
@@ -95,6 +95,18 @@ def write(events: Iterable[Event], open_holds: Mapping[HoldId, float]) -> dict[H
             own = table.filter(key=shortened(hold.key, MAX_TEXT), at=_time(open_holds[hold.id]), token=hold.id[0])
             own.update(outcome=each.outcome, held=each.held, reason=printable(each.reason, MAX_TEXT))
     return {**{each.granted.id: None for each in ended}, **{id: at for id, (at, _) in granted.items()}}
+
+
+def takes_rows() -> bool:
+    """Return whether the database takes a plain row, which is rolled back. Then it refuses another for its values."""
+    database = router.db_for_write(Attempt)
+    try:
+        with transaction.atomic(database):
+            Attempt._default_manager.using(database).create(pid=os.getpid(), at=timezone.now())
+            transaction.set_rollback(True, database)
+    except Error:
+        return False
+    return True
 
 
 def _granted(event: Granted) -> Attempt:

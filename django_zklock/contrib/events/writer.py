@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from django.db import DataError, IntegrityError, connections, router
+from django.db import DatabaseError, DataError, IntegrityError, connections, router
 
 from django_zklock import clock, conf
 from django_zklock.contrib.events import table
@@ -125,20 +125,22 @@ class Writer:
             some = self._batch[: self._most]
             try:
                 changes = table.write(some, self._open)
-            except (DataError, IntegrityError, ValueError):  # another try would fail, too
-                if len(some) > 1:
+            except Exception as error:
+                certain = isinstance(error, (DataError, IntegrityError, ValueError))  # another try would fail, too
+                refused = certain or (isinstance(error, DatabaseError) and table.takes_rows())
+                if refused and len(some) > 1:
                     self._most = len(some) // 2
                     continue
+                if not (certain or (refused and self._failures)):
+                    if not self._failures:
+                        logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
+                    self._failures += 1
+                    self._disconnect()
+                    return True
                 logger.exception("the database refuses an event: %r", some[0])
-            except Exception:
-                if not self._failures:
-                    logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
-                self._failures += 1
-                self._disconnect()
-                return True
             else:
                 self._remember(changes)
-                self._on_success()
+            self._on_success()
             del self._batch[: len(some)]
             self._most = BATCH
         self._delete_old()

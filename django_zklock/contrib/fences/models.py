@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_zklock.fencing.model import FencingTokenField
+from django_zklock.fencing.model import ExactCharField, FencingTokenField
 
 
 class Fence(models.Model):
     """The highest token of one name. `advance` writes it, and inserts the row if it is missing."""
 
-    name: models.Field[str, str] = models.CharField(max_length=255, primary_key=True)
+    name: models.Field[str, str] = ExactCharField(max_length=255, primary_key=True)
     token: models.Field[int, int] = FencingTokenField()
 
     class Meta:

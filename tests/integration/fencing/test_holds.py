@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from support.work import lose, run_in_thread
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
-from django_zklock.contrib.fences import advance
 from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotHeld, StaleToken
@@ -165,31 +163,6 @@ def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
         assert hold.wait_lost(10)
     lock.release()
     assert not Account.objects.using(ledger).exists()
-
-
-def test_two_holders_can_insert_the_row_at_the_same_time(ledger: str) -> None:
-    """The second one waits for the end of the first one, without an error of the database."""
-    tokens = range(1, 9)
-    ready = threading.Barrier(len(tokens))
-    passed: list[int] = []
-
-    def enter(token: int) -> None:
-        ready.wait(20)
-        try:
-            advance("new", token, ledger)
-            passed.append(token)
-        except StaleToken:
-            pass
-        finally:
-            connections[ledger].close()
-
-    threads = [threading.Thread(target=enter, args=(token,)) for token in tokens]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert fences(ledger) == {"new": 8}
-    assert 8 in passed
 
 
 def test_a_missing_table_names_the_command_that_creates_it(zoo: Zoo, ledger: str) -> None:

@@ -147,9 +147,13 @@ def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Calla
 
 
 def one_waits_for_a_lock(using: str) -> bool:
+    waits = {
+        "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+        "mysql": "SHOW STATUS LIKE 'Innodb_row_lock_current_waits'",
+    }
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
+        cursor.execute(waits[connections[using].vendor])
+        return int(cursor.fetchone()[-1]) > 0
 
 
 def in_threads(calls: list[Callable[[], Any]]) -> None:

@@ -8,6 +8,8 @@ import os
 import threading
 import time
 import unittest
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -15,7 +17,9 @@ from django.db import IntegrityError, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase
 from django.utils.connection import ConnectionDoesNotExist
-from support.ledger import Ledger
+from pytest_django import DjangoDbBlocker
+from support.ledger import Ledger, MariaDBLedger
+from support.mariadb import MariaDB
 from support.zoo import ROOM, Zoo, namespace
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked
@@ -26,6 +30,23 @@ from django_zklock.locks.table import held_locks
 from django_zklock.testing.server import DevServer
 
 pytestmark = pytest.mark.zookeeper
+
+
+ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+
+
+@pytest.fixture(params=["sqlite", "read committed", "repeatable read"])
+def ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Ledger | MariaDBLedger]:
+    """A database of each kind, with one table."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(django_db_blocker.unblock())
+        if request.param == "sqlite":
+            yield stack.enter_context(Ledger.opened("ledger", tmp_path))
+        else:
+            server: MariaDB = request.getfixturevalue("mariadb")
+            yield stack.enter_context(MariaDBLedger("ledger", server.settings(request.param)).closed())
 
 
 def lose(hold: Hold) -> None:
@@ -421,6 +442,7 @@ def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledg
     assert zoo.children("kept") == []
 
 
+@ON_SQLITE
 def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
     """If ZooKeeper does not answer, the end of a transaction takes no longer with many locks."""
     with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
@@ -437,6 +459,7 @@ def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
     assert took < 2 + ROOM
 
 
+@ON_SQLITE
 def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo: Zoo, ledger: Ledger) -> None:
     """The parent still holds the locks that its transaction keeps."""
     with transaction.atomic(using="ledger"):
@@ -529,7 +552,8 @@ def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
                 ledger.write("b")
                 raise ValueError("x")
             with ledger.connection.cursor() as cursor:
-                assert cursor.execute("SELECT text FROM note").fetchall() == [("a",)]
+                cursor.execute("SELECT text FROM note")
+                assert list(cursor.fetchall()) == [("a",)]
 
         def test_on_commit(self) -> None:
             with zk_lock("case", release_on="commit"):

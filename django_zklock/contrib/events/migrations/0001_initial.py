@@ -7,6 +7,8 @@ from typing import ClassVar
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
+from django_zklock.fencing.model import ExactCharField
+
 
 class Migration(migrations.Migration):
     """The table of attempts."""
@@ -20,8 +22,8 @@ class Migration(migrations.Migration):
             name="Attempt",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("key", models.CharField(max_length=255)),
-                ("template", models.CharField(max_length=255)),
+                ("key", ExactCharField(max_length=255)),
+                ("template", ExactCharField(max_length=255)),
                 ("kind", models.CharField(max_length=16)),
                 ("host", models.CharField(max_length=255)),
                 ("pid", models.BigIntegerField()),

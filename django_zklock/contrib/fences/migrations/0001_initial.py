@@ -7,6 +7,8 @@ from typing import ClassVar
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
+from django_zklock.fencing.model import ExactCharField
+
 
 class Migration(migrations.Migration):
     """The table of fences."""
@@ -19,7 +21,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Fence",
             fields=[
-                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                ("name", ExactCharField(max_length=255, primary_key=True, serialize=False)),
                 ("token", models.BigIntegerField(default=0, editable=False)),
             ],
             options={"verbose_name": "fence", "verbose_name_plural": "fences"},

@@ -1,0 +1,116 @@
+"""
+A MariaDB of the tests' own: a data directory in a temporary directory, on a free port of loopback.
+
+`python -m support.mariadb` installs Debian's package where that is allowed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any
+
+import pymysql
+
+from django_zklock.testing.ensemble import free_ports
+from support import debian
+from support.served import Served
+
+PACKAGE = "mariadb-server-core"  # the program alone: `mariadb-server` would bring a service, too
+PROGRAM = "mariadbd"
+OPTIONS = {
+    "bind-address": "127.0.0.1",
+    "skip-grant-tables": "1",  # so it needs none of the system's tables
+    "skip-name-resolve": "1",
+    "max-connections": "200",
+    "character-set-server": "utf8mb4",
+    "innodb-buffer-pool-size": "32M",
+    "innodb-log-file-size": "8M",
+    "innodb-flush-log-at-trx-commit": "0",
+    "innodb-flush-method": "nosync",
+    "innodb-doublewrite": "0",
+    "innodb-stats-persistent": "0",
+    "loose-innodb-snapshot-isolation": "OFF",  # ON by default from 11.6.2 on: it refuses such writes itself
+}
+TIED = debian.tied("KILL")
+
+
+class MariaDBNotFound(RuntimeError):
+    """There is no MariaDB on this machine. The message says what to install."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No MariaDB server was found, and the fences are tested on one. Install it with "
+            f"`apt-get install {PACKAGE}` (Debian, Ubuntu) or `brew install mariadb` (macOS), or put `{PROGRAM}` on "
+            "the PATH."
+        )
+
+
+def find_program() -> str:
+    """Return the path of `mariadbd`, which Debian keeps off the PATH of accounts other than root."""
+    program = shutil.which(PROGRAM) or shutil.which(PROGRAM, path="/usr/sbin")
+    if program is None:
+        raise MariaDBNotFound
+    return program
+
+
+class MariaDB(Served):
+    """One server with one empty database."""
+
+    def __init__(self) -> None:
+        self._program = find_program()
+        super().__init__()
+        (self.port,) = free_ports(1)
+
+    def settings(self, isolation_level: str) -> dict[str, Any]:
+        """What Django's DATABASES say of it."""
+        return {
+            "ENGINE": "support.mysql",
+            "NAME": "tests",
+            "USER": "tests",
+            "HOST": "127.0.0.1",
+            "PORT": str(self.port),
+            "OPTIONS": {"isolation_level": isolation_level, "ssl_disabled": True},  # or each connection reads all roots
+        }
+
+    def _launch(self) -> None:
+        data = self._directory / "data"
+        data.mkdir()
+        first = self._directory / "first.sql"
+        first.write_text("CREATE DATABASE tests;\n")
+        options = {
+            **OPTIONS,
+            "datadir": str(data),
+            "init-file": str(first),
+            "port": str(self.port),
+            "socket": str(self._directory / "socket"),
+            "pid-file": str(self._directory / "pid"),
+        }
+        if os.geteuid() == 0:
+            options["user"] = "root"  # which it refuses otherwise
+        words = [f"--{name}={value}" for name, value in options.items()]
+        self._start([*TIED, self._program, "--no-defaults", *words])
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(pymysql.err.OperationalError):
+            pymysql.connect(host="127.0.0.1", port=self.port, database="tests", connect_timeout=5).close()
+            return True
+        return False
+
+
+def ensure() -> None:
+    """Make sure that a server can be started here; install Debian's package where that is allowed."""
+    try:
+        find_program()
+        return
+    except MariaDBNotFound as problem:
+        if not debian.may_install():
+            raise SystemExit(str(problem)) from None
+    debian.install(PACKAGE)
+    find_program()
+
+
+if __name__ == "__main__":
+    ensure()
+    print(f"MariaDB: {find_program()}")
