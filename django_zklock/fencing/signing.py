@@ -76,8 +76,8 @@ class FenceVerifier:
     Verifies signed tokens: the receiving side of `hold.signed_token()`.
 
     Args:
-        store: stores the highest token of each key, for all processes of the receiver: `DatabaseTokens`,
-            `CacheTokens`, or your own object with a method `advance(key, token)`.
+        store: stores the highest token of each key, for all processes of the receiver: `DatabaseTokens`, or your own
+            object with a method `advance(key, token)`.
         keys: the keys that a token may be signed with; default `ZKLOCK["TOKEN_KEYS"]`, else `SECRET_KEY` and its
             fallbacks.
         leeway: seconds by which the clocks of sender and receiver may differ. A larger value does not change the order

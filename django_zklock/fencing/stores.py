@@ -1,5 +1,5 @@
 """
-Store the highest signed token that a receiver has seen: in a database, in Django's cache, or in memory.
+Store the highest signed token that a receiver has seen: in a database, or in memory.
 
 `advance(key, token)` of each store is atomic: of two concurrent calls, the one with the higher token succeeds. The
 other one came first, or raises `StaleToken`.
@@ -7,22 +7,17 @@ other one came first, or raises `StaleToken`.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from importlib import import_module
 
 from django.apps import apps
-from django.core.cache import BaseCache, caches
-from django.core.cache.backends.dummy import DummyCache
-from django.core.cache.backends.filebased import FileBasedCache
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
-from django_zklock import clock
-from django_zklock.exceptions import StaleToken, ZkLockError
+from django_zklock.exceptions import StaleToken
 from django_zklock.fencing.signing import TokenStore
 
-__all__ = ["CacheTokens", "DatabaseTokens", "MemoryTokens", "TokenStore"]
+__all__ = ["DatabaseTokens", "MemoryTokens", "TokenStore"]
 
 FENCES_APP = "django_zklock.contrib.fences"
 
@@ -51,95 +46,6 @@ class DatabaseTokens:
             import_module(FENCES_APP).advance(self.prefix + key, token, self.using)
         except StaleToken as error:
             raise _stale(key, token) from error
-
-
-class CacheTokens:
-    """
-    Stores the highest tokens in one of Django's caches, shared by the receiver's processes: Redis, Memcached, a table.
-
-    A cache has no compare-and-set, but its `add` writes an entry only if there is none. So the tokens of a key form a
-    linked list: each entry is named by the token before it and is written once. A process that was paused finds its
-    entry written by another one, and lowers nothing. Each grant of a lock leaves a small entry for `keep` seconds.
-
-    Limits: a cache may drop an entry early (low memory, a restart, a flush, a failover to a replica that is behind).
-    Then an older token is accepted until its own lease is over, by the clock of `FenceVerifier`. `keep` has to be
-    longer than any lease plus twice the leeway; a process that is paused for longer within `advance` gets `StaleToken`.
-    Nothing is locked, so a newer holder may be verified while the request of an older one still runs.
-    """
-
-    def __init__(self, alias: str = "default", *, keep: float = 600.0, prefix: str = "zklock.fence") -> None:
-        self.alias = alias
-        self.keep = keep
-        self.prefix = prefix
-
-    def advance(self, key: str, token: int) -> None:
-        """Append the token to the list of the key."""
-        began = clock.now()
-        log = CacheTokenLog(self._cache(), f"{self.prefix}.{hashlib.sha256(key.encode()).hexdigest()}", self.keep)
-        start = log.start()
-        if not log.append(start, token):
-            raise _stale(key, token)
-        # Entries that were read at the beginning may have expired since, so that a missing one was not the end.
-        took = clock.now() - began
-        if took > self.keep / 2:
-            raise StaleToken(f"The cache answered too slowly ({took:.0f} s) to decide.", lock=key)
-        if start != token:
-            log.start_at(token)
-
-    def _cache(self) -> BaseCache:
-        cache = caches[self.alias]
-        if isinstance(cache, (DummyCache, FileBasedCache)):
-            raise ImproperlyConfigured(
-                f"CacheTokens cannot use {type(cache).__name__}: its add() is not atomic across processes. "
-                "Use a cache on Redis or Memcached, or DatabaseTokens."
-            )
-        return cache
-
-
-class CacheTokenLog:
-    """The tokens of one key, as a linked list in a cache: each entry is named by the token before it."""
-
-    TRIES = 100
-
-    def __init__(self, cache: BaseCache, name: str, keep: float) -> None:
-        self._cache = cache
-        self._name = name
-        self._keep = keep
-
-    def start(self) -> int:
-        """Return a recent token of the list, from which to follow it; 0 if there is none."""
-        return int(self._cache.get(f"{self._name}.start") or 0)
-
-    def start_at(self, token: int) -> None:
-        """
-        Let later calls start at this token.
-
-        A late call of this may name an older token again. That entry expires well before those that follow it in the
-        list, so a reader that starts there reaches the end.
-        """
-        self._cache.set(f"{self._name}.start", token, self._keep / 2)
-
-    def append(self, last: int, token: int) -> bool:
-        """Append the token unless it is in the list; return whether it is the last one."""
-        for _ in range(self.TRIES):
-            last = self._end(last, token)
-            if last >= token:
-                return last == token
-            if self._cache.add(self._name_after(last), token, self._keep):
-                return True
-        raise ZkLockError("The cache neither returns nor accepts an entry, so the newest token is unknown.")
-
-    def _end(self, last: int, token: int) -> int:
-        """Follow the list to its end, or past the token."""
-        while last <= token:
-            after = self._cache.get(self._name_after(last))
-            if after is None:
-                break
-            last = int(after)
-        return last
-
-    def _name_after(self, last: int) -> str:
-        return f"{self._name}.{last}"
 
 
 class MemoryTokens:

@@ -24,7 +24,7 @@ from django_zklock import (
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
-from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
+from django_zklock.fencing.stores import DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.inspection import ContenderInfo
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.multi import MultiLock
@@ -199,7 +199,7 @@ async def lead() -> None:
     leader.stop(grace=5)
 
 
-@require_fence("inventory/{sku}", store=CacheTokens("shared"), header="X-Fence", leeway=timedelta(seconds=2))
+@require_fence("inventory/{sku}", store=DatabaseTokens("shared"), header="X-Fence", leeway=timedelta(seconds=2))
 def guarded(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(sku)
 
@@ -214,7 +214,7 @@ class OwnStore:
 async def verify(hold: Hold) -> None:
     signed = hold.signed_token()
     assert_type(signed, str)
-    stores: list[TokenStore] = [DatabaseTokens("other"), CacheTokens(), MemoryTokens(), OwnStore()]
+    stores: list[TokenStore] = [DatabaseTokens("other"), MemoryTokens(), OwnStore()]
     verifier = FenceVerifier(stores[0], keys=["a", "b"], leeway=1.5)
     assert_type(verifier.verify(signed, key=hold.key), VerifiedToken)
     fence = await verifier.averify(signed, key=hold.key)

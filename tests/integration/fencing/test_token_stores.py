@@ -5,72 +5,23 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from django.apps import apps
-from django.core.cache import caches
-from django.core.cache.backends.locmem import LocMemCache
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from django.db import OperationalError, connection, connections, transaction
-from django.test import override_settings
 
 from django_zklock.contrib.fences.models import Fence
-from django_zklock.exceptions import StaleToken, ZkLockError
+from django_zklock.exceptions import StaleToken
 from django_zklock.fencing import stores as token_stores
-from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
-
-LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
+from django_zklock.fencing.stores import DatabaseTokens, MemoryTokens, TokenStore
 
 
-class Pausing(LocMemCache):
-    """A cache that pauses each `add` until the test continues it."""
-
-    paused: threading.Event | None = None
-    go_on = threading.Event()
-
-    def add(self, *args: Any, **kwargs: Any) -> bool:
-        paused, Pausing.paused = Pausing.paused, None  # the first one only
-        if paused is not None:
-            paused.set()
-            assert Pausing.go_on.wait(20)
-        return bool(super().add(*args, **kwargs))
-
-
-class Away(LocMemCache):
-    """A cache that is unreachable, as clients of Memcached present it."""
-
-    def add(self, *args: Any, **kwargs: Any) -> bool:
-        return False
-
-
-@pytest.fixture(autouse=True)
-def a_cache() -> Iterator[None]:
-    with override_settings(
-        CACHES={
-            "default": {"BACKEND": LOCMEM, "LOCATION": "tokens", "OPTIONS": {"MAX_ENTRIES": 100_000}},
-            "table": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "cached"},
-            "pausing": {"BACKEND": f"{__name__}.Pausing", "LOCATION": "pausing"},
-            "away": {"BACKEND": f"{__name__}.Away", "LOCATION": "away"},
-            "dummy": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"},
-            "files": {"BACKEND": "django.core.cache.backends.filebased.FileBasedCache", "LOCATION": "/nowhere"},
-        }
-    ):
-        yield
-        for alias in ("default", "pausing", "away"):
-            caches[alias].clear()
-
-
-@pytest.fixture(params=["memory", "cache", "table in the cache", "database"])
+@pytest.fixture(params=[MemoryTokens, DatabaseTokens])
 def store(request: pytest.FixtureRequest, db: None) -> TokenStore:
-    if request.param == "table in the cache":
-        call_command("createcachetable")
-        return CacheTokens("table")
-    kinds: dict[str, TokenStore] = {"memory": MemoryTokens(), "cache": CacheTokens(), "database": DatabaseTokens()}
-    return kinds[request.param]
+    made: TokenStore = request.param()
+    return made
 
 
 def outcome(store: TokenStore, key: str, token: int) -> bool:
@@ -128,13 +79,12 @@ def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None
     assert not outcome(store, "a", highest - 1)
 
 
-@pytest.mark.parametrize("store", ["memory", "cache"], indirect=True)
-def test_threads_that_advance_at_once_keep_the_highest(store: TokenStore) -> None:
+def test_threads_that_advance_at_once_keep_the_highest() -> None:
     """No token is accepted after a higher one."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
     try:
-        advance_at_once(store, each=200)
+        advance_at_once(MemoryTokens(), each=200)
     finally:
         sys.setswitchinterval(interval)
 
@@ -214,75 +164,7 @@ def test_a_missing_app_is_named() -> None:
         apps.unset_installed_apps()
 
 
-# --- the cache -------------------------------------------------------------------------------------------------------
-
-
-def test_a_caller_that_was_paused_before_its_write_is_refused() -> None:
-    """Its older token is not accepted, and does not lower the highest one."""
-    store, paused = CacheTokens("pausing"), threading.Event()
-    store.advance("a", 1)
-    Pausing.go_on.clear()
-    Pausing.paused = paused
-    with ThreadPoolExecutor(1) as pool:
-        older = pool.submit(outcome, store, "a", 5)
-        try:
-            assert paused.wait(10)
-            store.advance("a", 9)
-        finally:
-            Pausing.go_on.set()
-        assert older.result(10) is False
-    assert not outcome(store, "a", 5)
-    assert outcome(store, "a", 9)
-
-
-def test_a_start_entry_that_is_old_leads_to_the_newest_token() -> None:
-    """A paused caller may write it late, and it hides no newer token."""
-    store = CacheTokens()
-    for token in (1, 5, 9):
-        store.advance("a", token)
-    (start,) = (name for name in caches["default"]._cache if name.endswith(".start"))  # type: ignore[attr-defined]
-    caches["default"].set(start.rpartition(":")[2], 1)
-    assert not outcome(store, "a", 5)
-    assert outcome(store, "a", 9)
-
-
-def test_the_start_entry_expires_before_the_tokens_after_it() -> None:
-    """Otherwise a reader would find the list cut off, and accept an older token."""
-    CacheTokens(keep=600).advance("a", 1)
-    (cache,) = [caches["default"]]
-    expiries = {name.endswith(".start"): expiry for name, expiry in cache._expire_info.items()}  # type: ignore[attr-defined]
-    assert expiries[False] - expiries[True] == pytest.approx(300, abs=5)
-
-
-def test_a_caller_that_was_paused_for_longer_than_keep_is_stale() -> None:
-    """It cannot know whether the entry was missing before."""
-    with pytest.raises(StaleToken, match="too slowly"):
-        CacheTokens(keep=-1).advance("a", 1)
-
-
-def test_an_emptied_cache_starts_from_zero() -> None:
-    """The documentation describes this: the next token is accepted."""
-    store = CacheTokens()
-    store.advance("a", 9)
-    caches["default"].clear()
-    assert outcome(store, "a", 5)
-    assert not outcome(store, "a", 4)
-
-
-def test_a_cache_that_is_unreachable_accepts_no_token() -> None:
-    """Some clients answer as if the cache were empty. The write that is not stored reveals it."""
-    with pytest.raises(ZkLockError, match="neither returns nor accepts"):
-        CacheTokens("away").advance("a", 1)
-
-
-@pytest.mark.parametrize("alias", ["dummy", "files"])
-def test_a_cache_without_an_atomic_add_is_refused(alias: str) -> None:
-    """Two processes could write the same entry."""
-    with pytest.raises(ImproperlyConfigured, match="CacheTokens cannot use"):
-        CacheTokens(alias).advance("a", 1)
-
-
 def test_all_stores_are_exported() -> None:
     """With the protocol, from one module."""
-    stores: list[TokenStore] = [DatabaseTokens(), CacheTokens(), MemoryTokens()]
+    stores: list[TokenStore] = [DatabaseTokens(), MemoryTokens()]
     assert {type(store).__name__ for store in stores} | {"TokenStore"} == set(token_stores.__all__)
