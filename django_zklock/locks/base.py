@@ -143,7 +143,7 @@ class _Exit:
         entry = Entry()
         end = functools.partial(lock._leave, entry)
         entry.net = net_under(end, functools.partial(lock._catch, entry))
-        lock._expected[entry.owner.subject] = weakref.ref(entry)  # `end` refers to it
+        lock._expected[entry.owner.subject] = entry
         return end
 
 
@@ -160,7 +160,8 @@ class LockBase(Generic[AnyHold]):
 
     def __init__(self) -> None:
         self._blocks = Blocks()
-        self._expected: dict[object, weakref.ref[Entry]] = {}  # by owner: of the `__exit__` that was looked up last
+        # By owner: that of the `__exit__` that was looked up last, which refers to it.
+        self._expected: weakref.WeakValueDictionary[object, Entry] = weakref.WeakValueDictionary()
 
     def _plan(self) -> Plan:
         """Return what this call acquires. Raises `InvalidLockName`."""
@@ -270,8 +271,8 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        expected = self._expected.pop(current_owner().subject, None)
-        return run(self._enter((expected() if expected is not None else None) or Entry(), ThreadWaiter))
+        entry = self._expected.pop(current_owner().subject, None) or Entry()
+        return run(self._enter(entry, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
         return Awaited(self._enter(Entry(), TaskWaiter))
@@ -335,23 +336,28 @@ class LockBase(Generic[AnyHold]):
         self, block: Block, error: BaseException | None, new_waiter: type[Any]
     ) -> tuple[BaseException | None, list[Any]]:
         """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
-        return self._blocks.close(block, error), release_all(block.parts, new_waiter)
+        failed = self._blocks.close(block, error)
+        waiters = release_all(block.parts, new_waiter)
+        block.over = True
+        return failed, waiters
 
     @abort.shielded
     def _drop(self, entry: Entry) -> None:
         """Give back all that an entry has taken, without waiting; doing it again changes nothing."""
         if entry.block is not None:
             self._blocks.drop(entry.block)
-        entry.undo()
+        else:
+            entry.undo()
 
     @abort.shielded
     def _catch(self, entry: Entry, end: object) -> None:
         """Give back all that an entry has taken, because an exception has destroyed the end of its block."""
         if entry.net is None:
             return
+        destroyed = entry.held if entry.block is not None and not entry.block.over else ()
         self._drop(entry)
         entry.net = None
-        for held in entry.held if entry.block is not None else ():
+        for held in destroyed:
             logger.warning(
                 "an exception destroyed the end of a block under lock %r, which is released now%s",
                 held.key,

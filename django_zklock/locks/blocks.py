@@ -75,12 +75,13 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
 class Block:
     """One open `with` block, under one lock or several."""
 
-    __slots__ = ("__weakref__", "owner", "parts", "transaction")
+    __slots__ = ("over", "owner", "parts", "transaction")
 
     def __init__(self, owner: Owner, parts: list[Part], transaction: Transaction | None) -> None:
         self.owner = owner
         self.parts = parts  # in the order of their keys
         self.transaction = transaction  # begun inside the locks
+        self.over = False  # its locks are released
 
     @abort.shielded
     def end_transaction(self, error: BaseException | None) -> None:
@@ -188,10 +189,13 @@ class Blocks:
     @abort.shielded
     def drop(self, block: Block) -> None:
         """End a block that an exception has destroyed: roll back, and release its locks without waiting."""
+        if block.over:
+            return  # the owner may have acquired the same locks again
         self._shut(block)
         if block.transaction is not None:
             block.transaction.abandon()
         release_all(block.parts)
+        block.over = True
 
     @abort.shielded
     def _shut(self, block: Block) -> list[Guard]:
