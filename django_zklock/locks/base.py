@@ -149,10 +149,7 @@ class _Exit:
 
 @abort.shielded
 def _leave(lock: LockBase[Any], kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-    entry = Entry()
-    entry.block = lock._blocks.innermost()
-    with CleanupOnError(functools.partial(lock._drop, entry)):
-        lock._leave(entry, kind, error, None)
+    lock._leave(None, kind, error, None)
 
 
 class LockBase(Generic[AnyHold]):
@@ -307,11 +304,12 @@ class LockBase(Generic[AnyHold]):
 
     @abort.shielded
     def _leave(
-        self, entry: Entry, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+        self, entry: Entry | None, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
-        """End the block of this entry, which `error` has ended."""
-        failed, waiters = self._end(entry.block or self._blocks.innermost(), error, ThreadWaiter)
-        entry.net = None  # nothing is left to give back
+        """End the block of this entry, or the innermost one, which `error` has ended."""
+        failed, waiters = self._end(entry and entry.block, error, ThreadWaiter)
+        if entry is not None:
+            entry.net = None  # nothing is left to give back
         try:
             wait_all(waiters)
             _raise_unless(failed, error)
@@ -321,25 +319,32 @@ class LockBase(Generic[AnyHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._blocks.innermost()
-        with CleanupOnError(functools.partial(self._blocks.drop, block)):
-            failed, waiters = self._end(block, error, TaskWaiter)
-            try:
-                if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
-                    await await_all(waiters)
-                _raise_unless(failed, error)
-            finally:
-                del failed
+        failed, waiters = self._end(None, error, TaskWaiter)
+        try:
+            if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
+                await await_all(waiters)
+            _raise_unless(failed, error)
+        finally:
+            del failed
 
     @abort.shielded
     def _end(
-        self, block: Block, error: BaseException | None, new_waiter: type[Any]
+        self, block: Block | None, error: BaseException | None, new_waiter: type[Any]
     ) -> tuple[BaseException | None, list[Any]]:
-        """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
-        failed = self._blocks.close(block, error)
-        waiters = release_all(block.parts, new_waiter)
-        block.over = True
-        return failed, waiters
+        """
+        End a block, or the innermost one, without waiting.
+
+        Return the error that goes on, and what waits for the confirmation.
+        """
+        try:
+            block = block or self._blocks.innermost()
+            failed = self._blocks.close(block, error)
+            waiters = release_all(block.parts, new_waiter)
+            block.over = True
+            return failed, waiters
+        except BaseException:
+            self._blocks.drop(block or self._blocks.innermost())
+            raise
 
     @abort.shielded
     def _drop(self, entry: Entry) -> None:
