@@ -129,13 +129,7 @@ class Entry:
 
 
 class _Exit:
-    """
-    Makes `__exit__` a new object each time it is looked up, which `with` does before it enters.
-
-    If the handler of a signal raises on the first instruction of the end of a block, nothing calls that end again. But
-    Python drops this object then, as `net_under` explains, and the locks of the block are released. A plain
-    `__exit__` would be bound to the lock, which may live as long as the process.
-    """
+    """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
     def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
         if lock is None:
@@ -148,8 +142,8 @@ class _Exit:
 
 
 @abort.shielded
-def _leave(lock: LockBase[Any], kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-    lock._leave(None, kind, error, None)
+def _leave(lock: LockBase[Any], *error: Any) -> None:
+    lock._leave(None, *error)
 
 
 class LockBase(Generic[AnyHold]):
@@ -284,14 +278,10 @@ class LockBase(Generic[AnyHold]):
                 held = entry.held
                 self._open(entry, plan, held)
                 return self._begin(plan, held)
-            except BaseException as error:  # noqa: BLE001 - raised again, or what it means
-                failed = self._blocks.close(entry.block, error) if entry.block is not None else error
-                try:
-                    if failed is not None and failed is not error:
-                        raise failed from error
-                    raise
-                finally:
-                    del failed  # it refers to this frame
+            except BaseException as error:
+                if entry.block is not None:
+                    _raise_unless(self._blocks.close(entry.block, error), error)
+                raise
 
     if TYPE_CHECKING:
 
@@ -307,7 +297,7 @@ class LockBase(Generic[AnyHold]):
         self, entry: Entry | None, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this entry, or the innermost one, which `error` has ended."""
-        failed, waiters = self._end(entry and entry.block, error, ThreadWaiter)
+        failed, waiters = self._end(None if entry is None else entry.block, error, ThreadWaiter)
         if entry is not None:
             entry.net = None  # nothing is left to give back
         try:
@@ -400,7 +390,7 @@ class LockBase(Generic[AnyHold]):
                         acquisition.give_up(error)
                         raise
                 if len(plan.specs) > 1:
-                    _check_all(entry.held)
+                    _check(entry.held)
                 return
             except BaseException as error:
                 entry.undo()
@@ -479,9 +469,9 @@ def _may_try_again(error: BaseException, fresh: Collection[str], deadline: Deadl
     return isinstance(error, LockLost) and error.lock in fresh and not deadline.is_over
 
 
-def _check_all(each: Iterable[HeldLock]) -> None:
+def _check(several: Iterable[HeldLock]) -> None:
     """Raise `LockLost` if one lock was lost while the next one was waited for."""
-    for held in each:
+    for held in several:
         reason = held.grant.why_invalid()
         if reason is not None:
             raise held.grant.loss(reason)

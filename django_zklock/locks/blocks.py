@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from django_zklock import clock
 from django_zklock.conf.options import Unset
@@ -39,9 +39,6 @@ class Part:
         if self.acquired is not None:
             self.held.acquired = self.acquired
         self.held.release(self.count, self.release_on, done)
-
-
-Waiters: TypeAlias = "list[ThreadWaiter[bool]] | list[TaskWaiter[bool]]"
 
 
 @abort.shielded
@@ -96,6 +93,14 @@ class Block:
             self.transaction.forget()
         else:
             self.transaction.end(error, self._check)
+
+    @abort.shielded
+    def drop_transaction(self) -> None:
+        """Roll the transaction back, in any state; a forked child forgets it."""
+        if self.transaction is not None and self.parts[0].held.grant.inherited:
+            self.transaction.forget()
+        elif self.transaction is not None:
+            self.transaction.abandon()
 
     def _check(self) -> None:
         for part in self.parts:
@@ -180,8 +185,7 @@ class Blocks:
         try:
             block.end_transaction(error)
         except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
-            if block.transaction is not None and not block.parts[0].held.grant.inherited:
-                block.transaction.abandon()  # its end may not have begun
+            block.drop_transaction()  # its end may not have begun
             block.conclude(failed, around)
             return failed
         return block.conclude(error, around) or error
@@ -192,30 +196,27 @@ class Blocks:
         if block.over:
             return  # the owner may have acquired the same locks again
         self._shut(block)
-        if block.transaction is not None:
-            block.transaction.abandon()
+        block.drop_transaction()
         release_all(block.parts)
         block.over = True
 
     @abort.shielded
     def _shut(self, block: Block) -> list[Guard]:
-        """Disarm the guards; return those of the blocks around this one. Doing it again changes nothing."""
+        """
+        Disarm the guards; return those of the blocks around this one, outermost first.
+
+        Doing it again changes nothing.
+        """
         blocks = self._open.get(block.owner.subject, [])
         if block in blocks:
             blocks.remove(block)
         if not blocks:
             self._open.pop(block.owner.subject, None)
-        return _disarm(block.parts, block.owner)
-
-
-@abort.shielded
-def _disarm(parts: list[Part], owner: Owner) -> list[Guard]:
-    """Disarm the guards of a block; return those of the blocks around it, outermost first."""
-    for part in reversed(parts):
-        if part.guard is not None:
-            part.guard.disarm()
-    around: list[Guard] = []
-    for part in reversed(parts):
-        if part.guard is not None:
-            around = table.held_locks.close_block(owner, part.guard)
-    return around
+        for part in reversed(block.parts):
+            if part.guard is not None:
+                part.guard.disarm()
+        around: list[Guard] = []
+        for part in reversed(block.parts):
+            if part.guard is not None:
+                around = table.held_locks.close_block(block.owner, part.guard)
+        return around

@@ -107,12 +107,15 @@ def test_a_number_below_zero_fits(tmp_path: Path) -> None:
     def note(state: str, **more: object) -> None:
         states.append(state)
 
-    with Ensemble(nodes=1, directory=tmp_path) as ensemble:
-        with override_settings(ZKLOCK={"URL": f"zk://{ensemble.hosts}/worn"}), zk_lock("other"):
-            signals.connection_state_changed.connect(note)
-            with pytest.raises(UnreadableQueue), zk_lock("k", timeout=5):
-                pass
-            signals.connection_state_changed.disconnect(note)
+    with (
+        Ensemble(nodes=1, directory=tmp_path) as ensemble,
+        override_settings(ZKLOCK={"URL": f"zk://{ensemble.hosts}/worn"}),
+        zk_lock("other"),
+    ):
+        signals.connection_state_changed.connect(note)
+        with pytest.raises(UnreadableQueue), zk_lock("k", timeout=5):
+            pass
+        signals.connection_state_changed.disconnect(note)
     assert not states
 
 

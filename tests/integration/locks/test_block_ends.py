@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import threading
 from contextlib import ExitStack
 
@@ -16,7 +17,9 @@ from support.strike import LineStrike, Struck
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
+from django_zklock.execution import transactions
 from django_zklock.locks.base import LockBase
+from django_zklock.locks.table import HeldLocks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -81,3 +84,29 @@ def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
     thread.join()
     gc.collect()
     assert not mutex._expected
+
+
+def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger) -> None:
+    """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
+    child = -1
+    strike = LineStrike([LockBase._leave], 0)
+    with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
+        ledger.write("written")
+        inherited = ledger.connection.connection
+        child = os.fork()
+        if not child:
+            strike.__enter__()
+    if not child:
+        os._exit(0 if strike.where and inherited in transactions._of_parents else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ledger.seen() == ["written"]
+
+
+def test_a_struck_acquire_does_not_count(zoo: Zoo) -> None:
+    """The block around it is still the only use of the lock, so its loss is noticed."""
+    mutex = zk_lock("k")
+    with mutex as hold:
+        with contextlib.suppress(Struck), LineStrike([HeldLocks.add], 0) as strike:
+            mutex.acquire()
+        assert strike.where
+        assert not hold._held.is_unwatched
