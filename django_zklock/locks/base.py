@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -321,11 +321,7 @@ class LockBase(Generic[AnyHold]):
     def _end(
         self, block: Block | None, error: BaseException | None, new_waiter: type[Any]
     ) -> tuple[BaseException | None, list[Any]]:
-        """
-        End a block, or the innermost one, without waiting.
-
-        Return the error that goes on, and what waits for the confirmation.
-        """
+        """End a block, or the innermost one; return the error that goes on, and what waits for the confirmation."""
         try:
             block = block or self._blocks.innermost()
             failed = self._blocks.close(block, error)
@@ -343,6 +339,7 @@ class LockBase(Generic[AnyHold]):
             self._blocks.drop(entry.block)
         else:
             entry.undo()
+        entry.net = None
 
     @abort.shielded
     def _catch(self, entry: Entry, end: object) -> None:
@@ -351,7 +348,6 @@ class LockBase(Generic[AnyHold]):
             return
         destroyed = entry.held if entry.block is not None and not entry.block.over else ()
         self._drop(entry)
-        entry.net = None
         for held in destroyed:
             logger.warning(
                 "an exception destroyed the end of a block under lock %r, which is released now%s",
@@ -389,12 +385,13 @@ class LockBase(Generic[AnyHold]):
                     except BaseException as error:
                         acquisition.give_up(error)
                         raise
-                if len(plan.specs) > 1:
-                    _check(entry.held)
+                for held in entry.held if len(plan.specs) > 1 else ():
+                    held.grant.check()  # it may have been lost while the next one was waited for
                 return
             except BaseException as error:
                 entry.undo()
-                if not _may_try_again(error, fresh, deadline):
+                lost_too_early = isinstance(error, LockLost) and error.lock in fresh  # with nothing done under it
+                if not lost_too_early or deadline.is_over:
                     explained = _explained(error, plan, fresh, deadline)
                     if explained is not None:
                         raise explained from error
@@ -409,9 +406,6 @@ class LockBase(Generic[AnyHold]):
         ]
         entry.block = Block(entry.owner, parts, Transaction(plan.atomic) if plan.atomic else None)
         self._blocks.open(entry.block)
-        for part in parts:
-            if part.guard is not None:
-                part.guard.arm()
         if entry.block.transaction is not None:
             entry.block.transaction.begin()
 
@@ -462,19 +456,6 @@ def _fresh(plan: Plan, owner: Owner) -> Collection[str]:
     if len(plan.specs) == 1:
         return ()
     return frozenset(key for key in plan.keys if table.held_locks.find(owner, key) is None)
-
-
-def _may_try_again(error: BaseException, fresh: Collection[str], deadline: Deadline) -> bool:
-    """Return whether a lock was lost that was only just taken, with nothing done under it, and there is time left."""
-    return isinstance(error, LockLost) and error.lock in fresh and not deadline.is_over
-
-
-def _check(several: Iterable[HeldLock]) -> None:
-    """Raise `LockLost` if one lock was lost while the next one was waited for."""
-    for held in several:
-        reason = held.grant.why_invalid()
-        if reason is not None:
-            raise held.grant.loss(reason)
 
 
 def _explained(error: BaseException, plan: Plan, fresh: Collection[str], deadline: Deadline) -> ZkLockError | None:

@@ -158,11 +158,12 @@ class Blocks:
 
     @abort.shielded
     def open(self, block: Block) -> None:
-        """Open a block."""
+        """Open a block, and arm its guards."""
         self._open.setdefault(block.owner.subject, []).append(block)
         for part in block.parts:
             if part.guard is not None:
                 table.held_locks.open_block(block.owner, part.guard)
+                part.guard.arm()
 
     def innermost(self) -> Block:
         """Return the innermost block of the caller. Raises `LockNotHeld`."""
@@ -202,21 +203,15 @@ class Blocks:
 
     @abort.shielded
     def _shut(self, block: Block) -> list[Guard]:
-        """
-        Disarm the guards; return those of the blocks around this one, outermost first.
-
-        Doing it again changes nothing.
-        """
+        """Disarm the guards, perhaps again; return those of the blocks around this one, outermost first."""
         blocks = self._open.get(block.owner.subject, [])
         if block in blocks:
             blocks.remove(block)
         if not blocks:
             self._open.pop(block.owner.subject, None)
-        for part in reversed(block.parts):
-            if part.guard is not None:
-                part.guard.disarm()
         around: list[Guard] = []
         for part in reversed(block.parts):
             if part.guard is not None:
+                part.guard.disarm()
                 around = table.held_locks.close_block(block.owner, part.guard)
         return around

@@ -17,6 +17,7 @@ from support.strike import LineStrike, Struck
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
 from django_zklock.execution import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.table import HeldLocks
@@ -110,3 +111,11 @@ def test_a_struck_acquire_does_not_count(zoo: Zoo) -> None:
             mutex.acquire()
         assert strike.where
         assert not hold._held.is_unwatched
+
+
+def test_a_failed_acquisition_needs_no_net(zoo: Zoo) -> None:
+    """Python swallows an exception that strikes the net, such as a soft time limit."""
+    strike = LineStrike([LockBase._catch], 0)
+    with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):
+        pass
+    assert not strike.where
