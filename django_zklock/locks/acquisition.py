@@ -38,6 +38,7 @@ class Acquisition:
         "_left",
         "_owner",
         "_session",
+        "acquired",
         "contender",
         "count",
         "grant",
@@ -52,7 +53,7 @@ class Acquisition:
         self.spec = spec
         self._owner = owner
         self.held: HeldLock | None = None
-        self.count = 0  # of the held lock, before this
+        self.count = self.acquired = 0  # of the held lock, before this
         self.contender: Contender | Turn | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._has_outcome = False
@@ -75,10 +76,10 @@ class Acquisition:
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
                 lock=spec.key,
             )
-        self.count = part.count
+        self.count, self.acquired = part.count, part.acquired
         self.held = part
         part.count = self.count + 1
-        part.acquired += keep
+        part.acquired = self.acquired + keep
         if keep or part is not held:
             table.held_locks.add(part, keep=keep)  # it may be released after the block that took it first
         return True
@@ -203,6 +204,7 @@ class Acquisition:
     def undo(self) -> None:
         """Give back what was taken; doing it again changes nothing."""
         if self.held is not None:
+            self.held.acquired = self.acquired
             self.held.release_to(self.count)
         else:
             self.abandon()

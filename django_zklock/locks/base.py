@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -129,13 +129,7 @@ class Entry:
 
 
 class _Exit:
-    """
-    Makes `__exit__` a new object each time it is looked up, which `with` does before it enters.
-
-    If the handler of a signal raises on the first instruction of the end of a block, nothing calls that end again. But
-    Python drops this object then, as `net_under` explains, and the locks of the block are released. A plain
-    `__exit__` would be bound to the lock, which may live as long as the process.
-    """
+    """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
     def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
         if lock is None:
@@ -143,16 +137,13 @@ class _Exit:
         entry = Entry()
         end = functools.partial(lock._leave, entry)
         entry.net = net_under(end, functools.partial(lock._catch, entry))
-        lock._expected[entry.owner.subject] = weakref.ref(entry)  # `end` refers to it
+        lock._expected[entry.owner.subject] = entry
         return end
 
 
 @abort.shielded
-def _leave(lock: LockBase[Any], kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-    entry = Entry()
-    entry.block = lock._blocks.innermost()
-    with CleanupOnError(functools.partial(lock._drop, entry)):
-        lock._leave(entry, kind, error, None)
+def _leave(lock: LockBase[Any], *error: Any) -> None:
+    lock._leave(None, *error)
 
 
 class LockBase(Generic[AnyHold]):
@@ -160,7 +151,8 @@ class LockBase(Generic[AnyHold]):
 
     def __init__(self) -> None:
         self._blocks = Blocks()
-        self._expected: dict[object, weakref.ref[Entry]] = {}  # by owner: of the `__exit__` that was looked up last
+        # By owner: that of the `__exit__` that was looked up last, which refers to it.
+        self._expected: weakref.WeakValueDictionary[object, Entry] = weakref.WeakValueDictionary()
 
     def _plan(self) -> Plan:
         """Return what this call acquires. Raises `InvalidLockName`."""
@@ -270,8 +262,8 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        expected = self._expected.pop(current_owner().subject, None)
-        return run(self._enter((expected() if expected is not None else None) or Entry(), ThreadWaiter))
+        entry = self._expected.pop(current_owner().subject, None) or Entry()
+        return run(self._enter(entry, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
         return Awaited(self._enter(Entry(), TaskWaiter))
@@ -286,14 +278,10 @@ class LockBase(Generic[AnyHold]):
                 held = entry.held
                 self._open(entry, plan, held)
                 return self._begin(plan, held)
-            except BaseException as error:  # noqa: BLE001 - raised again, or what it means
-                failed = self._blocks.close(entry.block, error) if entry.block is not None else error
-                try:
-                    if failed is not None and failed is not error:
-                        raise failed from error
-                    raise
-                finally:
-                    del failed  # it refers to this frame
+            except BaseException as error:
+                if entry.block is not None:
+                    _raise_unless(self._blocks.close(entry.block, error), error)
+                raise
 
     if TYPE_CHECKING:
 
@@ -306,11 +294,12 @@ class LockBase(Generic[AnyHold]):
 
     @abort.shielded
     def _leave(
-        self, entry: Entry, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+        self, entry: Entry | None, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
-        """End the block of this entry, which `error` has ended."""
-        failed, waiters = self._end(entry.block or self._blocks.innermost(), error, ThreadWaiter)
-        entry.net = None  # nothing is left to give back
+        """End the block of this entry, or the innermost one, which `error` has ended."""
+        failed, waiters = self._end(None if entry is None else entry.block, error, ThreadWaiter)
+        if entry is not None:
+            entry.net = None  # nothing is left to give back
         try:
             wait_all(waiters)
             _raise_unless(failed, error)
@@ -320,38 +309,46 @@ class LockBase(Generic[AnyHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._blocks.innermost()
-        with CleanupOnError(functools.partial(self._blocks.drop, block)):
-            failed, waiters = self._end(block, error, TaskWaiter)
-            try:
-                if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
-                    await await_all(waiters)
-                _raise_unless(failed, error)
-            finally:
-                del failed
+        failed, waiters = self._end(None, error, TaskWaiter)
+        try:
+            if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
+                await await_all(waiters)
+            _raise_unless(failed, error)
+        finally:
+            del failed
 
     @abort.shielded
     def _end(
-        self, block: Block, error: BaseException | None, new_waiter: type[Any]
+        self, block: Block | None, error: BaseException | None, new_waiter: type[Any]
     ) -> tuple[BaseException | None, list[Any]]:
-        """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
-        return self._blocks.close(block, error), release_all(block.parts, new_waiter)
+        """End a block, or the innermost one; return the error that goes on, and what waits for the confirmation."""
+        try:
+            block = block or self._blocks.innermost()
+            failed = self._blocks.close(block, error)
+            waiters = release_all(block.parts, new_waiter)
+            block.over = True
+            return failed, waiters
+        except BaseException:
+            self._blocks.drop(block or self._blocks.innermost())
+            raise
 
     @abort.shielded
     def _drop(self, entry: Entry) -> None:
         """Give back all that an entry has taken, without waiting; doing it again changes nothing."""
         if entry.block is not None:
             self._blocks.drop(entry.block)
-        entry.undo()
+        else:
+            entry.undo()
+        entry.net = None
 
     @abort.shielded
     def _catch(self, entry: Entry, end: object) -> None:
         """Give back all that an entry has taken, because an exception has destroyed the end of its block."""
         if entry.net is None:
             return
+        destroyed = entry.held if entry.block is not None and not entry.block.over else ()
         self._drop(entry)
-        entry.net = None
-        for held in entry.held if entry.block is not None else ():
+        for held in destroyed:
             logger.warning(
                 "an exception destroyed the end of a block under lock %r, which is released now%s",
                 held.key,
@@ -388,12 +385,13 @@ class LockBase(Generic[AnyHold]):
                     except BaseException as error:
                         acquisition.give_up(error)
                         raise
-                if len(plan.specs) > 1:
-                    _check_all(entry.held)
+                for held in entry.held if len(plan.specs) > 1 else ():
+                    held.grant.check()  # it may have been lost while the next one was waited for
                 return
             except BaseException as error:
                 entry.undo()
-                if not _may_try_again(error, fresh, deadline):
+                lost_too_early = isinstance(error, LockLost) and error.lock in fresh  # with nothing done under it
+                if not lost_too_early or deadline.is_over:
                     explained = _explained(error, plan, fresh, deadline)
                     if explained is not None:
                         raise explained from error
@@ -408,9 +406,6 @@ class LockBase(Generic[AnyHold]):
         ]
         entry.block = Block(entry.owner, parts, Transaction(plan.atomic) if plan.atomic else None)
         self._blocks.open(entry.block)
-        for part in parts:
-            if part.guard is not None:
-                part.guard.arm()
         if entry.block.transaction is not None:
             entry.block.transaction.begin()
 
@@ -461,19 +456,6 @@ def _fresh(plan: Plan, owner: Owner) -> Collection[str]:
     if len(plan.specs) == 1:
         return ()
     return frozenset(key for key in plan.keys if table.held_locks.find(owner, key) is None)
-
-
-def _may_try_again(error: BaseException, fresh: Collection[str], deadline: Deadline) -> bool:
-    """Return whether a lock was lost that was only just taken, with nothing done under it, and there is time left."""
-    return isinstance(error, LockLost) and error.lock in fresh and not deadline.is_over
-
-
-def _check_all(each: Iterable[HeldLock]) -> None:
-    """Raise `LockLost` if one lock was lost while the next one was waited for."""
-    for held in each:
-        reason = held.grant.why_invalid()
-        if reason is not None:
-            raise held.grant.loss(reason)
 
 
 def _explained(error: BaseException, plan: Plan, fresh: Collection[str], deadline: Deadline) -> ZkLockError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from django_zklock import clock
 from django_zklock.conf.options import Unset
@@ -41,9 +41,6 @@ class Part:
         self.held.release(self.count, self.release_on, done)
 
 
-Waiters: TypeAlias = "list[ThreadWaiter[bool]] | list[TaskWaiter[bool]]"
-
-
 @abort.shielded
 def release_all(parts: Sequence[Part], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
     """
@@ -75,12 +72,13 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
 class Block:
     """One open `with` block, under one lock or several."""
 
-    __slots__ = ("__weakref__", "owner", "parts", "transaction")
+    __slots__ = ("over", "owner", "parts", "transaction")
 
     def __init__(self, owner: Owner, parts: list[Part], transaction: Transaction | None) -> None:
         self.owner = owner
         self.parts = parts  # in the order of their keys
         self.transaction = transaction  # begun inside the locks
+        self.over = False  # its locks are released
 
     @abort.shielded
     def end_transaction(self, error: BaseException | None) -> None:
@@ -95,6 +93,14 @@ class Block:
             self.transaction.forget()
         else:
             self.transaction.end(error, self._check)
+
+    @abort.shielded
+    def drop_transaction(self) -> None:
+        """Roll the transaction back, in any state; a forked child forgets it."""
+        if self.transaction is not None and self.parts[0].held.grant.inherited:
+            self.transaction.forget()
+        elif self.transaction is not None:
+            self.transaction.abandon()
 
     def _check(self) -> None:
         for part in self.parts:
@@ -152,11 +158,12 @@ class Blocks:
 
     @abort.shielded
     def open(self, block: Block) -> None:
-        """Open a block."""
+        """Open a block, and arm its guards."""
         self._open.setdefault(block.owner.subject, []).append(block)
         for part in block.parts:
             if part.guard is not None:
                 table.held_locks.open_block(block.owner, part.guard)
+                part.guard.arm()
 
     def innermost(self) -> Block:
         """Return the innermost block of the caller. Raises `LockNotHeld`."""
@@ -179,8 +186,7 @@ class Blocks:
         try:
             block.end_transaction(error)
         except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
-            if block.transaction is not None and not block.parts[0].held.grant.inherited:
-                block.transaction.abandon()  # its end may not have begun
+            block.drop_transaction()  # its end may not have begun
             block.conclude(failed, around)
             return failed
         return block.conclude(error, around) or error
@@ -188,30 +194,24 @@ class Blocks:
     @abort.shielded
     def drop(self, block: Block) -> None:
         """End a block that an exception has destroyed: roll back, and release its locks without waiting."""
+        if block.over:
+            return  # the owner may have acquired the same locks again
         self._shut(block)
-        if block.transaction is not None:
-            block.transaction.abandon()
+        block.drop_transaction()
         release_all(block.parts)
+        block.over = True
 
     @abort.shielded
     def _shut(self, block: Block) -> list[Guard]:
-        """Disarm the guards; return those of the blocks around this one. Doing it again changes nothing."""
+        """Disarm the guards, perhaps again; return those of the blocks around this one, outermost first."""
         blocks = self._open.get(block.owner.subject, [])
         if block in blocks:
             blocks.remove(block)
         if not blocks:
             self._open.pop(block.owner.subject, None)
-        return _disarm(block.parts, block.owner)
-
-
-@abort.shielded
-def _disarm(parts: list[Part], owner: Owner) -> list[Guard]:
-    """Disarm the guards of a block; return those of the blocks around it, outermost first."""
-    for part in reversed(parts):
-        if part.guard is not None:
-            part.guard.disarm()
-    around: list[Guard] = []
-    for part in reversed(parts):
-        if part.guard is not None:
-            around = table.held_locks.close_block(owner, part.guard)
-    return around
+        around: list[Guard] = []
+        for part in reversed(block.parts):
+            if part.guard is not None:
+                part.guard.disarm()
+                around = table.held_locks.close_block(block.owner, part.guard)
+        return around

@@ -104,12 +104,9 @@ class HeldLock:
             )
         if self.is_over:
             raise LockNotHeld("The lock was released.", lock=self.key)
-        reason = self.grant.why_invalid()
-        if reason is None and self.policy.abort_on == "suspended":
-            since = self.grant.suspect_since
-            if since is not None and clock.now() - since >= self.policy.grace:
-                reason = self.grant.suspect_reason
-        if reason is not None:
+        self.grant.check()
+        since, reason = self.grant.suspect_since, self.grant.suspect_reason
+        if self.policy.abort_on == "suspended" and since is not None and clock.now() - since >= self.policy.grace:
             raise self.grant.loss(reason)
 
     # --- acquiring it again ---------------------------------------------------------------------------------------
@@ -122,9 +119,7 @@ class HeldLock:
         and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
-        reason = self.grant.why_invalid()
-        if reason is not None:
-            raise self.grant.loss(reason)
+        self.grant.check()
         reads = kind is Kind.READ
         if self.reads is reads:
             return self
@@ -153,9 +148,7 @@ class HeldLock:
         """Go on as a reader; see `Hold.downgrade`."""
         if self.grant.inherited or self.is_over:
             raise LockNotHeld(lock=self.key)
-        reason = self.grant.why_invalid()
-        if reason is not None:
-            raise self.grant.loss(reason)
+        self.grant.check()
         if self.reads or self.grant.kind is Kind.READ:
             return
         if self.grant.kind is not Kind.WRITE:

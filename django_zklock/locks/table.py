@@ -2,8 +2,7 @@
 The locks that this process holds, by owner and key. This table makes locks reentrant.
 
 Only an owner's own thread reads and writes its entries. The table begins empty in a forked child. For locks that were
-acquired by `with` it has weak references only, because their block keeps them. So if an exception destroys the block
-at the worst moment, the lock is released when the traceback is dropped.
+acquired by `with` it has weak references only, because their block keeps them.
 """
 
 from __future__ import annotations

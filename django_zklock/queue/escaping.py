@@ -13,9 +13,12 @@ from django_zklock.exceptions import InvalidLockName
 MAX_SEGMENT = 200
 """Characters a segment may have once it is escaped."""
 
+SEQUENCE = re.compile(r"[0-9]{10}|-[0-9]{9,10}")
+"""The number at the end of the name of a sequential znode (`%010d`), which is negative after an overflow."""
+
 SEQUENCE_TAIL = re.compile(r"[0-9-][0-9]{9}\Z")
 """
-The end of the name of a sequential znode: ten digits (`%010d`), or a minus and nine or more digits after an overflow.
+The last ten characters of such a number.
 
 `nodes.parse` recognizes contenders by it, and `hide_tails` keeps it out of the names of directories.
 """

@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Create2, Exists, GetACL, GetChildren, G
 from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
-from django_zklock.queue.escaping import SEQUENCE_DIGITS, session_hex
+from django_zklock.queue.escaping import SEQUENCE, session_hex
 from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate
 from django_zklock.zk.lease import LastContact, Lease
@@ -519,8 +519,7 @@ class PendingRequest:
 
 def _fits(path: str, requested: str) -> bool:
     """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
-    number = path[len(requested) :]
-    return path.startswith(requested) and len(number) == SEQUENCE_DIGITS and number.lstrip("-").isdigit()
+    return path.startswith(requested) and SEQUENCE.fullmatch(path, len(requested)) is not None
 
 
 def _fail_all(requests: _Batch, error: type[ZkError]) -> None:

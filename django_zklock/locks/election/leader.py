@@ -42,8 +42,8 @@ class _Exit:
         return _leave if leader is None else leader._lock.__exit__
 
 
-def _leave(leader: Leader, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
-    LeaderLock.__exit__(leader._lock, kind, error, traceback)  # for `ExitStack`, which looks it up on the class
+def _leave(leader: Leader, *error: Any) -> None:
+    LeaderLock.__exit__(leader._lock, *error)  # for `ExitStack`, which looks it up on the class
 
 
 class Leader(LeaderObserver):

@@ -188,6 +188,12 @@ class Grant:
         """The reason of a loss by `max_hold`."""
         return f"it was held for longer than max_hold, {self.max_hold:g} s"
 
+    def check(self) -> None:
+        """Raise `LockLost` unless the lease is valid now."""
+        reason = self.why_invalid()
+        if reason is not None:
+            raise self.loss(reason)
+
     def loss(self, reason: str) -> LockLost:
         """Return the error that tells the holder about the loss."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)

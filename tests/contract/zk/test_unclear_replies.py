@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from django.test import override_settings
+from support.chaos import wrap
 from support.faults import connected, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import operations, zk_lock
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock import operations, signals, zk_lock
+from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
@@ -93,6 +97,26 @@ def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, chang
 def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
     """The path does not fit the request, or the queue does not show it. The node is found by its guid."""
     test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out=True)
+
+
+def test_a_number_below_zero_fits(tmp_path: Path) -> None:
+    """After an overflow the lock is closed. That costs the other locks of the process no connection."""
+    wrap.prepare(tmp_path, {"/worn/zklock/k": wrap.SMALLEST})
+    states: list[str] = []
+
+    def note(state: str, **more: object) -> None:
+        states.append(state)
+
+    with (
+        Ensemble(nodes=1, directory=tmp_path) as ensemble,
+        override_settings(ZKLOCK={"URL": f"zk://{ensemble.hosts}/worn"}),
+        zk_lock("other"),
+    ):
+        signals.connection_state_changed.connect(note)
+        with pytest.raises(UnreadableQueue), zk_lock("k", timeout=5):
+            pass
+        signals.connection_state_changed.disconnect(note)
+    assert not states
 
 
 @changes(SOME, UNREADABLE, FLIPPED)

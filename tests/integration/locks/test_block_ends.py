@@ -1,0 +1,121 @@
+"""An exception that destroys the end of a block releases that block alone, and only such an exception does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import threading
+from contextlib import ExitStack
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db.transaction import TransactionManagementError
+from support.ledger import Ledger
+from support.strike import LineStrike, Struck
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
+from django_zklock.execution import transactions
+from django_zklock.locks.base import LockBase
+from django_zklock.locks.table import HeldLocks
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_what_acquire_took_inside_survives_the_end_of_the_block(zoo: Zoo) -> None:
+    """The block gives back one count, as an end that nothing strikes does."""
+    mutex = zk_lock("k")
+    with contextlib.suppress(Struck), LineStrike([LockBase._leave], 0) as strike, mutex:
+        mutex.acquire()
+    assert strike.where
+    assert mutex.owned()
+    mutex.release()
+    assert not mutex.owned()
+    assert not zoo.children("k")
+
+
+def test_an_end_that_is_dropped_late_releases_nothing_again(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """Its block has ended in another way, and the owner holds the same lock again."""
+    mutex = zk_lock("k")
+    with mutex:
+        end = mutex.__exit__
+        with ExitStack() as stack:
+            stack.enter_context(mutex)
+        with mutex:
+            del end
+        assert mutex.owned()
+        assert len(zoo.children("k")) == 1
+    assert not caplog.records
+
+
+def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
+    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The transaction cannot begin: that error is all there is to say."""
+    ledger.connection.ensure_connection()
+    ledger.connection.set_autocommit(False)
+    try:
+        with pytest.raises(TransactionManagementError), zk_lock("k", atomic="ledger"):
+            pass
+    finally:
+        ledger.connection.set_autocommit(True)
+    assert not zoo.children("k")
+    assert not caplog.records
+
+
+def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
+    """Neither a task whose `with` is refused, nor a thread that calls `__exit__` by hand, or only looks for it."""
+    mutex = zk_lock("k")
+
+    async def refused() -> None:
+        with pytest.raises(SynchronousOnlyOperation), mutex:
+            pass
+
+    def by_hand() -> None:
+        mutex.__enter__()
+        mutex.__exit__(None, None, None)
+        assert hasattr(mutex, "__exit__")
+
+    asyncio.run(refused())
+    thread = threading.Thread(target=by_hand)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert not mutex._expected
+
+
+def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger) -> None:
+    """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
+    child = -1
+    strike = LineStrike([LockBase._leave], 0)
+    with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
+        ledger.write("written")
+        inherited = ledger.connection.connection
+        child = os.fork()
+        if not child:
+            strike.__enter__()
+    if not child:
+        os._exit(0 if strike.where and inherited in transactions._of_parents else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ledger.seen() == ["written"]
+
+
+def test_a_struck_acquire_does_not_count(zoo: Zoo) -> None:
+    """The block around it is still the only use of the lock, so its loss is noticed."""
+    mutex = zk_lock("k")
+    with mutex as hold:
+        with contextlib.suppress(Struck), LineStrike([HeldLocks.add], 0) as strike:
+            mutex.acquire()
+        assert strike.where
+        assert not hold._held.is_unwatched
+
+
+def test_a_failed_acquisition_needs_no_net(zoo: Zoo) -> None:
+    """Python swallows an exception that strikes the net, such as a soft time limit."""
+    strike = LineStrike([LockBase._catch], 0)
+    with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):
+        pass
+    assert not strike.where
