@@ -322,15 +322,12 @@ class LockBase(Generic[AnyHold]):
         self, block: Block | None, error: BaseException | None, new_waiter: type[Any]
     ) -> tuple[BaseException | None, list[Any]]:
         """End a block, or the innermost one; return the error that goes on, and what waits for the confirmation."""
-        try:
+        with CleanupOnError(lambda: self._blocks.drop(block or self._blocks.innermost())):
             block = block or self._blocks.innermost()
             failed = self._blocks.close(block, error)
             waiters = release_all(block.parts, new_waiter)
             block.over = True
             return failed, waiters
-        except BaseException:
-            self._blocks.drop(block or self._blocks.innermost())
-            raise
 
     @abort.shielded
     def _drop(self, entry: Entry) -> None:
