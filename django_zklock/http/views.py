@@ -65,7 +65,7 @@ def _layers(callback: Any, method: str | None) -> Iterator[object]:
         if isinstance(callback, MethodType):  # other attributes are those of the function
             for cls in type(callback.__self__).__mro__:
                 yield from _layers(vars(cls).get(getattr(callback, "__name__", "")), method)
-            names = getattr(getattr(callback, "__code__", None), "co_names", ())
+            names: tuple[str, ...] = getattr(getattr(callback, "__code__", None), "co_names", ())
             if len(names) == 1 and callback.__module__ in _PASS_ON:
                 yield from _layers(getattr(callback.__self__, names[0], None), method)
             callback = callback.__func__

@@ -167,7 +167,7 @@ class Groups(ModelViewSet):
         return work()
 
 
-class Listing(ListAPIView):  # type: ignore[type-arg]
+class Listing(ListAPIView):
     @locked()
     def list(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
         return work()
