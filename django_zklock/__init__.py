@@ -52,7 +52,8 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
-            if hasattr(import_module("django_zklock.exceptions"), name):  # "from ... import" hides an AttributeError
+            # An import of a submodule asks here, too. "from ... import" hides an AttributeError.
+            if name[:1].isupper() and hasattr(import_module("django_zklock.exceptions"), name):
                 raise ImportError(f"{name} is in django_zklock.exceptions: from django_zklock.exceptions import {name}")
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)
