@@ -17,12 +17,12 @@ _DIGITS = re.compile(r"\d+")
 
 def check_spelling(config: Config, name: str) -> None:
     """
-    Check the name of a lock, once for each name.
+    Check the name of a lock, once for each bare name.
 
     A name is bare if it has neither a slash nor a field. A bare name that is no entry of `LOCKS` is a lock of its own,
     so a misspelt name of an entry protects nothing. Raises `InvalidLockName` with `STRICT`.
     """
-    has_none = "None" in name and "None" in name.split("/")
+    has_none = "None" in name and "" not in config.checked_names and "None" in name.split("/")  # warned of once
     is_bare = "/" not in name and "{" not in name and bool(config.locks or config.strict)
     if not (is_bare or has_none) or name in config.locks or name in config.checked_names:
         return
@@ -41,7 +41,7 @@ def check_spelling(config: Config, name: str) -> None:
         if meant and not _differ_in_digits(name, close[0]):
             what = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
             warning = f"{what} {meant} If not, add it to LOCKS."
-    config.checked_names.add(name)  # before the warning, which may be an error
+    config.checked_names.add(name if is_bare else "")  # before the warning, which may be an error
     if warning:
         warnings.warn(warning, stacklevel=_frames_of_package())
 

@@ -17,7 +17,7 @@ from django_zklock.conf.options import UNSET, LockOptions, Unset
 R = TypeVar("R")
 
 _FUTURES = (concurrent.futures.Future, asyncio.Future)
-_ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip)
+_ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, map, filter)
 _UNFINISHED = (*_FUTURES, *_ITERATORS, types.CoroutineType, contextlib._GeneratorContextManagerBase)
 # The code of all functions that these decorators return.
 _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
@@ -107,7 +107,7 @@ def check_result(result: R, function: Callable[..., Any]) -> R:
     """Return the result of a function. Raises `TypeError` for one whose work has not run yet, such as a coroutine."""
     if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
         return result
-    if isinstance(result, _FUTURES) and not result.cancel() and result.done():  # cancel() changes nothing then
+    if isinstance(result, _FUTURES) and result.done():
         return result
     if inspect.iscoroutine(result):
         result.close()

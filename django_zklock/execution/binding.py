@@ -42,6 +42,7 @@ class KeyBinder:
         self.templates = tuple(each for each in self._names if isinstance(each, str))
         """The names that are not callables."""
         self.is_static = len(self.templates) == len(self._names)
+        self._wraps = hasattr(function, "__wrapped__")  # such a decorator may take arguments of its own, as `@paginate`
         self._function = getattr(function, "__qualname__", repr(function))
         partial = partial_below(function)
         self.signature = inspect.signature(partial or function, follow_wrapped=partial is None)
@@ -74,13 +75,16 @@ class KeyBinder:
         return binding.names[0], binding.fields
 
     def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
+        parameters = self.signature.parameters.values()
+        if self._wraps and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            kwargs = {name: value for name, value in kwargs.items() if name in self.signature.parameters}
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._function}{self.signature}: {error}.{self._hint_about_self(args)}") from error
         bound.apply_defaults()
         fields: dict[str, object] = {}
-        for parameter in self.signature.parameters.values():
+        for parameter in parameters:
             if parameter.kind is parameter.VAR_KEYWORD:
                 fields.update(bound.arguments[parameter.name])
             else:

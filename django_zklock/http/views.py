@@ -7,6 +7,7 @@ A call is that of a view in these cases, whatever other decorators are around th
 * The function is the callback of the request's URL, or is below its decorators. The callback may be a method (a view of
   a `ModelAdmin`, also if it is overridden and called by `super`) or an instance (a `Feed`).
 * It is `dispatch` or a handler (`get`, `post`) of a class-based view. In a view set, it is the action of this URL.
+* A handler of the framework only calls it: `create` of a `CreateAPIView`, `changeform_view` of a `ModelAdmin`.
 * The URL calls it through `@api_view` of Django REST framework, or as an operation of django-ninja for this method.
 
 Everything else is plain code, even if it gets a request: helpers, permissions, hooks of forms, views and the admin,
@@ -25,6 +26,9 @@ from django.http import HttpRequest
 from django.views import View
 
 from django_zklock.execution.binding import partial_below
+
+_PASS_ON = ("django.contrib.admin.options", "rest_framework.generics", "rest_framework.mixins")
+"""Modules of frameworks. A method of theirs whose code has a single name, that of another method, only calls that."""
 
 
 def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
@@ -61,6 +65,9 @@ def _layers(callback: Any, method: str | None) -> Iterator[object]:
         if isinstance(callback, MethodType):  # other attributes are those of the function
             for cls in type(callback.__self__).__mro__:
                 yield from _layers(vars(cls).get(getattr(callback, "__name__", "")), method)
+            names: tuple[str, ...] = getattr(getattr(callback, "__code__", None), "co_names", ())
+            if len(names) == 1 and callback.__module__ in _PASS_ON:
+                yield from _layers(getattr(callback.__self__, names[0], None), method)
             callback = callback.__func__
         else:
             # in a partial or sync_to_async; in async_to_sync; in a decorated function; in another instance

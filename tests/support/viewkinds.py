@@ -19,7 +19,9 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import DetailView
 from ninja import NinjaAPI
 from ninja.decorators import decorate_view
+from ninja.pagination import paginate
 from rest_framework.decorators import action, api_view
+from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
@@ -165,6 +167,12 @@ class Groups(ModelViewSet):
         return work()
 
 
+class Listing(ListAPIView):
+    @locked()
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+        return work()
+
+
 router = SimpleRouter()
 router.register("actions", Actions, basename="actions")
 router.register("groups", Groups)
@@ -190,6 +198,13 @@ def operation_inside(request: HttpRequest) -> HttpResponse:
     return work()
 
 
+@api.get("paged", response=list[str])
+@locked()
+@paginate
+def paged_operation(request: HttpRequest) -> list[str]:
+    return [work().content.decode()]
+
+
 class GroupAdmin(ModelAdmin):  # type: ignore[type-arg]
     @locked()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -204,6 +219,12 @@ class OverridingAdmin(GroupAdmin):
 @method_decorator(locked(), name="changelist_view")
 class DecoratedAdmin(ModelAdmin):  # type: ignore[type-arg]
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return work()
+
+
+class FormAdmin(ModelAdmin):  # type: ignore[type-arg]
+    @locked()
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         return work()
 
 
@@ -240,6 +261,7 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "api_view-above": api_above,
     "api_view-below": api_below,
     "api-class": Api.as_view(),
+    "api-generic": Listing.as_view(),
 }
 
 urlpatterns = [
@@ -249,6 +271,7 @@ urlpatterns = [
     path("admin/", admin_of("kinds", GroupAdmin).urls),
     path("admin-overridden/", admin_of("kinds-overridden", OverridingAdmin).urls),
     path("admin-decorated/", admin_of("kinds-decorated", DecoratedAdmin).urls),
+    path("admin-form/", admin_of("kinds-form", FormAdmin).urls),
 ]
 
 PATHS = [
@@ -261,5 +284,6 @@ PATHS = [
     "admin/auth/group",
     "admin-overridden/auth/group",
     "admin-decorated/auth/group",
+    "admin-form/auth/group/add",
 ]
 """A path of this site for each kind of view, without the last slash."""

@@ -40,6 +40,13 @@ def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None
     assert (response.status_code, response.json()["code"]) == (503, "lock_lost")
 
 
+def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
+    """The decorator below may take arguments that the function does not have."""
+    assert client.get("/ninja/paged?limit=5").json() == {"items": ["done"], "count": 1}
+    with zoo.hold_elsewhere(viewkinds.KEY):
+        assert client.get("/ninja/paged").status_code == 409
+
+
 def test_views_answer_503_without_zookeeper(zoo: Zoo, client: Client) -> None:
     """The same for the views of each framework."""
     (port,) = free_ports(1)

@@ -273,7 +273,6 @@ UNFINISHED: dict[str, Callable[[], object]] = {
     "generator": lambda: (number for number in (1, 2)),
     "map": lambda: map(str, (1, 2)),
     "filter": lambda: filter(None, (1, 2)),
-    "zip": lambda: zip((1, 2), (3, 4), strict=True),
     "async_generator": _async_numbers,
     "_GeneratorContextManager": _block,
     "_AsyncGeneratorContextManager": contextlib.asynccontextmanager(_async_numbers),
@@ -285,13 +284,11 @@ UNFINISHED: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("kind", UNFINISHED)
 def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None:
     """It would run under no lock, and nobody would notice."""
-    results: list[Any] = []
+    make = UNFINISHED[kind]
 
-    def make() -> object:
-        results.append(UNFINISHED[kind]())
-        return results[-1]
-
-    work = zk_locked("work")(make)
+    @zk_locked("work")
+    def work() -> object:
+        return make()
 
     @zk_locked("work")
     async def in_coroutine() -> object:
@@ -300,12 +297,11 @@ def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None
     for call in (work, lambda: asyncio.run(in_coroutine())):
         with pytest.raises(TypeError, match=f"returned a {kind}, whose work would run after the lock is released"):
             call()
-    assert kind != "Future" or all(result.cancelled() for result in results)
     zoo.assert_empty()
 
 
-async def test_a_task_that_is_not_done_is_refused_and_cancelled(zoo: Zoo) -> None:
-    """A coroutine function that starts its work and does not await it holds the lock for nothing."""
+async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:
+    """A coroutine function that starts its work and does not await it holds the lock for nothing. The work goes on."""
     tasks: list[asyncio.Task[None]] = []
 
     @zk_locked("work")
@@ -317,8 +313,7 @@ async def test_a_task_that_is_not_done_is_refused_and_cancelled(zoo: Zoo) -> Non
 
     with pytest.raises(TypeError, match="returned a Task, "):
         await start(60)
-    with pytest.raises(asyncio.CancelledError):
-        await tasks[0]
+    assert tasks[0].cancel()
     assert (await start(0)).done()
 
 
