@@ -12,15 +12,11 @@ import functools
 import time
 from collections.abc import Callable
 
-
-def _real_clock() -> Callable[[], float]:
-    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
-        if hasattr(time, name):
-            return functools.partial(time.clock_gettime, getattr(time, name))
-    return functools.partial(time.monotonic)  # in a partial, freezegun does not find it
-
-
-now: Callable[[], float] = _real_clock()
+now: Callable[[], float] = (
+    functools.partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    if hasattr(time, "clock_gettime")
+    else functools.partial(time.monotonic)  # in a partial, freezegun does not find it
+)
 """
 Return seconds on the boot-time clock, which goes on while the machine is suspended.
 

@@ -89,11 +89,7 @@ class ExpiredToken(ZkLockError):
 
 
 class ZooKeeperUnavailable(ZkLockError, ConnectionError):
-    """
-    ZooKeeper did not answer in time, so it is unknown whether the lock is free; or it refused the request.
-
-    It refuses requests without permission, beyond a quota, and while it throttles its clients. The message says which.
-    """
+    """ZooKeeper did not answer in time, so it is unknown whether the lock is free. Or it refused the request."""
 
 
 class InvalidLockName(ZkLockError, ValueError):

@@ -17,8 +17,8 @@ from django_zklock.conf.options import UNSET, LockOptions, Unset
 R = TypeVar("R")
 
 _FUTURES = (concurrent.futures.Future, asyncio.Future)
-_ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, map, filter)
-_UNFINISHED = (*_FUTURES, *_ITERATORS, types.CoroutineType, contextlib._GeneratorContextManagerBase)
+_GENERATORS = (types.GeneratorType, types.AsyncGeneratorType, contextlib._GeneratorContextManagerBase)
+_UNFINISHED = (*_FUTURES, *_GENERATORS, map, filter, types.CoroutineType)
 # The code of all functions that these decorators return.
 _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
 

@@ -146,11 +146,8 @@ class ConnectionHooks:
 
     @abort.shielded
     def _end(self) -> None:
-        try:
+        with CleanupOnError(self._notify_observers):
             self._notify_observers()
-        except BaseException:
-            self._notify_observers()  # interrupted half way, so once more
-            raise
 
     def _notify_observers(self) -> None:
         waits = []

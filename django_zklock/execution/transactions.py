@@ -72,8 +72,7 @@ class Transaction:
     """
     The transactions that one block begins inside its lock, on one or several databases.
 
-    `end` and `abandon` may be called again if an exception has interrupted the call before. They leave no transaction
-    open.
+    If an exception interrupts one of its methods, `abandon` has to follow: it leaves no transaction open.
     """
 
     def __init__(self, aliases: tuple[str, ...]) -> None:
@@ -97,18 +96,14 @@ class Transaction:
         back.
         """
         refusal: ZkLockError | None = None
-        try:
-            while self._begun:
-                if error is None:
-                    try:
-                        check()
-                    except ZkLockError as refused:
-                        error = refusal = refused
-                self._begun[-1].leave(error)
-                self._begun.pop()
-        except BaseException:
-            self.abandon()
-            raise
+        while self._begun:
+            if error is None:
+                try:
+                    check()
+                except ZkLockError as refused:
+                    error = refusal = refused
+            self._begun[-1].leave(error)
+            self._begun.pop()
         if refusal is not None:
             raise refusal
 

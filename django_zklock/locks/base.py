@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
@@ -109,7 +108,7 @@ class Deadline:
 class Entry:
     """What one call has taken so far, and the block that it has opened."""
 
-    __slots__ = ("__weakref__", "acquisitions", "block", "net", "owner")
+    __slots__ = ("acquisitions", "block", "net", "owner")
 
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
@@ -151,8 +150,7 @@ class LockBase(Generic[AnyHold]):
 
     def __init__(self) -> None:
         self._blocks = Blocks()
-        # By owner: that of the `__exit__` that was looked up last, which refers to it.
-        self._expected: weakref.WeakValueDictionary[object, Entry] = weakref.WeakValueDictionary()
+        self._expected: dict[object, Entry] = {}  # by owner: that of the `__exit__` that was looked up last
 
     def _plan(self) -> Plan:
         """Return what this call acquires. Raises `InvalidLockName`."""
@@ -262,26 +260,34 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        entry = self._expected.pop(current_owner().subject, None) or Entry()
-        return run(self._enter(entry, ThreadWaiter))
+        entry = self._expected.pop(current_owner().subject, None)
+        return run(self._enter_caught(ThreadWaiter) if entry is None else self._enter(entry, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        return Awaited(self._enter(Entry(), TaskWaiter))
+        return Awaited(self._enter_caught(TaskWaiter))
+
+    def _enter_caught(self, waiter: type[Any]) -> Routine[AnyHold]:
+        """Enter in a coroutine or an `ExitStack`, where no net is under the end of the block."""
+        entry = Entry()
+        with CleanupOnError(functools.partial(self._drop, entry)):
+            return (yield from self._enter(entry, waiter))
 
     def _enter(self, entry: Entry, waiter: type[Any]) -> Routine[AnyHold]:
-        with CleanupOnError(functools.partial(self._drop, entry)):
+        try:
+            plan = self._plan()
+            if waiter is not ThreadWaiter:
+                check_no_transaction("async code", plan.specs[-1].key, plan.atomic)
+            yield from self._take(entry, plan, plan.timeout, waiter)
+            held = entry.held
+            self._open(entry, plan, held)
+            return self._begin(plan, held)
+        except BaseException as error:  # noqa: BLE001 - raised again, or what it means
             try:
-                plan = self._plan()
-                if waiter is not ThreadWaiter:
-                    check_no_transaction("async code", plan.specs[-1].key, plan.atomic)
-                yield from self._take(entry, plan, plan.timeout, waiter)
-                held = entry.held
-                self._open(entry, plan, held)
-                return self._begin(plan, held)
-            except BaseException as error:
                 if entry.block is not None:
                     _raise_unless(self._blocks.close(entry.block, error), error)
                 raise
+            finally:
+                self._drop(entry)
 
     if TYPE_CHECKING:
 
@@ -297,7 +303,8 @@ class LockBase(Generic[AnyHold]):
         self, entry: Entry | None, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this entry, or the innermost one, which `error` has ended."""
-        failed, waiters = self._end(None if entry is None else entry.block, error, ThreadWaiter)
+        block = None if entry is None else entry.block
+        failed, waiters = self._end(block, error, ThreadWaiter) if block else self._end_caught(error, ThreadWaiter)
         if entry is not None:
             entry.net = None  # nothing is left to give back
         try:
@@ -309,7 +316,7 @@ class LockBase(Generic[AnyHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed, waiters = self._end(None, error, TaskWaiter)
+        failed, waiters = self._end_caught(error, TaskWaiter)
         try:
             if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
                 await await_all(waiters)
@@ -318,16 +325,22 @@ class LockBase(Generic[AnyHold]):
             del failed
 
     @abort.shielded
-    def _end(
-        self, block: Block | None, error: BaseException | None, new_waiter: type[Any]
-    ) -> tuple[BaseException | None, list[Any]]:
-        """End a block, or the innermost one; return the error that goes on, and what waits for the confirmation."""
+    def _end_caught(self, error: BaseException | None, waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
+        """End the innermost block of the caller, under which there is no net."""
+        block: Block | None = None
         with CleanupOnError(lambda: self._blocks.drop(block or self._blocks.innermost())):
-            block = block or self._blocks.innermost()
-            failed = self._blocks.close(block, error)
-            waiters = release_all(block.parts, new_waiter)
-            block.over = True
-            return failed, waiters
+            block = self._blocks.innermost()
+            return self._end(block, error, waiter)
+
+    @abort.shielded
+    def _end(
+        self, block: Block, error: BaseException | None, waiter: type[Any]
+    ) -> tuple[BaseException | None, list[Any]]:
+        """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
+        failed = self._blocks.close(block, error)
+        waiters = release_all(block.parts, waiter)
+        block.over = True
+        return failed, waiters
 
     @abort.shielded
     def _drop(self, entry: Entry) -> None:
@@ -343,6 +356,8 @@ class LockBase(Generic[AnyHold]):
         """Give back all that an entry has taken, because an exception has destroyed the end of its block."""
         if entry.net is None:
             return
+        if self._expected.get(entry.owner.subject) is entry:
+            del self._expected[entry.owner.subject]  # no block was entered
         destroyed = entry.held if entry.block is not None and not entry.block.over else ()
         self._drop(entry)
         for held in destroyed:

@@ -505,8 +505,8 @@ class PendingRequest:
         reply = value
         if isinstance(self._request, Transaction):
             failed = failure(value)
-            error = translate(failed) if failed is not None else None
-            reply = error if isinstance(error, OutcomeUnknown) else value
+            if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
+                reply = error
         elif isinstance(self._request, Create2) and not _fits(value[0], self._request.path):
             reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
         self._session.loop.deliver(self._session.on_reply, self, reply)
