@@ -27,7 +27,7 @@ def net_under(end: Callable[..., None], catch: Callable[[object], None]) -> Net:
     its weak references. `end` has to be a new object for each block. Python swallows an exception that strikes such a
     call, so there are two of them.
     """
-    return weakref.ref(end, catch), weakref.ref(end, functools.partial(catch))
+    return weakref.ref(end, catch), weakref.ref(end, catch)
 
 
 class CleanupOnError:
