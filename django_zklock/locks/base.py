@@ -142,7 +142,7 @@ class _Exit:
 
 @abort.shielded
 def _leave(lock: LockBase[Any], *error: Any) -> None:
-    lock._leave(None, *error)
+    lock._leave(Entry(), *error)
 
 
 class LockBase(Generic[AnyHold]):
@@ -300,13 +300,12 @@ class LockBase(Generic[AnyHold]):
 
     @abort.shielded
     def _leave(
-        self, entry: Entry | None, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+        self, entry: Entry, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
-        """End the block of this entry, or the innermost one, which `error` has ended."""
-        block = None if entry is None else entry.block
-        failed, waiters = self._end(block, error, ThreadWaiter) if block else self._end_caught(error, ThreadWaiter)
-        if entry is not None:
-            entry.net = None  # nothing is left to give back
+        """End the block of this entry, or else the innermost one, which `error` has ended."""
+        end = self._end_caught if entry.block is None else functools.partial(self._end, entry.block)
+        failed, waiters = end(error, ThreadWaiter)
+        entry.net = None  # nothing is left to give back
         try:
             wait_all(waiters)
             _raise_unless(failed, error)
@@ -327,10 +326,10 @@ class LockBase(Generic[AnyHold]):
     @abort.shielded
     def _end_caught(self, error: BaseException | None, waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
         """End the innermost block of the caller, under which there is no net."""
-        block: Block | None = None
-        with CleanupOnError(lambda: self._blocks.drop(block or self._blocks.innermost())):
-            block = self._blocks.innermost()
-            return self._end(block, error, waiter)
+        entry = Entry()
+        with CleanupOnError(functools.partial(self._drop, entry, innermost=True)):
+            entry.block = self._blocks.innermost()
+            return self._end(entry.block, error, waiter)
 
     @abort.shielded
     def _end(
@@ -343,8 +342,10 @@ class LockBase(Generic[AnyHold]):
         return failed, waiters
 
     @abort.shielded
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: Entry, *, innermost: bool = False) -> None:
         """Give back all that an entry has taken, without waiting; doing it again changes nothing."""
+        if innermost and entry.block is None:
+            entry.block = self._blocks.innermost()
         if entry.block is not None:
             self._blocks.drop(entry.block)
         else:
