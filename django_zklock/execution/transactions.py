@@ -17,6 +17,7 @@ from django.db.transaction import Atomic, TransactionManagementError, atomic
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import abort
+from django_zklock.execution.cleanup import CleanupOnError
 
 logger = logging.getLogger("django_zklock.transactions")
 
@@ -72,7 +73,7 @@ class Transaction:
     """
     The transactions that one block begins inside its lock, on one or several databases.
 
-    If an exception interrupts one of its methods, `abandon` has to follow: it leaves no transaction open.
+    `end` and `abandon` may be called again if an exception has interrupted the call before.
     """
 
     def __init__(self, aliases: tuple[str, ...]) -> None:
@@ -96,14 +97,15 @@ class Transaction:
         back.
         """
         refusal: ZkLockError | None = None
-        while self._begun:
-            if error is None:
-                try:
-                    check()
-                except ZkLockError as refused:
-                    error = refusal = refused
-            self._begun[-1].leave(error)
-            self._begun.pop()
+        with CleanupOnError(self.abandon):  # a block that failed is never left twice: that would end the one around it
+            while self._begun:
+                if error is None:
+                    try:
+                        check()
+                    except ZkLockError as refused:
+                        error = refusal = refused
+                self._begun[-1].leave(error)
+                self._begun.pop()
         if refusal is not None:
             raise refusal
 

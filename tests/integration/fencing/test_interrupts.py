@@ -11,7 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import DatabaseError, connections, transaction
 from support.ledgers.models import Account
 from support.strike import LineStrike, Struck, first_line, strides
 
@@ -111,3 +111,14 @@ def test_an_exception_at_any_line_leaves_no_transaction_open(
         assert after in (before, at + 2), strike.where
         at += stride
     assert at > 5
+
+
+def test_an_end_that_the_database_refuses_leaves_the_outer_transaction(ledger: str) -> None:
+    """The block's savepoint is gone, so its release fails. The block is ended once, and never the one around it."""
+    connection = connections[ledger]
+    with transaction.atomic(ledger):
+        with pytest.raises(DatabaseError), transaction.atomic(ledger), FencedBlock(Claim(9), "books", ledger):
+            connection.cursor().execute(connection.ops.savepoint_commit_sql(connection.savepoint_ids[-1]))
+        assert connection.in_atomic_block
+        assert len(connection.atomic_blocks) == 1
+    assert not connection.in_atomic_block
