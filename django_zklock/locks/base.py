@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from django_zklock import clock
 from django_zklock.exceptions import (
@@ -59,6 +59,7 @@ SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lo
 logger = logging.getLogger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold")
+_Ended: TypeAlias = "tuple[BaseException | None, list[Any]]"  # the error that goes on; what waits for confirmations
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +304,8 @@ class LockBase(Generic[AnyHold]):
         self, entry: Entry, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this entry, or else the innermost one, which `error` has ended."""
-        end = self._end_caught if entry.block is None else functools.partial(self._end, entry.block)
-        failed, waiters = end(error, ThreadWaiter)
+        end = self._end_caught if entry.block is None else self._end
+        failed, waiters = end(entry, error, ThreadWaiter)
         entry.net = None  # nothing is left to give back
         try:
             wait_all(waiters)
@@ -315,7 +316,7 @@ class LockBase(Generic[AnyHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed, waiters = self._end_caught(error, TaskWaiter)
+        failed, waiters = self._end_caught(Entry(), error, TaskWaiter)
         try:
             if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
                 await await_all(waiters)
@@ -324,18 +325,16 @@ class LockBase(Generic[AnyHold]):
             del failed
 
     @abort.shielded
-    def _end_caught(self, error: BaseException | None, waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
+    def _end_caught(self, entry: Entry, error: BaseException | None, waiter: type[Any]) -> _Ended:
         """End the innermost block of the caller, under which there is no net."""
-        entry = Entry()
         with CleanupOnError(functools.partial(self._drop, entry, innermost=True)):
             entry.block = self._blocks.innermost()
-            return self._end(entry.block, error, waiter)
+            return self._end(entry, error, waiter)
 
     @abort.shielded
-    def _end(
-        self, block: Block, error: BaseException | None, waiter: type[Any]
-    ) -> tuple[BaseException | None, list[Any]]:
-        """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
+    def _end(self, entry: Entry, error: BaseException | None, waiter: type[Any]) -> _Ended:
+        """End the block of this entry without waiting."""
+        block = cast("Block", entry.block)
         failed = self._blocks.close(block, error)
         waiters = release_all(block.parts, waiter)
         block.over = True

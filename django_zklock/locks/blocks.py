@@ -27,9 +27,8 @@ class Part:
         self.held = held
         self.release_on = release_on  # "exit", "commit" or unset: whether open transactions keep the lock
         self.guard = guard
-        # Of the held lock, after the release.
-        self.acquired = held.acquired - 1 if guard is None else None  # None: a block was acquired otherwise
-        self.count: int | None = None  # noted when the release begins
+        self.acquired = held.acquired - 1 if guard is None else None  # of the held lock after a release, not a block
+        self.count: int | None = None  # likewise, after both; noted when it begins
 
     @abort.shielded
     def release(self, done: Callable[[bool], object] | None = None) -> None:
