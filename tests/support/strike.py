@@ -51,6 +51,13 @@ def functions_of(*modules: Any) -> list[Callable[..., object]]:
     return found
 
 
+def assert_none_listed() -> None:
+    """Fail if this process lists a held lock, or the guard of a block."""
+    assert not held_locks._kept
+    assert not list(held_locks._weak.values())
+    assert not held_locks._guards
+
+
 class Struck(Exception):
     """As a soft time limit: an ordinary exception, raised by a signal handler anywhere in the main thread."""
 

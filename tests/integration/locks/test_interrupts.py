@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 import pytest
 from support.faults import within
-from support.strike import LineStrike, Struck, alarm, functions_of, strides, strike_at_any_moment, sweep
+from support.strike import (
+    LineStrike,
+    Struck,
+    alarm,
+    assert_none_listed,
+    functions_of,
+    strides,
+    strike_at_any_moment,
+    sweep,
+)
 from support.zoo import Zoo
 
 from django_zklock import zk_leader
@@ -30,9 +39,7 @@ def package_functions() -> list[Callable[..., object]]:
 def assert_nothing_held(zoo: Zoo) -> None:
     gc.collect()
     zoo.assert_empty()
-    assert not table.held_locks._kept
-    assert not list(table.held_locks._weak.values())
-    assert not table.held_locks._guards
+    assert_none_listed()
 
 
 def work_nested(mutex: Lock) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall
 from support.primitives import turns_of
-from support.strike import Struck, functions_of, long_strides, sweep
+from support.strike import Struck, assert_none_listed, functions_of, long_strides, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
@@ -123,8 +123,6 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
 
     def check(key: str) -> None:
         eventually(lambda: not is_left(zoo, key), 2, "something is left")
-        assert not table.held_locks._kept
-        assert not list(table.held_locks._weak.values())
-        assert not table.held_locks._guards
+        assert_none_listed()
 
     sweep(FUNCTIONS, work, check, stride, clean=table.held_locks._kept.clear)

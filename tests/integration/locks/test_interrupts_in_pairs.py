@@ -15,7 +15,7 @@ import pytest
 from support.faults import BackgroundCall
 from support.ledger import Ledger
 from support.primitives import turns_of
-from support.strike import Struck, functions_of, sweep
+from support.strike import Struck, assert_none_listed, functions_of, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
@@ -113,9 +113,7 @@ def in_vain_with_linger(key: str) -> None:
 def assert_nothing_held(zoo: Zoo, key: str) -> None:
     gc.collect()
     eventually(lambda: not [path for path in zoo.contenders() if f"/{key}/" in path], 2, "a contender is left")
-    assert not table.held_locks._kept
-    assert not list(table.held_locks._weak.values())
-    assert not table.held_locks._guards
+    assert_none_listed()
 
 
 @strides

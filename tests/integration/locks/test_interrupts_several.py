@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 from django.db import connections
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, functions_of, long_strides, strike_at_any_moment, sweep
+from support.strike import (
+    LineStrike,
+    Struck,
+    assert_none_listed,
+    functions_of,
+    long_strides,
+    strike_at_any_moment,
+    sweep,
+)
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotAcquired
@@ -34,9 +42,7 @@ FUNCTIONS = functions_of(multi, base, hold, lock, blocks, held, table)
 def assert_nothing_held(zoo: Zoo) -> None:
     gc.collect()
     eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders left behind")
-    assert not table.held_locks._kept
-    assert not list(table.held_locks._weak.values())
-    assert not table.held_locks._guards
+    assert_none_listed()
 
 
 def work_block(locks: MultiLock) -> None:
