@@ -49,9 +49,9 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     This process has set the number of permits of a semaphore for all processes. `limit` is None if that was cleared,
     so that the limit in the code counts again. `by` and `reason` are texts for a log.
 
-With `sender` = the `Line` class of `django_zklock.contrib.celery.line.line`:
+With `sender` = the `Dispatcher` class of `django_zklock.contrib.celery.dispatch.dispatcher`:
 
-`line_changed(waiting)`
+`waiting_tasks_changed(waiting)`
     The number of messages that wait for locks in this Celery worker has changed. `waiting` is an int.
 
 With `sender` = the `Session` class of `django_zklock.zk.session`:
@@ -85,7 +85,7 @@ lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
 limit_changed = Signal()
-line_changed = Signal()
+waiting_tasks_changed = Signal()
 heartbeat = Signal()
 
 

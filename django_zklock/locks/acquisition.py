@@ -119,8 +119,11 @@ class Acquisition:
                 session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline, only_look=only_look
             )
         self.contender = contender
-        if notify.has_receivers(signals.lock_waiting):
-            contender.on_queued = self._notify_waiting
+        if isinstance(waiter, (ThreadWaiter, TaskWaiter)):
+            if notify.has_receivers(signals.lock_waiting):
+                contender.on_queued = self._notify_waiting
+        else:
+            contender.on_queued = self._on_queued
         contender.start()
         companions = [_NeededGrant(self, grant) for grant in needed]
         if companions:
@@ -277,6 +280,11 @@ class Acquisition:
         companions, self._companions = self._companions, ()
         for companion in companions:
             companion.grant.detach(companion)
+
+    def _on_queued(self) -> None:
+        self.waiter.on_queued()
+        if notify.has_receivers(signals.lock_waiting):
+            self._notify_waiting()
 
     def _notify_waiting(self) -> None:
         contender = self.contender

@@ -428,14 +428,17 @@ class LockBase(Generic[AnyHold]):
         return self._view(plan, held)
 
 
-def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any]) -> Routine[None]:
+def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any], *, waited: float = 0.0) -> Routine[None]:
     """
     Take the lock, or all of several, within the time of the option `timeout`; `entry` gets them, for its owner.
+
+    `waited` are the seconds of that time that have passed before. The waiter is called by `on_queued` if it has to wait.
 
     It is for code that drives a routine itself, and that undoes the entry if this raises.
     """
     plan = lock._plan()
-    return lock._take(entry, plan, plan.timeout, waiter)
+    timeout = plan.timeout if plan.timeout is None else max(plan.timeout - waited, 0.0)
+    return lock._take(entry, plan, timeout, waiter)
 
 
 def check_transactions(lock: LockBase[Any]) -> None:

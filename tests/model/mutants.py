@@ -120,7 +120,7 @@ def _hopeful_leave(self: ContenderNode, left: Callable[[bool], object], successo
     if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
         self._state = State.LEFT
         self._replies.new_generation()
-        self._registry.guids.discard(self._guid)
+        self._registry.guids.discard(self.guid)
         left(True)
     else:
         _leave_queue(self, left, successor)
@@ -152,7 +152,7 @@ def _create_again_with_guid(self: ContenderNode) -> None:
         _create(self)
     finally:
         module.new = before
-    _guids[self] = self._guid
+    _guids[self] = self.guid
 
 
 _guids: weakref.WeakKeyDictionary[ContenderNode, str] = weakref.WeakKeyDictionary()

@@ -13,10 +13,9 @@ from typing import Any
 from celery.worker.control import inspect_command
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from django_zklock.contrib.celery.line import pool_grants, waiting_task
-from django_zklock.contrib.celery.line.waiting_task import WaitingTask
+from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.fencing.fence import refusal
-from django_zklock.signals import line_changed
+from django_zklock.signals import waiting_tasks_changed
 from django_zklock.zk.loop import Loop
 from support.celeryapp import HOME, app, do
 from support.policytasks import AnyTask
@@ -27,12 +26,6 @@ LENGTH = "line-length"  # in the folder of the worker: how many messages wait
 def note_length(waiting: int, **_kwargs: Any) -> None:
     Path(os.environ[HOME], LENGTH).write_text(str(waiting))
 
-
-SLOT_WITHIN = "LINE_SLOT_WITHIN"
-"""Environment variable: seconds for which a task may have its lock and no process, if not one."""
-
-if SLOT_WITHIN in os.environ:
-    waiting_task.SLOT_WITHIN = pool_grants.SLOT_WITHIN = float(os.environ[SLOT_WITHIN])  # type: ignore[misc, attr-defined]
 
 SLOW_LOOP = "LINE_SLOW_LOOP"
 """Environment variable: seconds that the protocol's thread sleeps before each call that is posted to it."""
@@ -48,7 +41,7 @@ if SLOW_LOOP in os.environ:
     Loop.post = post_later  # type: ignore[method-assign, assignment]
 
 if HOME in os.environ:
-    line_changed.connect(note_length)
+    waiting_tasks_changed.connect(note_length)
 
 
 @app.task(name="line.wait")

@@ -12,7 +12,7 @@ from celery._state import get_current_task
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
-from django_zklock.contrib.celery.line.result import LineResult, line_result
+from django_zklock.contrib.celery.dispatch.result import WaitResult, wait_result
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
@@ -26,7 +26,7 @@ class TaskContext:
     """
     A call of a task's function, mostly by a worker.
 
-    By default it does not wait for the lock, and the task is sent again; unless it has waited in the worker's line.
+    By default it does not wait for the lock, and the task is sent again; unless it has waited in the worker's main process.
     """
 
     timeout = 0.0
@@ -40,27 +40,27 @@ class TaskContext:
         self.what = work.what
         self.about = work.about
         caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
-        self._line = line_result(task.request, caller)
-        self.on_conflict = "wait" if self._line is not None and self._line.is_granted else "retry"
-        self.waits = self._line is None or not self._line.is_late
+        self._waited = wait_result(task.request, caller)
+        self.on_conflict = "wait" if self._waited is not None and self._waited.is_granted else "retry"
+        self.waits = self._waited is None or not self._waited.is_lost
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
-        if self._line is not None and self._take_from_line(self._line, lock):
+        if self._waited is not None and self._take_over(self._waited, lock):
             return
         exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
         if self._by_worker and not (exclusive and options.timeout == 0):
             policy.before_acquire(self._task, lock, options)
 
-    def _take_from_line(self, found: LineResult, lock: Locks) -> bool:
-        """Use what the line of the worker has taken for this task; return whether it has taken anything."""
-        error = found.error
-        if found.again and error is not None:
+    def _take_over(self, result: WaitResult, lock: Locks) -> bool:
+        """Take over the locks that the main process has acquired; return whether there are any."""
+        error = result.error
+        if result.resend and error is not None:
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         if error is not None:
             raise error
-        found.take(lock)
-        return bool(found.held)
+        result.take(lock)
+        return bool(result.held)
 
     def on_acquired(self) -> None:
         """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""
@@ -71,11 +71,10 @@ class TaskContext:
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
         if not self.waits and isinstance(error, LockNotAcquired):
-            # Back to the line. At once, the end of the next run could be stored before the RETRY of this one.
+            # It waits again. At once, the end of the next run could be stored before the RETRY of this one.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
         if self._by_worker:
-            looked = self._line is not None and self._line.looked
-            return policy.on_not_acquired(self._task, error, lock, options, looked=looked)
+            return policy.on_not_acquired(self._task, error, lock, options, self._waited)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error

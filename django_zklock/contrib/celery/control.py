@@ -16,9 +16,9 @@ from typing import Any, Final
 from celery.worker.control import inspect_command
 
 from django_zklock.contrib.celery.introspection import short_id
-from django_zklock.contrib.celery.line.line import Line
-from django_zklock.contrib.celery.line.step import LINE
-from django_zklock.contrib.celery.line.waiting_task import WaitingTask
+from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
+from django_zklock.contrib.celery.dispatch.step import DISPATCHER
+from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.locks.multi import keys_of
 from django_zklock.zk import process
@@ -32,8 +32,8 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     """List the locks that this worker's processes hold, keep for their next users, and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
-    line: Line | None = getattr(state.consumer, LINE, None)
-    waiting: Mapping[str, WaitingTask] = {} if line is None else line.tasks
+    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
+    waiting = {} if dispatcher is None else {key: task for key, task in dispatcher.tasks.items() if task.asked_at}
     had_session = process.peek() is not None
     try:
         found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
@@ -43,7 +43,7 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     return _locks_of(found, {os.getpid(), *(processes or [])}, waiting)
 
 
-def _locks_of(found: Snapshot, processes: set[int], line: Mapping[str, WaitingTask]) -> dict[str, Any]:
+def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:
     host = socket.gethostname()
 
     def items(lock: str, contenders: tuple[ContenderInfo, ...]) -> list[tuple[int, dict[str, Any]]]:
@@ -75,18 +75,18 @@ def _locks_of(found: Snapshot, processes: set[int], line: Mapping[str, WaitingTa
         for lock in found.locks
         for number, item in items(lock.key, lock.waiters)
     ]
-    waiting += _without_znode(line, {lock.key: len(lock.holders) + len(lock.waiters) for lock in found.locks}, waiting)
+    waiting += _without_znode(tasks, {lock.key: len(lock.holders) + len(lock.waiters) for lock in found.locks}, waiting)
     problems = [f"{lock.key}: {lock.problem}" for lock in found.locks if lock.problem]
     problem = found.problem or "; ".join([*problems, *found.notes])
     return {"held": held, "idle": idle, "waiting": waiting, "problem": problem}
 
 
 def _without_znode(
-    line: Mapping[str, WaitingTask], ahead: dict[str, int], shown: Sequence[Mapping[str, Any]]
+    tasks: Mapping[str, WaitingTask], ahead: dict[str, int], shown: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the tasks that wait in line behind so many of this worker that they have no znode yet."""
     with_znode = {each["id"] for each in shown}
-    for task_id, task in list(line.items()):
+    for task_id, task in list(tasks.items()):
         if short_id(task_id) in with_znode or task.entry.held:
             continue
         key = keys_of(task.locks)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from typing import Any, Final, NoReturn
 
 from celery import Task
@@ -11,6 +12,7 @@ from celery.exceptions import Ignore
 
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import messages, redelivery
+from django_zklock.contrib.celery.dispatch.result import WaitResult
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
 from django_zklock.contrib.celery.task_reservations import WAITING_HEADER, waiting_key
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
@@ -47,18 +49,18 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
 
 
 def on_not_acquired(
-    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, *, looked: bool = False
+    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, waited: WaitResult | None
 ) -> Any:
     """
     Return the result of a task that did not get its lock, or raise what ends this run.
 
     `error` is a `LockNotAcquired`, or says that ZooKeeper is not available. In the second case nothing is skipped.
-    `looked`: the line of the worker has looked for copies of the task.
+    `waited` is the result of the wait in the worker's main process, if it has waited there.
     """
     policy = options.on_conflict
     if isinstance(error, LockNotAcquired):
-        if not looked:
-            _look_for_copies(task, error, lock, options)
+        if waited is None or not waited.checked_copies:
+            _look_for_copies(task, error, lock, options, () if waited is None else waited.own)
         if policy == "skip":
             return _skip(task, str(error), options)
         if policy == "coalesce" and not _is_spent(task, CONFLICTS_HEADER, options):
@@ -70,9 +72,14 @@ def on_not_acquired(
     raise error
 
 
-def _look_for_copies(task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions) -> None:
-    """End this run if another copy of the task is in a queue, or may have been."""
-    queues = {each.key: _read_queue(each) for each in locks_of(lock)}
+def _look_for_copies(
+    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, own: Collection[str]
+) -> None:
+    """End this run if another copy of the task is in a queue, or may have been. `own` are guids of the task itself."""
+    queues = {
+        single.key: tuple(contender for contender in _read_queue(single) if contender.guid not in own)
+        for single in locks_of(lock)
+    }
     if options.on_conflict == "skip" and not queues.get(error.lock or ""):
         messages.send_again(task, CONFLICTS_HEADER, error)  # the holder is gone or unknown; perhaps it was a copy
     for queue in queues.values():

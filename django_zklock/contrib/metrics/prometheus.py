@@ -120,7 +120,7 @@ class Metrics:
             (signals.lock_held_long, self._on_held_long),
             (signals.lock_release_requested, self._on_release_requested),
             (signals.lock_broken, self._on_broken),
-            (signals.line_changed, self._on_line),
+            (signals.waiting_tasks_changed, self._on_line),
             (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
         )

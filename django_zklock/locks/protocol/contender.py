@@ -138,6 +138,11 @@ class Contender(SessionListener):
 
     # --- from any thread ----------------------------------------------------------------------------------------
 
+    @property
+    def guid(self) -> str:
+        """The guid of its znode; empty if it has none."""
+        return "" if self._node is None else self._node.guid
+
     def start(self) -> None:
         """Begin."""
         self.session.post(self._replies.run, self._begin)

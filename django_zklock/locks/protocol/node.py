@@ -77,7 +77,7 @@ class ContenderNode:
         self._listener = listener
         self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
-        self._guid = ""
+        self.guid = ""
         self._creates = 0  # since the queue last showed the znode
         self._watch: Watch | None = None
         self._watch_timer: Timer | None = None
@@ -101,14 +101,14 @@ class ContenderNode:
         self.node = self._last_read = None
         # A new guid for each create: a znode with this guid was created in this session, by this create.
         guid = guids.new(guids.Mark.REPLACEABLE if self._spec.min_hold else guids.Mark.OWN)
-        self._guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
+        self.guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
-        self._registry.guids.add(self._guid)
+        self._registry.guids.add(self.guid)
         try:
             faultpoints.reach("before_create")
             self._directory.enter(
-                nodes.prefix(self._guid, self._spec.kind, self._spec.compat),
-                self._caller.payload(self._spec, self._guid, self._registry.session.timeout),
+                nodes.prefix(self.guid, self._spec.kind, self._spec.compat),
+                self._caller.payload(self._spec, self.guid, self._registry.session.timeout),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )
@@ -137,7 +137,7 @@ class ContenderNode:
                 self._state = State.UNSURE
         elif not isinstance(answer, SessionGone):
             # Refused, so there is no znode. (If the session is gone, `forget` is called.)
-            self._registry.guids.discard(self._guid)
+            self._registry.guids.discard(self.guid)
             if leaving:
                 self._state = State.LEFT
                 self._report(gone=True)
@@ -185,7 +185,7 @@ class ContenderNode:
 
     def search(self) -> None:
         """Search the znode by its guid, and create it again if there is none: the queue does not show its path."""
-        guid = self._guid
+        guid = self.guid
         self.forget()
         self._registry.guids.add(guid)
         self._state = State.UNSURE
@@ -200,7 +200,7 @@ class ContenderNode:
         if isinstance(answer, ZkError):
             self._listener.on_refused(answer)
             return
-        found = [name for name in answer if nodes.has_guid(name, self._guid)]
+        found = [name for name in answer if nodes.has_guid(name, self.guid)]
         if found:
             path = f"{self._spec.parent}/{found[0]}"
             self._registry.gateway.read(path, self._replies.wrap(self._on_found))
@@ -217,7 +217,7 @@ class ContenderNode:
             self._listener.on_refused(answer)
 
     def _create_again(self) -> None:
-        self._registry.guids.discard(self._guid)
+        self._registry.guids.discard(self.guid)
         self.create()
 
     # --- while it exists ----------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class ContenderNode:
 
     @property
     def _marker(self) -> str:
-        return markers.reader_marker(self._guid)
+        return markers.reader_marker(self.guid)
 
     def _cancel_watch_timer(self) -> None:
         timer, self._watch_timer = self._watch_timer, None
@@ -357,7 +357,7 @@ class ContenderNode:
     @property
     def gone(self) -> bool:
         """Whether no znode of this contender can be in ZooKeeper."""
-        return self._guid not in self._registry.guids
+        return self.guid not in self._registry.guids
 
     def forget(self) -> None:
         """The znode does not exist any more: it was deleted, or its session is over."""
@@ -366,7 +366,7 @@ class ContenderNode:
         if self.node is not None:
             self._registry.heartbeat.remove(self.node.path)
             self.node = None
-        self._registry.guids.discard(self._guid)
+        self._registry.guids.discard(self.guid)
         if self._only_reads:  # the marker is gone with the session
             self._registry.guids.discard(self._marker)
             self._only_reads = self._marker_is_set = False
@@ -401,7 +401,7 @@ class ContenderNode:
         if path is not None:
             self._registry.heartbeat.remove(path)
         left, self._left = self._left, None
-        self._registry.delete(self._spec.parent, self._guid, path, left, self._caller.about, self._replacement)
+        self._registry.delete(self._spec.parent, self.guid, path, left, self._caller.about, self._replacement)
         self._remove_marker()  # after the znode, which would be a writer again without it
 
     def _report(self, *, gone: bool) -> None:

@@ -217,6 +217,11 @@ class Turn:
         )
 
     @property
+    def guid(self) -> str:
+        """The guid of the znode of this process; empty if it has none."""
+        return "" if self.stay is None else self.stay.contender.guid
+
+    @property
     def operator(self) -> OperatorHold | None:
         """An operator hold ahead, if one is known."""
         return None if self.stay is None else self.stay.contender.operator

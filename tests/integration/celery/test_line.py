@@ -16,7 +16,7 @@ from support.linetasks import LENGTH
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.line.line import MOST_IN_QUEUE
+from django_zklock.contrib.celery.dispatch.dispatcher import MOST_IN_QUEUE
 from django_zklock.contrib.celery.redelivery import COPY_HEADER
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.brokers import RabbitMQ, Redis
-from support.linetasks import SLOT_WITHIN, SLOW_LOOP
+from support.linetasks import SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -40,7 +40,7 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
 def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """A worker whose tasks have no locks has none. A task that is given a process late would wait in there."""
     redis.clear()
-    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf, env={SLOT_WITHIN: "60"}) as worker:
+    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
         worker.run("ping")
         assert open_connections(worker, zoo) == set()
         gates = [worker.gate() for _ in range(4)]
@@ -77,7 +77,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
     conf = {**redis.conf, "worker_pool_restarts": True}
     with (
         Worker(
-            zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"], env={SLOT_WITHIN: "60"}
+            zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]
         ) as worker,
         worker.log_shown(),
     ):

@@ -25,7 +25,7 @@ from django_zklock.http.transfer import TransferredHold
 from django_zklock.locks import table
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.operations import break_lock, request_release
-from django_zklock.signals import line_changed
+from django_zklock.signals import waiting_tasks_changed
 
 pytestmark = pytest.mark.zookeeper
 
@@ -384,7 +384,7 @@ print("counted")
 
 
 def test_the_line_of_a_celery_worker_is_counted(collected: Collected) -> None:
-    line_changed.send(None, waiting=3)
+    waiting_tasks_changed.send(None, waiting=3)
     assert collected.registry.get_sample_value("zklock_line_tasks") == 3
-    line_changed.send(None, waiting=0)
+    waiting_tasks_changed.send(None, waiting=0)
     assert collected.registry.get_sample_value("zklock_line_tasks") == 0

@@ -1,7 +1,7 @@
 """
 The session of a worker's main process, and a contender of it, as a pool process sees them that works under its grant.
 
-The lease is read from the page, by the clock, so that it ends by itself if the main process is stopped or dies. A
+The lease is read from shared memory, by the clock, so that it ends by itself if the main process is stopped or dies. A
 thread reads what happens to the locks twenty times a second, as long as there are any.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from django_zklock import clock
-from django_zklock.contrib.celery.line.page import GrantPage
+from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
@@ -31,40 +31,40 @@ _Attached = TypeVar("_Attached")
 
 
 class LeaseProxy:
-    """The lease of the main process' session."""
+    """The lease of the main process's session."""
 
-    def __init__(self, page: GrantPage) -> None:
-        self._page = page
+    def __init__(self, shared: SharedGrants) -> None:
+        self._shared = shared
 
     @property
     def until(self) -> float:
         """When it ends, on `clock.now()`."""
-        return self._page.until
+        return self._shared.until
 
     @property
     def valid(self) -> bool:
         """Whether it lasts."""
-        return clock.now() < self._page.until
+        return clock.now() < self._shared.until
 
 
 class SessionProxy:
     """The session of the main process, as far as a grant needs it."""
 
-    def __init__(self, page: GrantPage) -> None:
+    def __init__(self, shared: SharedGrants) -> None:
         self.pid = os.getpid()
-        self.page = page
-        self.lease = LeaseProxy(page)
+        self.shared = shared
+        self.lease = LeaseProxy(shared)
         self.loop = Loop("zklock-proxy")
         self._dispatcher: Loop | None = None
         self._attached: dict[Any, Any] = {}
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
-        self._looks = False  # likewise
+        self._reads = False  # likewise
         self.loop.start()
 
     @property
     def session_id(self) -> int:
-        """The id of the session that the page has the lease of."""
-        return self.page.session_id
+        """The id of the session that has the lease."""
+        return self.shared.session_id
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` on the loop; from any thread."""
@@ -81,71 +81,73 @@ class SessionProxy:
         """Return the one object of this kind that belongs to the session."""
         if kind not in self._attached:
             self._attached[kind] = kind(self)
-        found: _Attached = self._attached[kind]
-        return found
+        attached: _Attached = self._attached[kind]
+        return attached
 
     def watch(self, contender: ContenderProxy) -> None:
         """Read the record of this contender from now on; on the loop's thread."""
         self._in_use[contender] = None
-        if not self._looks:
-            self._look()
+        if not self._reads:
+            self._read()
 
     def forget(self, contender: ContenderProxy) -> None:
         """Stop reading its record; on the loop's thread."""
         self._in_use.pop(contender, None)
 
-    def _look(self) -> None:
-        self._looks = bool(self._in_use)
-        if self._looks:
-            left = self.lease.until - clock.now()
-            self.loop.call_later(left if 0 < left < READ_EVERY else READ_EVERY, self._look)
+    def _read(self) -> None:
+        self._reads = bool(self._in_use)
+        if self._reads:
+            remaining = self.lease.until - clock.now()
+            self.loop.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
         for contender in list(self._in_use):
-            contender.look()
+            contender.read()
 
 
 class ContenderProxy:
     """The contender of the main process that a grant belongs to."""
 
-    def __init__(self, session: SessionProxy, facts: Mapping[str, Any], caller: Caller) -> None:
+    def __init__(self, session: SessionProxy, grant: Mapping[str, Any], caller: Caller) -> None:
         self.session = session
-        self.spec = QueueSpec(key=facts["key"], parent=facts["path"].rpartition("/")[0], kind=Kind(facts["kind"]))
+        self.spec = QueueSpec(key=grant["key"], parent=grant["path"].rpartition("/")[0], kind=Kind(grant["kind"]))
         self.caller = caller
-        self.grant = Grant(session, facts["key"], facts["path"], facts["token"], self.spec.kind)
-        self.grant.session_id = facts["session"]
-        self.grant.since = facts["since"]
-        self.grant.template = facts["template"]
+        self.grant = Grant(session, grant["key"], grant["path"], grant["token"], self.spec.kind)
+        self.grant.session_id = grant["session"]
+        self.grant.since = grant["since"]
+        self.grant.template = grant["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
-        self.waited: float = facts["waited"]
-        self.ahead = Payload.decode(facts["ahead"].encode()) if facts["ahead"] else None
-        self._place, self._number = facts["place"], facts["number"]
-        self._version = 0
+        self.waited: float = grant["waited"]
+        self.ahead = Payload.decode(grant["ahead"].encode()) if grant["ahead"] else None
+        self._index, self._number = grant["index"], grant["number"]
+        self._read_to = 0  # bytes of the record's text
         self._ending = False  # written by its owner
-        self._left = False
+        self._ended = False
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Learn what has happened to the lock; on the loop's thread."""
-        page = self.session.page
-        if self._ending or self.grant.lost_reason is not None:
+        shared, grant = self.session.shared, self.grant
+        if self._ending or grant.lost_reason is not None:
             return
-        if not page.is_current(self._place, self._number):
-            self.grant.lose("the worker's main process has released it")
-        elif not self.session.lease.valid:
-            self.grant.lose("the lease is over: no quorum has confirmed the session in time")
-        elif page.version(self._place) != self._version:
-            version, news = page.version(self._place), page.read(self._place)
-            if news is not None and page.is_current(self._place, self._number):
-                self._version = version
-                self._tell(news)
-
-    def _tell(self, news: Mapping[str, Any]) -> None:
-        if "lost" in news:
-            self.grant.lose(news["lost"])
-        elif "suspect" in news:
-            self.grant.suspect(news["suspect"])
+        events, read_to = shared.events(self._index, self._read_to)
+        suspect = shared.is_suspect(self._index)
+        if not shared.is_current(self._index, self._number):
+            grant.lose("the worker's main process has released it")
+            return
+        if not self.session.lease.valid:
+            grant.lose("the lease is over: no quorum has confirmed the session in time")
+            return
+        self._read_to = read_to
+        if suspect:
+            grant.suspect("no quorum confirms the session of the worker's main process at the moment")
         else:
-            self.grant.confirmed()
-        if "request" in news:
-            request = ReleaseRequest(**news["request"])
+            grant.confirmed()
+        for event in events:
+            self._on_event(event)
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if "lost" in event:
+            self.grant.lose(event["lost"])
+        else:
+            request = ReleaseRequest(**event["request"])
             if request != self.grant.release_request:
                 self.grant.request_release(request)
                 notify.send_release_requested(self.grant, request)
@@ -153,19 +155,19 @@ class ContenderProxy:
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; `left` is called with True when the main process has released it."""
         self._ending = True
-        self.session.page.end(self._place, self._number)
-        self.session.post(self._leave, left)
+        self.session.shared.end(self._index, self._number)
+        self.session.post(self._end, left)
 
-    def _leave(self, left: Callable[[bool], object] | None) -> None:
-        if not self._left:
-            self._left = True
+    def _end(self, left: Callable[[bool], object] | None) -> None:
+        if not self._ended:
+            self._ended = True
             self.session.forget(self)
             self.grant.release()
         if left is not None:
             self._confirm(left, CONFIRM_AFTER)
 
     def _confirm(self, left: Callable[[bool], object], pause: float) -> None:
-        if self.session.lease.valid and self.session.page.is_current(self._place, self._number):
+        if self.session.lease.valid and self.session.shared.is_current(self._index, self._number):
             later = functools.partial(self._confirm, left, min(1.5 * pause, READ_EVERY))
             self.session.loop.call_later(pause, later)
         else:
@@ -173,5 +175,5 @@ class ContenderProxy:
 
     def share(self, *, asked: bool = False) -> None:
         """Go on as a reader; see `Contender.share`."""
-        self.session.page.share(self._place, self._number, asked=asked)
+        self.session.shared.share(self._index, self._number, asked=asked)
         self.grant.kind = Kind.READ

@@ -1,19 +1,18 @@
-"""One message of a worker that waits for its locks, in the worker's main process."""
+"""One message whose task needs a lock, in the worker's main process, until it goes to the pool."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 from django_zklock import clock, exceptions
+from django_zklock.contrib.celery.dispatch.loops import EventLoop
+from django_zklock.contrib.celery.dispatch.result import take_over
 from django_zklock.contrib.celery.introspection import work_of_message
-from django_zklock.contrib.celery.line.loops import EventLoop
-from django_zklock.contrib.celery.line.result import own_grants, take_over
 from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.decorators.locked import LockedCall
@@ -24,12 +23,10 @@ from django_zklock.execution.waiters import Routine
 from django_zklock.locks.base import Entry, take
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import keys_of, locks_of
-from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
-SLOT_WITHIN: Final = 1.0  # seconds for which a task may have its locks and no process
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -53,14 +50,15 @@ class MessageContext(FunctionContext):
 class MessageWaiter:
     """Waits for one value on behalf of a message; the worker's event loop continues the routine."""
 
-    def __init__(self, on_value: Callable[[Any], object]) -> None:
+    def __init__(self, on_value: Callable[[], object], on_queued: Callable[[], object]) -> None:
         self._on_value = on_value
+        self.on_queued = on_queued
         self.value: Any = None
 
     def set(self, value: Any) -> bool:
         """Set the value; on the protocol's thread."""
         self.value = value
-        self._on_value(value)
+        self._on_value()
         return True
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
@@ -76,137 +74,119 @@ class MessageWaiter:
 
 class WaitingTask:
     """
-    One message that waits for its locks.
+    One message whose task needs a lock.
 
-    Its steps run on the worker's event loop. The message may be lost meanwhile, with the connection to the broker: then
-    the place is kept for a while, for the copy that the broker delivers.
-
-    A grant that no process begins to use within a second is given back: the work that fills the pool may need it. The
-    protocol's thread sees to that, since the event loop may be at work itself.
+    The message may be lost with the connection to the broker. Then the contender stays in the queue for a while, for
+    the copy that the broker delivers. All runs on the dispatcher's loop, except for `leave` while there is no message.
     """
 
-    def __init__(
-        self,
-        request: Any,
-        call: LockedCall,
-        loop: EventLoop,
-        go_on: Callable[[WaitingTask], object],
-        *,
-        longest: float | None,
-    ) -> None:
+    def __init__(self, request: Any, call: LockedCall, *, longest: float | None) -> None:
+        """Raises `InvalidLockName`."""
         self.request: Any = request  # None without a message
         self.locks = call.lock
-        self.since = time.time()
-        self.granted_at = 0.0  # when it went to the pool, on clock.now()
+        self.keys = keys_of(call.lock)
         self.entry = Entry(Owner("message", self))
-        self.facts: dict[str, Any] = {}  # for the process that runs the task
+        self.since = time.time()  # when it first asked for its lock
+        self.asked_at: float | None = None  # on clock.now(), since it has had a slot for asking; None: it does not ask
+        self.has_slot = False
+        self.is_queued = False  # it waits for its lock without a slot
+        self.is_over = False  # its wait has come to locks or an error
+        self.payload: dict[str, Any] = {}  # for the process that runs the task
         self.prefetch = 0  # by how much the prefetch count is higher for this
-        self.over = False  # it waits no more
-        self.mutex = threading.RLock()  # its steps may run in a thread of timers
         self._id = request.id
-        self._loop = loop
-        self._go_on = go_on  # called when its wait is over: it has its locks, or gets none
         self._timeout = call.timeout
+        self._waited = 0.0  # seconds, before it gave its lock back
         self._until = None if longest is None else received_at(request) + longest
-        self._routine = self._wait(looks=self._may_have_copy(request))
+        redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
+        # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
+        self._checks_copies = bool(redelivered) or any(lock.spec.shares for lock in locks_of(self.locks))
+        self._routine: Routine[None] | None = None
         self._timer: Any = None
 
-    def _may_have_copy(self, request: Any) -> bool:
-        """Return whether to look for a copy of the task in the queue; a shared lock would be granted to both."""
-        redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
-        return bool(redelivered) or any(each.spec.shares for each in locks_of(self.locks))
+    def ask(self, loop: EventLoop, on_over: Callable[[WaitingTask], object], on_queued: Callable[..., object]) -> None:
+        """Ask for the lock; `on_over` is called when the wait is over, `on_queued` when it is clear that it is long."""
+        self._loop, self._on_over = loop, on_over
+        self._on_queued = functools.partial(loop.call_soon, functools.partial(on_queued, self))
+        self.asked_at = clock.now()
+        if not self._waited:
+            self.since = time.time()
+        self._routine = self._acquire()
+        self.step()
 
-    def _wait(self, *, looks: bool) -> Routine[None]:
+    def _acquire(self) -> Routine[None]:
         while True:
             try:
-                if looks and (yield from self._has_copy()):
+                if self._checks_copies and (yield from self._has_copy()):
                     return  # it must not wait behind the other copy; the pool process decides what it does
-                yield from take(self.locks, self.entry, self._waiter)
+                yield from take(self.locks, self.entry, self._waiter, waited=self._waited)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
                     raise
                 self.entry.acquisitions.clear()
+                self._on_queued()
             yield RETRY_AFTER  # it waits for ZooKeeper, too
 
     def _has_copy(self) -> Routine[bool]:
         for lock in locks_of(self.locks):
-            session, spec = process.current(), lock.spec
-            queue = yield from read_queue(session, spec.key, spec.parent, self._waiter())
+            queue = yield from read_queue(process.current(), lock.spec.key, lock.spec.parent, self._waiter())
             if copy_of(self._id, queue) is not None:
                 return True
-        self.facts["looked"] = True
+        self.payload["checked_copies"] = True
         return False
 
     def _waiter(self) -> Any:
-        return MessageWaiter(self._on_value)
-
-    def _on_value(self, value: object) -> None:
-        if isinstance(value, Grant) and len(self.entry.acquisitions) == len(locks_of(self.locks)):
-            self.limit_slot()
-        self._loop.call_soon(self.step)
-
-    def limit_slot(self) -> None:
-        """Give the locks back if no process begins to use them in time; from any thread."""
-        session = process.current()
-        session.post(session.loop.call_later, SLOT_WITHIN, self._give_back)
-
-    def _give_back(self) -> None:
-        if own_grants.pop(id(self), None) is not None:
-            self.leave()
-            return
-        with self.mutex:
-            if self.over or self.request is None:
-                return
-            self.facts["late"] = True
-            self.leave()
-        self._loop.call_soon(functools.partial(self._go_on, self))
+        return MessageWaiter(functools.partial(self._loop.call_soon, self.step), self._on_queued)
 
     def step(self) -> None:
         """Wait, as far as that goes now."""
-        with self.mutex:
-            if self.over:
-                return
-            self._cancel_timer()
-            try:
-                left = next(self._routine)
-            except StopIteration:
-                self.over = True
-            except ZkLockError as error:
-                self._end_with(error)
-            except Exception:
-                logger.exception("task %s cannot wait for its lock here", self._id)
-                self.leave()
-            else:
-                if left is not None:
-                    # kombu's timers stay until they are due, also those that were cancelled.
-                    self._timer = self._loop.call_later(left, functools.partial(_run_timer, weakref.ref(self)))
-        if self.over:
-            self._go_on(self)
+        if self.is_over or self.request is None or self._routine is None:
+            return
+        self._cancel_timer()
+        try:
+            left = next(self._routine)
+        except StopIteration:
+            self.is_over = True
+        except ZkLockError as error:
+            self._end_with(error)
+        except Exception:
+            logger.exception("task %s cannot wait for its lock here", self._id)
+            self.leave()
+            self.is_over = True
+        else:
+            if left is not None:
+                # kombu's timers stay until they are due, also those that were cancelled.
+                self._timer = self._loop.call_later(left, functools.partial(_run_timer, weakref.ref(self)))
+        if self.is_over:
+            self._on_over(self)
 
     def on_timer(self) -> None:
         """The time is over that the routine wanted to wait."""
         self._timer = None  # the timer of gevent is a greenlet: this one
         self.step()
 
-    def end_if_too_long(self) -> None:
-        """Have the task sent again if the broker would deliver its message again soon."""
-        if self._until is not None and clock.now() > self._until:
-            self.send_again("the broker would deliver the message again soon")
-            self._go_on(self)
+    @property
+    def is_granted(self) -> bool:
+        """Whether it has its locks."""
+        return bool(self.entry.held)
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the broker would deliver the message again soon."""
+        return self._until is not None and clock.now() > self._until
 
     def send_again(self, why: str) -> None:
-        """Have the pool process send the task again; the caller has it go there."""
-        with self.mutex:
-            if not self.over:
-                key = keys_of(self.locks)[0]
-                self.facts["again"] = True
-                self._end_with(LockBusy(f"The lock {key!r} was not free, and {why}.", lock=key))
+        """End the wait: the pool process sends the task again."""
+        if not self.is_over:
+            self.payload["resend"] = True
+            self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
-        self.facts |= {"error": public.__name__, "text": str(error), "lock": error.lock}
+        own = [acquisition.contender.guid for acquisition in self.entry.acquisitions if acquisition.contender]
+        self.payload |= {"error": public.__name__, "text": str(error), "lock": error.lock, "own": own}
         self.leave()
+        self.is_over = True
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None
@@ -214,23 +194,26 @@ class WaitingTask:
             self._loop.cancel(timer)
 
     def leave(self) -> None:
-        """Give up the place, and what was granted; doing it again changes nothing."""
-        with self.mutex:
-            self._cancel_timer()
-            self.over = True
+        """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
+        self._cancel_timer()
+        if self._routine is not None:
             self._routine.close()
-            self.entry.undo()
-            self.entry.acquisitions.clear()
+            self._routine = None
+        if self.asked_at is not None:
+            self._waited += clock.now() - self.asked_at
+            self.asked_at = None
+        self.is_over = False
+        self.entry.undo()
+        self.entry.acquisitions.clear()
 
     def hand_over(self) -> list[HeldLock]:
         """Give the locks to a thread or greenlet of this process, which takes them once more; called there."""
         taken = []
         if all(held.grant.why_invalid() is None for held in self.entry.held):
-            waited = time.time() - self.since
             for acquisition in self.entry.acquisitions:
                 held = acquisition.held
                 assert held is not None
-                taken.append(take_over(held.contender, held.grant, acquisition.spec, waited))
+                taken.append(take_over(held.contender, held.grant, acquisition.spec, time.time() - self.since))
         self.entry.undo()
         return taken
 
@@ -256,5 +239,5 @@ def note_received(*, request: Any, **kwargs: object) -> None:
 
 def received_at(request: Any) -> float:
     """Return when a message came, on `clock.now()`."""
-    found: float = getattr(request, _RECEIVED, 0.0) or clock.now()
-    return found
+    received: float = getattr(request, _RECEIVED, 0.0) or clock.now()
+    return received

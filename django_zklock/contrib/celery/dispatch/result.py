@@ -1,6 +1,4 @@
-"""
-What the line of a worker has come to for one task, in the process or thread that runs the task: its locks, or an error.
-"""
+"""The result of the wait for one task, in the process or thread that runs the task: its locks, or an error."""
 
 from __future__ import annotations
 
@@ -8,9 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from billiard.process import current_process
+
 from django_zklock import exceptions, signals
-from django_zklock.contrib.celery.line.page import GrantPage
-from django_zklock.contrib.celery.line.proxy import ContenderProxy, SessionProxy
+from django_zklock.contrib.celery.dispatch.proxy import ContenderProxy, SessionProxy
+from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
@@ -22,9 +22,9 @@ from django_zklock.locks.protocol.grant import Grant, GrantedContender
 from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.spec import LockSpec
 
-FACTS: Final = "zklock_line"
-"""Key of a request: the facts that a `LineResult` is made of."""
-_RESULT: Final = "_zklock_line_result"  # attribute of a request
+PAYLOAD: Final = "zklock_wait"
+"""Key of a request: what the main process tells the process that runs the task."""
+_RESULT: Final = "_zklock_wait_result"  # attribute of a request
 
 
 class GrantedTask(Protocol):
@@ -37,28 +37,30 @@ class GrantedTask(Protocol):
         """Give the locks to the caller, who takes them once more."""
 
 
-class LineResult:
-    """What the line has come to for one task."""
+class WaitResult:
+    """The result of the wait for one task."""
 
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.looked = bool(facts.get("looked"))
-        """Whether the line has looked for copies of the task."""
-        self.again = bool(facts.get("again"))
+    def __init__(self, payload: Mapping[str, Any]) -> None:
+        self.checked_copies = bool(payload.get("checked_copies"))
+        """Whether the main process has looked for copies of the task."""
+        self.own: tuple[str, ...] = tuple(payload.get("own", ()))
+        """The guids of the task's own znodes, which may not be gone yet."""
+        self.resend = bool(payload.get("resend"))
         """Whether the task is to be sent again."""
         self.held: list[HeldLock] = []
-        """The locks that the line has acquired. They are listed weakly until their owner takes them."""
-        self._facts = facts
+        """The locks that the main process has acquired. They are listed weakly until their owner takes them."""
+        self._payload = payload
         self._task: GrantedTask | None = None
         self._contenders: list[ContenderProxy] = []
 
     def begin(self, caller: Caller) -> None:
         """Begin to use the grants of the main process; none of them if one was lost meanwhile, or given back."""
-        self._task = own_grants.pop(self._facts.get("number", 0), None)
+        self._task = own_grants.pop(self._payload.get("number", 0), None)
         contenders: list[ContenderProxy] = []
-        for each in self._facts.get("grants", ()):
-            if page is None or not page.begin(each["place"], each["number"]):
+        for grant in self._payload.get("grants", ()):
+            if shared is None or not shared.begin(grant["index"], grant["number"]):
                 break
-            contenders.append(ContenderProxy(_session_of(page), each, caller))
+            contenders.append(ContenderProxy(_session_of(shared), grant, caller))
             if contenders[-1].grant.why_invalid() is not None:
                 break
         else:
@@ -72,17 +74,17 @@ class LineResult:
         return bool(self._contenders) or self._task is not None
 
     @property
-    def is_late(self) -> bool:
-        """Whether the task has waited for its locks, and had no process in time to use them."""
-        return not self.is_granted and any(each in self._facts for each in ("grants", "number", "late"))
+    def is_lost(self) -> bool:
+        """Whether the task was granted its locks, and has lost them before it began."""
+        return not self.is_granted and any(name in self._payload for name in ("grants", "number", "lost"))
 
     @property
     def error(self) -> ZkLockError | None:
-        """The error that the line got instead of the locks."""
-        if "error" not in self._facts:
+        """The error that the wait has ended with."""
+        if "error" not in self._payload:
             return None
-        kind: type[ZkLockError] = getattr(exceptions, self._facts["error"])
-        return kind(self._facts["text"], lock=self._facts["lock"])
+        kind: type[ZkLockError] = getattr(exceptions, self._payload["error"])
+        return kind(self._payload["text"], lock=self._payload["lock"])
 
     def take(self, lock: Locks) -> None:
         """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
@@ -90,7 +92,7 @@ class LineResult:
         if self._task is not None:
             self.held = self._task.hand_over()
             return
-        specs = {each.key: each.spec for each in locks_of(lock)}
+        specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
             return
@@ -104,13 +106,13 @@ class LineResult:
         if self._task is not None and not self.held:
             self._task.leave()
         held = {part.grant.token for part in self.held if part.count > 0 or part.observer is not None}
-        for each in self._facts.get("grants", ()):
-            if page is not None and each["token"] not in held:
-                page.end(each["place"], each["number"])
+        for grant in self._payload.get("grants", ()):
+            if shared is not None and grant["token"] not in held:
+                shared.end(grant["index"], grant["number"])
 
 
 def take_over(contender: GrantedContender, grant: Grant, spec: LockSpec, waited: float) -> HeldLock:
-    """List a lock that the line has acquired as held by the caller, who then takes it without a request."""
+    """List a lock of the main process as held by the caller, who then takes it without a request."""
     held = HeldLock(contender, grant, current_owner(), spec.policy)
     held.count = 0  # until the caller takes it
     table.held_locks.add(held, keep=False)
@@ -123,34 +125,50 @@ def take_over(contender: GrantedContender, grant: Grant, spec: LockSpec, waited:
     return held
 
 
-page: GrantPage | None = None  # made by the main process before it forks
+shared: SharedGrants | None = None  # made by the main process before it forks
 own_grants: dict[int, GrantedTask] = {}
 """The tasks that have locks, and go to a thread or greenlet of the main process itself."""
 _session: SessionProxy | None = None
 
 
-def _session_of(page: GrantPage) -> SessionProxy:
+def _session_of(grants: SharedGrants) -> SessionProxy:
     """Return the session of the main process, as this process sees it."""
     global _session
     if _session is None or _session.pid != os.getpid():
-        _session = SessionProxy(page)
+        _session = SessionProxy(grants)
     return _session
 
 
-def line_result(request: Any, caller: Caller) -> LineResult | None:
-    """Return what the line of this worker has come to for the task of this request; once."""
-    facts = request.__dict__.pop(FACTS, None)
-    (request.headers or {}).pop(FACTS, None)  # or it would be sent again with the task
-    if facts is None or facts["worker"] not in (os.getpid(), os.getppid()):
+def wait_result(request: Any, caller: Caller) -> WaitResult | None:
+    """Return the result of the wait for the task of this request; once."""
+    payload = request.__dict__.pop(PAYLOAD, None)
+    (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
+    if payload is None or payload["worker"] not in (os.getpid(), os.getppid()):
         return None
-    found = LineResult(facts)
-    setattr(request, _RESULT, found)  # first: `end` is called whatever happens, such as a time limit in this line
-    found.begin(caller)
-    return found
+    result = WaitResult(payload)
+    setattr(request, _RESULT, result)  # first: `end` is called whatever happens, such as a time limit in this line
+    result.begin(caller)
+    return result
 
 
 def end(request: Any) -> None:
     """The task of this request has ended."""
-    found: LineResult | None = request.__dict__.get(_RESULT)
-    if found is not None:
-        found.end()
+    result: WaitResult | None = request.__dict__.get(_RESULT)
+    if result is not None:
+        result.end()
+
+
+def begin_process(**kwargs: object) -> None:
+    """Say that this pool process is ready for tasks."""
+    _set_ready(os.getpid())
+
+
+def end_process(**kwargs: object) -> None:
+    """Say that this pool process will run no more tasks."""
+    _set_ready(0)
+
+
+def _set_ready(pid: int) -> None:
+    index = getattr(current_process(), "index", None)
+    if shared is not None and index is not None:
+        shared.set_ready(index, pid)

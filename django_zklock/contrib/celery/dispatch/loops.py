@@ -1,18 +1,19 @@
 """
-Where the steps of waiting messages run: on the event loop of the worker, or on what a worker without one has instead.
+Where a dispatcher runs: on the event loop of the worker, or on what a worker without one has instead.
 
-`call_soon` may be called from any thread.
+All of a dispatcher runs on this loop, one call after the other. No call raises: Celery would end the worker.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from django_zklock.contrib.celery.line.wakeup import WakeupPipe
+from django_zklock.contrib.celery.dispatch.wakeup import WakeupPipe
 from django_zklock.zk.loop import Loop, users_thread
 
 logger = logging.getLogger("django_zklock.celery")
@@ -20,33 +21,49 @@ logger = logging.getLogger("django_zklock.celery")
 PACKAGE: Final = "celery.concurrency"
 
 
+def run_logged(call: Callable[[], object]) -> None:
+    """Run `call()`, and log what it raises."""
+    try:
+        call()
+    except Exception:
+        logger.exception("a step of the tasks that wait for locks failed: %r", call)
+
+
 class EventLoop(Protocol):
-    """Runs calls one after the other."""
+    """Runs calls one after the other; each method may be called from any thread."""
+
+    def enter(self, call: Callable[[], object]) -> None:
+        """Run `call()` now if this is the loop's thread, else soon."""
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Run `call()` soon; from any thread."""
-
-    def call_apart(self, call: Callable[[], object]) -> None:
-        """Run `call()`, which may wait for a free process of the pool."""
+        """Run `call()` soon."""
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
         """Run `call()` after so many seconds; return an entry to cancel."""
 
     def cancel(self, entry: Any) -> None:
-        """Do not run what `call_later` was given."""
+        """Do not run the call of an entry."""
 
 
 class _TimerLoop:
-    """Uses the timer of the consumer."""
+    """Uses the timer of the consumer, and the thread that makes the consumer."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+        self._thread = threading.get_ident()
 
-    def call_apart(self, call: Callable[[], object]) -> None:
-        call()
+    def enter(self, call: Callable[[], object]) -> None:
+        if threading.get_ident() == self._thread:
+            run_logged(call)
+        else:
+            self.call_soon(call)
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Run `call()` between two messages, as in a solo pool without an event loop."""
+        self._consumer.call_soon(functools.partial(run_logged, call))
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
-        return self._consumer.timer.call_after(seconds, call)
+        return self._consumer.timer.call_after(seconds, functools.partial(self.enter, call))
 
     def cancel(self, entry: Any) -> None:
         self._consumer.timer.cancel(entry)
@@ -71,28 +88,17 @@ class HubLoop(_TimerLoop):
     def _run(self) -> None:
         self._wakeup.drain()
         while self._calls:
-            call = self._calls.popleft()
-            try:
-                call()
-            except Exception:
-                # It must not keep the others from going on.
-                logger.exception("a task that waits for a lock cannot go on: %r", call)
+            run_logged(self._calls.popleft())
 
 
 class GreenLoop(_TimerLoop):
     """The timer of a pool of greenlets."""
 
-    def call_soon(self, call: Callable[[], object]) -> None:
-        self._consumer.timer.call_after(0, call)
-
-    call_apart = call_soon  # each timer is a greenlet
-
-
-class SoloLoop(_TimerLoop):
-    """The thread of a solo pool, between two messages."""
+    def enter(self, call: Callable[[], object]) -> None:
+        run_logged(call)
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        self._consumer.call_soon(call)
+        self._consumer.timer.call_after(0, functools.partial(run_logged, call))
 
 
 class ThreadLoop:
@@ -100,29 +106,20 @@ class ThreadLoop:
 
     @functools.cached_property
     def _loop(self) -> Loop:
-        return _started("zklock-line")
+        loop = Loop("zklock-dispatcher", users_thread)
+        loop.start()
+        return loop
 
-    @functools.cached_property
-    def _to_pool(self) -> Loop:  # `apply_async` waits while all processes are at work
-        return _started("zklock-to-pool")
+    def enter(self, call: Callable[[], object]) -> None:
+        self._loop.post(run_logged, call)
 
-    def call_soon(self, call: Callable[[], object]) -> None:
-        self._loop.post(call)
-
-    def call_apart(self, call: Callable[[], object]) -> None:
-        self._to_pool.post(call)
+    call_soon = enter
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
-        return self._loop.call_later(seconds, call)
+        return self._loop.call_later(seconds, functools.partial(run_logged, call))
 
     def cancel(self, entry: Any) -> None:
         entry.cancel()
-
-
-def _started(name: str) -> Loop:
-    loop = Loop(name, users_thread)
-    loop.start()
-    return loop
 
 
 def event_loop_of(consumer: Any) -> EventLoop:
@@ -131,9 +128,10 @@ def event_loop_of(consumer: Any) -> EventLoop:
         return HubLoop(consumer)
     if getattr(consumer.pool, "is_green", False):
         return GreenLoop(consumer)
-    return SoloLoop(consumer) if is_pool(consumer.pool, "solo") else ThreadLoop()
+    return _TimerLoop(consumer) if is_pool(consumer.pool, "solo") else ThreadLoop()
 
 
 def is_pool(pool: Any, *names: str) -> bool:
     """Return whether a pool is of one of these kinds, as Celery's modules are called."""
-    return bool({each.__module__ for each in type(pool).__mro__} & {f"{PACKAGE}.{name}" for name in names})
+    modules = {cls.__module__ for cls in type(pool).__mro__}
+    return bool(modules & {f"{PACKAGE}.{name}" for name in names})

@@ -1,0 +1,393 @@
+"""
+The dispatcher of a worker: it gives messages to the pool, in their order, and has tasks wait for their locks.
+
+Nothing here raises into Celery, whose worker would end. If something fails, the message goes to the pool as it would
+without us.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import billiard
+from celery.utils.quorum_queues import detect_quorum_queues
+from celery.worker import state
+
+from django_zklock import clock, signals
+from django_zklock.contrib.celery.dispatch import result
+from django_zklock.contrib.celery.dispatch.loops import event_loop_of, is_pool, run_logged
+from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
+from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots, has_ended
+from django_zklock.contrib.celery.dispatch.result import PAYLOAD
+from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+from django_zklock.contrib.celery.dispatch.waiting_task import MessageContext, WaitingTask, headers_of
+from django_zklock.contrib.celery.introspection import arguments, locked_of
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
+from django_zklock.locks.protocol.directory import Directory
+from django_zklock.zk import process
+
+logger = logging.getLogger("django_zklock.celery")
+
+MOST_WAITING: Final = 1000
+"""Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
+MOST_IN_QUEUE: Final = 128
+"""Those of them in the queue of one key, each with a znode. So many take turns with other workers in exact order."""
+CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
+KEPT: Final = 5.0  # seconds to keep a contender whose message was lost with the connection to the broker
+VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
+"""Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
+CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
+
+
+class Dispatcher:
+    """The messages of one worker, from Celery's consumer to the pool. All runs on `loop`, unless it says otherwise."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.tasks: dict[str, WaitingTask] = {}  # by id: those that need a lock and are not in the pool
+        self.loop = event_loop_of(consumer)
+        self._consumer = consumer
+        self._to_pool: Callable[[Any], object] = consumer.on_task_request
+        self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
+        self._first: deque[WaitingTask] = deque()  # those that go ahead of them
+        self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
+        self._lost: dict[str, WaitingTask] = {}  # by id: contenders without a message
+        self._dispatches = self._checks = False
+        Directory.most_waiting = MOST_IN_QUEUE
+        shared: SharedGrants | None = None
+        # Pool processes that are forked share memory with this one. Threads and greenlets share the session itself.
+        self._pool_grants: PoolGrants | None = None
+        if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
+            result.shared = shared = SharedGrants()
+            self._pool_grants = PoolGrants(shared, functools.partial(self.loop.call_soon, self._dispatch))
+        self._slots = PoolSlots(consumer, shared, self._on_end)
+        if shared is not None or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
+            consumer.on_task_request = self.accept
+
+    # --- from Celery ----------------------------------------------------------------------------------------------
+
+    def accept(self, request: Any) -> object:
+        """Take a message; on the thread that has received it."""
+        try:
+            task = self._waiting_task(request)
+            if task is not None or self.tasks or self._queue or self._first:
+                self.loop.enter(functools.partial(self._enqueue, request, task))
+                return None
+            self._slots.use(request)
+        except Exception:
+            logger.exception("task %s does not wait for its lock in the main process", request.id)
+        return self._to_pool(request)
+
+    def _waiting_task(self, request: Any) -> WaitingTask | None:
+        """Return the task if it may wait for its lock here; None if not, or if only the pool process can tell."""
+        request.request_dict.pop(PAYLOAD, None)
+        locked = locked_of(request.task)
+        if locked is None or not locked.binder.is_static or locked.is_async:
+            return None
+        if _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
+            return None
+        try:
+            call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
+            return WaitingTask(request, call, longest=self._longest) if call.timeout != 0 else None
+        except Exception as error:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
+            logger.debug("the lock of task %s is not known here: %s", request.id, error)
+            return None
+
+    def _has_copy(self, request: Any) -> bool:
+        """
+        Return whether another delivery of this message is here. It must not wait behind that.
+
+        A message that the task has sent again is another one. It may come before the end of the run that sent it.
+        """
+        copies = self._slots.requests_of(request.id)
+        return request.id in self.tasks or any(_times_sent(copy) == _times_sent(request) for copy in copies)
+
+    @property
+    def _has_fixed_prefetch(self) -> bool:
+        """Whether messages that wait would keep others from coming: so it is with RabbitMQ's quorum queues."""
+        consumer = self._consumer
+        driver = consumer.connection.transport.driver_type
+        if driver != "amqp" or hasattr(consumer, "qos_global"):
+            return driver == "amqp" and consumer.qos_global is False
+        # Celery before 5.7
+        return bool(consumer.app.conf.worker_detect_quorum_queues) and detect_quorum_queues(consumer.app, driver)[0]
+
+    @functools.cached_property
+    def _most_waiting(self) -> int:
+        return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
+
+    @functools.cached_property
+    def _longest(self) -> float | None:
+        """Half of the time after which the broker would deliver a waiting message again, in seconds; None: never."""
+        conf = self._consumer.app.conf
+        driver = self._consumer.connection.transport.driver_type
+        given = conf.get("zklock_longest_wait")
+        if given is not None:
+            return float(given)
+        if driver == "amqp":
+            return CONSUMER_TIMEOUT / 2
+        timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        return None if timeout is None else float(timeout) / 2
+
+    def _on_end(self, request: Any) -> None:
+        """Free the slot of a task that has ended; from any thread."""
+        self.loop.enter(functools.partial(self._free_slot, request))
+
+    def _free_slot(self, request: Any) -> None:
+        self._slots.note_end(request)
+        not_taken = result.own_grants.pop(request.request_dict.get(PAYLOAD, {}).get("number", 0), None)
+        if not_taken is not None:  # it has ended before its function began
+            not_taken.leave()
+        self._dispatch()
+
+    # --- to the pool ----------------------------------------------------------------------------------------------
+
+    def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
+        kept = None if task is None else self._lost.pop(request.id, None)
+        if kept is not None:  # it is in the queue of its lock already
+            kept.request = request
+            self.tasks[request.id] = kept
+            self._wait(kept)
+            kept.step()
+        elif task is not None:
+            self.tasks[request.id] = task
+            self._queue.append(task)
+        else:
+            self._queue.append(request)
+        if not self._checks:
+            self._checks = True
+            self.loop.call_later(CHECK_EVERY, self._check)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Begin with as many messages as there are free slots."""
+        if self._dispatches:
+            return  # a solo pool runs a task in here
+        self._dispatches = True
+        try:
+            while (self._first or self._queue) and self._slots.free > 0:
+                run_logged(functools.partial(self._begin, (self._first or self._queue).popleft()))
+        finally:
+            self._dispatches = False
+
+    def _begin(self, message: Any) -> None:
+        """Give a message to the pool, or ask for its lock first; there is a free slot."""
+        if not isinstance(message, WaitingTask):
+            self._give_to_pool(message)
+        elif message.is_over:
+            self._run(message)
+        elif message.request is not None and self.tasks.get(message.request.id) is message:  # else it was revoked
+            if any(self._keys[key] for key in message.keys):  # others of this worker wait: it queues up behind them
+                self._wait(message)
+                if message.is_over:
+                    return  # too many wait
+            else:
+                message.has_slot = True
+                self._slots.use(message.request)
+            if self._pool_grants is not None:
+                self._pool_grants.share_lease()
+            message.ask(self.loop, self._on_over, self._pass_slot_on)
+
+    def _pass_slot_on(self, task: WaitingTask) -> None:
+        """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
+        if task.has_slot and not task.is_over and task.request is not None:
+            task.has_slot = False
+            self._slots.release(task.request)
+            self._wait(task)
+            self._dispatch()
+
+    def _on_over(self, task: WaitingTask) -> None:
+        """Run a task that has waited, or give its lock back if the pool has no slot for it now."""
+        if task.request is None or self.tasks.get(task.request.id) is not task:
+            return
+        if task.has_slot or self._slots.free > 0:
+            self._run(task)
+        elif task.is_granted:
+            self._give_back(task)
+        else:
+            self._resume(task)
+            self._first.append(task)
+
+    def _give_back(self, granted: WaitingTask) -> None:
+        """
+        Leave the queue of a lock that was granted while the pool had no free slot, with all tasks of this worker.
+
+        They are the first that get slots, in their order, and ask again then.
+        """
+        for task in list(self.tasks.values()):
+            if task.is_queued and not set(granted.keys).isdisjoint(task.keys):
+                task.leave()
+                self._resume(task)
+                self._first.append(task)
+
+    def _run(self, task: WaitingTask) -> None:
+        """Give a task to the pool, with the locks or the error that its wait has come to."""
+        request = task.request
+        del self.tasks[request.id]
+        self._resume(task)
+        if task.is_granted and self._pool_grants is None:
+            task.payload["number"] = id(task)
+            result.own_grants[id(task)] = task
+        elif task.is_granted and self._pool_grants is not None:
+            grants = self._pool_grants.add(task)
+            if grants is None:
+                task.leave()
+            task.payload |= {"lost": True} if grants is None else {"grants": grants}
+        request.request_dict[PAYLOAD] = {**task.payload, "worker": os.getpid()}
+        self._give_to_pool(request, task)
+
+    def _give_to_pool(self, request: Any, task: WaitingTask | None = None) -> None:
+        self._slots.use(request)
+        try:
+            self._to_pool(request)
+        except Exception:
+            logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
+            if task is not None:
+                result.own_grants.pop(id(task), None)
+                task.leave()
+            state.task_ready(request)
+            request.reject(requeue=True)
+        if has_ended(request):  # it was revoked, or the pool is this thread
+            self._slots.release(request)
+
+    # --- what Celery counts -----------------------------------------------------------------------------------------
+
+    def _wait(self, task: WaitingTask) -> None:
+        """Count a message that waits without a slot as one with an ETA: neither as prefetched, nor for autoscale."""
+        qos = self._consumer.qos
+        before = qos.value
+        qos.increment_eventually()
+        task.prefetch = qos.value - before
+        task.is_queued = True
+        self._keys.update(task.keys)
+        state.reserved_requests.discard(task.request)
+        self._send_count()
+        if self._count > self._most_waiting:
+            task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+            self._on_over(task)
+
+    def _resume(self, task: WaitingTask) -> None:
+        """Count a message as prefetched again, if it has waited without a slot."""
+        if not task.is_queued:
+            return
+        task.is_queued = False
+        self._keys.subtract(task.keys)
+        self._keys += Counter()  # without those that are 0
+        state.task_reserved(task.request)
+        qos = self._consumer.qos
+        # A worker that has connected again may have a new count, without this.
+        if task.prefetch and qos.value > self._consumer.initial_prefetch_count:
+            qos.decrement_eventually(task.prefetch)
+        task.prefetch = 0
+        self._send_count()
+        for callback in self._consumer.on_task_message:
+            callback(task.request)  # now the pool may have to grow
+
+    @property
+    def _count(self) -> int:
+        return sum(task.is_queued for task in self.tasks.values())
+
+    def _send_count(self) -> None:
+        """Send how many messages wait, if there are receivers."""
+        if signals.waiting_tasks_changed.receivers:
+            send = signals.waiting_tasks_changed.send_robust
+            process.current().dispatch(functools.partial(send, Dispatcher, waiting=self._count))
+
+    # --- from time to time ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """End what was revoked, has expired or has waited too long; again and again, while there is something."""
+        self._checks = bool(self.tasks or self._queue)
+        if self._checks:
+            self.loop.call_later(CHECK_EVERY, self._check)
+        self._keep_prefetch_count()
+        for task in list(self.tasks.values()):
+            run_logged(functools.partial(self._check_task, task))
+        self._dispatch()
+
+    def _check_task(self, task: WaitingTask) -> None:
+        request = task.request
+        if request is None or task.is_over:
+            return
+        concerned = request.expires or request.id in state.revoked or state.revoked_stamps
+        if concerned and request.revoked():
+            del self.tasks[request.id]
+            task.leave()
+            self._slots.release(request)
+            self._resume(task)
+            state.task_ready(request)
+        elif task.is_queued and task.is_too_long:
+            task.send_again("the broker would deliver the message again soon")
+            self._on_over(task)
+        elif task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
+            self._pass_slot_on(task)
+
+    def _keep_prefetch_count(self) -> None:
+        """Raise the prefetch count if Celery has set it again after a reconnect, without the messages that wait."""
+        qos, waiting = self._consumer.qos, sum(task.prefetch for task in self.tasks.values())
+        missing = self._consumer.initial_prefetch_count + waiting - qos.value
+        if qos.value and waiting and missing > 0:
+            qos.increment_eventually(missing)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def stop(self, *, restarts: bool) -> None:
+        """
+        Forget all messages: the broker delivers them again.
+
+        If the worker `restarts`, the contenders are kept for a while. That does not depend on the event loop, which
+        does not run while the worker tries to connect.
+        """
+        tasks, self.tasks = self.tasks, {}
+        self._queue.clear()
+        self._first.clear()
+        self._keys.clear()
+        for task_id, task in tasks.items():
+            state.requests.pop(task_id, None)
+            self._slots.release(task.request)
+            task.request = None
+            task.prefetch = 0
+            task.has_slot = task.is_queued = False
+            if restarts and task.asked_at is not None:
+                self._lost[task_id] = task
+                session = process.current()
+                session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
+            else:
+                task.leave()
+        if not restarts:
+            for number in list(result.own_grants):  # a pool that stops drops what has not begun
+                granted = result.own_grants.pop(number, None)
+                if granted is not None:
+                    granted.leave()
+        if tasks:
+            self._send_count()
+
+    def _give_up(self, task_id: str, task: WaitingTask) -> None:
+        """Leave the queue if the message has not come again; on the protocol's thread."""
+        if self._lost.get(task_id) is task and self._lost.pop(task_id, None) is not None:
+            task.leave()
+
+    def close(self) -> None:
+        """The worker ends, and its pool has stopped."""
+        if self._pool_grants is not None:
+            self._pool_grants.close()
+
+
+def _times_sent(request: Any) -> tuple[Any, ...]:
+    """Return how often a task was sent again, and why."""
+    headers = headers_of(request)
+    return tuple(headers.get(name) for name in ("retries", CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER))
+
+
+def _forks(app: Any) -> bool:
+    """Return whether pool processes are forked, and inherit the memory of the main process."""
+    return (app.conf.get("worker_pool_start_method") or billiard.get_start_method() or "fork") == "fork"
+
+
+def _is_stopping() -> bool:
+    should_stop: Any = state.should_stop  # the exit status, which may be 0
+    return should_stop is not None

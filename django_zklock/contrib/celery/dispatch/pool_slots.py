@@ -1,0 +1,86 @@
+"""The slots of a worker's pool: how many processes, threads or greenlets could begin a task now."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from celery.worker import state
+
+from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+
+
+class PoolSlots:
+    """
+    The slots of a pool, and the requests that use them.
+
+    A request uses a slot while its task asks for its lock, and from the moment that the pool gets it to the end of the
+    task. A pool process that has just been forked, or has run its last task (`max_tasks_per_child`), is no free slot.
+    """
+
+    def __init__(self, consumer: Any, shared: SharedGrants | None, on_end: Callable[[Any], object]) -> None:
+        self._pool = consumer.pool
+        self._shared = shared  # None: threads and greenlets are always ready
+        self._on_end = on_end
+        # Weak: Celery drops a request without a word if it was revoked, or if the connection to the broker is lost.
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._tasks_per_child: int | None = getattr(consumer.controller, "max_tasks_per_child", None)
+        self._runs: Counter[int] = Counter()  # by pool process
+        self._leaving: dict[int, int] = {}  # by index in the pool: processes that have run their last task
+        self._apply_async = self._pool.apply_async
+        self._pool.apply_async = self._apply
+
+    @property
+    def free(self) -> int:
+        """The number of free slots; below 0 if the pool has more requests than it can run."""
+        limit = self._pool.num_processes
+        if self._shared is not None:
+            ready = self._shared.ready_processes(limit).items()
+            limit = sum(self._leaving.get(index) != pid for index, pid in ready)
+        return limit - len(self._used)
+
+    def use(self, request: Any) -> None:
+        """Use a slot for this request. The call is idempotent."""
+        self._used.add(request)
+
+    def release(self, request: Any) -> None:
+        """Free the slot of this request. The call is idempotent."""
+        self._used.discard(request)
+
+    def requests_of(self, task_id: str) -> Iterator[Any]:
+        """Yield the requests of this task that use a slot and have not ended."""
+        return (request for request in self._used if request.id == task_id and not has_ended(request))
+
+    def _apply(self, target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Do what the pool's `apply_async` does, and notice when the task has ended."""
+        request = getattr(options.get("callback"), "__self__", None)
+        if request is not None:
+            for name in ("callback", "error_callback"):
+                if options.get(name) is not None:
+                    options[name] = functools.partial(self._call_back, request, options[name])
+        return self._apply_async(target, args, kwargs, **options)
+
+    def _call_back(self, request: Any, callback: Callable[..., object], *args: Any, **kwargs: Any) -> object:
+        try:
+            return callback(*args, **kwargs)
+        finally:
+            self._on_end(request)
+
+    def note_end(self, request: Any) -> None:
+        """Free the slot of a request that has ended."""
+        self.release(request)
+        pid = getattr(request, "worker_pid", None)
+        if self._shared is not None and self._tasks_per_child and pid:
+            self._runs[pid] += 1
+            if self._runs[pid] >= self._tasks_per_child:
+                del self._runs[pid]
+                ready = self._shared.ready_processes(self._pool.num_processes)
+                self._leaving |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
+
+
+def has_ended(request: Any) -> bool:
+    """Return whether Celery has dropped a request, or is done with it."""
+    return request is None or (request not in state.reserved_requests and request not in state.active_requests)
