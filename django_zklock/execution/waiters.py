@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Generator
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from django_zklock import clock
 from django_zklock.execution.owner import running_loop
@@ -68,6 +68,7 @@ class ThreadWaiter(Generic[_Value]):
     """
 
     __slots__ = ("_latch", "value")
+    on_queued: ClassVar[Any] = None  # others call this once if the caller has to wait
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # acquired until there is a value
@@ -109,6 +110,7 @@ class TaskWaiter(Generic[_Value]):
     """
 
     __slots__ = ("_loop", "_waking", "value")
+    on_queued: ClassVar[Any] = None
 
     def __init__(self) -> None:
         self._loop = running_loop()

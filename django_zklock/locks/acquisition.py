@@ -119,10 +119,7 @@ class Acquisition:
                 session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline, only_look=only_look
             )
         self.contender = contender
-        if isinstance(waiter, (ThreadWaiter, TaskWaiter)):
-            if notify.has_receivers(signals.lock_waiting):
-                contender.on_queued = self._notify_waiting
-        else:
+        if waiter.on_queued is not None or notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._on_queued
         contender.start()
         companions = [_NeededGrant(self, grant) for grant in needed]
@@ -282,13 +279,10 @@ class Acquisition:
             companion.grant.detach(companion)
 
     def _on_queued(self) -> None:
-        self.waiter.on_queued()
-        if notify.has_receivers(signals.lock_waiting):
-            self._notify_waiting()
-
-    def _notify_waiting(self) -> None:
         contender = self.contender
-        if contender is not None:
+        if self.waiter.on_queued is not None:
+            self.waiter.on_queued()
+        if contender is not None and notify.has_receivers(signals.lock_waiting):
             notify.send_from(
                 self._session,
                 signals.lock_waiting,

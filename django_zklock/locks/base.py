@@ -432,7 +432,7 @@ def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any], *, waited
     """
     Take the lock, or all of several, within the time of the option `timeout`; `entry` gets them, for its owner.
 
-    `waited` are the seconds of that time that have passed before. The waiter is called by `on_queued` if it has to wait.
+    `waited` are the seconds of that time that have passed before. A waiter's `on_queued` is called if it has to wait.
 
     It is for code that drives a routine itself, and that undoes the entry if this raises.
     """

@@ -11,8 +11,8 @@ from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
-from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.contrib.celery.dispatch.result import WaitResult, wait_result
+from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
@@ -26,7 +26,7 @@ class TaskContext:
     """
     A call of a task's function, mostly by a worker.
 
-    By default it does not wait for the lock, and the task is sent again; unless it has waited in the worker's main process.
+    By default it does not wait for the lock, and the task is sent again; unless it has waited in the main process.
     """
 
     timeout = 0.0

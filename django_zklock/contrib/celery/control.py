@@ -1,8 +1,7 @@
 """
-The remote control command of a worker: `inspect zklocks`.
+The remote control commands of a worker: `inspect zklocks`, and `inspect scheduled` with the tasks that wait for locks.
 
-A worker imports it when it starts. A program that sends the command, such as `celery -A project inspect zklocks`, must
-import it, too.
+A worker imports them when it starts. A program that sends `celery -A project inspect zklocks` must import it, too.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from celery.worker import control
 from celery.worker.control import inspect_command
 
-from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
 from django_zklock.contrib.celery.dispatch.step import DISPATCHER
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
+from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.locks.multi import keys_of
 from django_zklock.zk import process
@@ -32,8 +32,7 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     """List the locks that this worker's processes hold, keep for their next users, and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
-    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
-    waiting = {} if dispatcher is None else {key: task for key, task in dispatcher.tasks.items() if task.asked_at}
+    waiting = {task_id: task for task_id, task in _tasks(state).items() if task.asked_at is not None}
     had_session = process.peek() is not None
     try:
         found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
@@ -41,6 +40,22 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
         if processes and not had_session and not waiting:
             process.reset(CLOSE_TIMEOUT)  # no task has needed one
     return _locks_of(found, {os.getpid(), *(processes or [])}, waiting)
+
+
+_scheduled: Any = control.Panel.data["scheduled"]
+
+
+@inspect_command(alias="dump_schedule")
+def scheduled(state: Any, **kwargs: object) -> list[dict[str, Any]]:
+    """List of currently scheduled ETA/countdown tasks, and of those that wait for their locks."""
+    waiting = [task.request for task in _tasks(state).values() if task.is_queued]
+    in_queue = [{"eta": None, "priority": 6, "request": request.info()} for request in waiting]
+    return [*_scheduled(state, **kwargs), *in_queue]
+
+
+def _tasks(state: Any) -> dict[str, WaitingTask]:
+    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
+    return {} if dispatcher is None else dispatcher.tasks
 
 
 def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:

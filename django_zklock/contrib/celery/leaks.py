@@ -15,8 +15,8 @@ from typing import Any, Final
 from celery import Task
 from celery.signals import task_postrun, task_prerun
 
-from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.contrib.celery.dispatch import result
+from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
 from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import Owner, current_owner

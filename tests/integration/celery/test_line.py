@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.result import AsyncResult
 from support.brokers import Redis
 from support.linetasks import LENGTH
-from support.worker import Worker
+from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.dispatch.dispatcher import MOST_IN_QUEUE
@@ -41,6 +42,31 @@ def shared_worker(
     with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4, conf=conf) as worker:
         yield worker
     zoo.close()
+
+
+def busy_processes(worker: Worker) -> list[tuple[Gate, AsyncResult[Any]]]:
+    """Give each process of the worker a task, which waits at a gate."""
+    busy = []
+    for number in range(2):
+        gate = worker.gate()
+        busy.append((gate, worker.send("line.wait", f"busy-{number}", "linger", str(gate))))
+    for gate, _ in busy:
+        gate.wait_entered()
+    return busy
+
+
+def open_all(worker: Worker, busy: list[tuple[Gate, AsyncResult[Any]]]) -> None:
+    """Let these tasks end."""
+    for gate, _ in busy:
+        gate.open()
+    for _, result in busy:
+        worker.get(result)
+
+
+def reserved(worker: Worker) -> set[str]:
+    """Return the ids of the tasks that wait for a process."""
+    answer = worker.app.control.inspect([worker.name], timeout=2, limit=1).reserved() or {}
+    return {task["id"] for task in answer.get(worker.name, [])}
 
 
 # --- in line --------------------------------------------------------------------------------------------------------
@@ -151,18 +177,33 @@ def test_others_see_the_process_that_works(worker: Worker) -> None:
 
 
 def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
-    """While all processes are busy, a task does not keep its lock from others. It takes the lock when it begins."""
-    gates = [worker.gate(), worker.gate()]
-    busy = [worker.send("line.wait", f"busy-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
-    for gate in gates:
-        gate.wait_entered()
+    """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
+    gates = busy_processes(worker)
     result = worker.send("line.wait", "idle")
-    worker.zoo.wait_contenders("idle", 1)
-    worker.zoo.wait_contenders("idle", 0, timeout=3)
-    for gate in gates:
-        gate.open()
-    for each in (*busy, result):
-        worker.get(each)
+    eventually(lambda: result.id in reserved(worker))
+    with worker.zoo.hold_elsewhere("idle"):
+        assert len(worker.zoo.children("idle")) == 1
+    open_all(worker, gates)
+    assert worker.get(result)["headers"] == {}
+
+
+@pytest.mark.parametrize("task", ["line.wait", "line.insists"])
+def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: str) -> None:
+    """The tasks ask again when there is a process, in their order. None goes back to the broker."""
+    book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
+    with worker.zoo.hold_elsewhere("given"):
+        waiting = [worker.send("line.note", "given", str(book), str(number)) for number in range(2)]
+        waiting.append(worker.send(task, "given"))
+        worker.zoo.wait_contenders("given", 4)
+        gates = busy_processes(worker)
+    worker.zoo.wait_contenders("given", 0, timeout=2)
+    with worker.zoo.hold_elsewhere("given"):  # it is free for others
+        assert len(worker.zoo.children("given")) == 1
+    open_all(worker, gates)
+    for result in waiting:
+        worker.get(result)
+    assert book.read_text().split() == ["0", "1"]
+    assert "retry: Retry in" not in worker.log.read_text()[log:]
 
 
 def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
@@ -241,28 +282,6 @@ def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> 
         gate.open()
     assert all(worker.get(each) < 10 for each in holders)
     worker.get(waiting)
-
-
-@pytest.mark.parametrize("task", ["line.wait", "line.insists"])
-def test_tasks_that_had_no_process_in_time_fill_none_later(worker: Worker, task: str) -> None:
-    """They go back to the line, so that others run."""
-    gates = [worker.gate() for _ in range(2)]
-    long = [worker.send("line.wait", f"long-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
-    for gate in gates:
-        gate.wait_entered()
-    late = [worker.send(task, "late") for _ in range(2)]
-    time.sleep(2.5)  # each was granted the lock, and gave it back after a second
-    with worker.zoo.hold_elsewhere("late"):
-        worker.zoo.wait_contenders("late", 1, timeout=5)
-        for gate in gates:
-            gate.open()
-        worker.zoo.wait_contenders("late", 3)
-        assert worker.get(worker.send("ping"), timeout=3)
-    for result in (*late, *long):
-        worker.get(result)
-    pauses = re.findall(rf"{task}\[.*\] retry: Retry in ([\d.]+)s", worker.log.read_text())
-    assert pauses
-    assert all(float(each) > 0 for each in pauses)  # at once, its end could come before the RETRY that is stored here
 
 
 # --- copies ---------------------------------------------------------------------------------------------------------

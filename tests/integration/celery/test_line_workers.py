@@ -76,9 +76,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
     redis.clear()
     conf = {**redis.conf, "worker_pool_restarts": True}
     with (
-        Worker(
-            zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]
-        ) as worker,
+        Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker,
         worker.log_shown(),
     ):
         gates = [worker.gate() for _ in range(3)]

@@ -56,7 +56,7 @@ class Dispatcher:
         self._first: deque[WaitingTask] = deque()  # those that go ahead of them
         self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
         self._lost: dict[str, WaitingTask] = {}  # by id: contenders without a message
-        self._dispatches = self._checks = False
+        self._dispatches, self._checks = False, False  # whether `_dispatch` runs, and whether `_check` will
         Directory.most_waiting = MOST_IN_QUEUE
         shared: SharedGrants | None = None
         # Pool processes that are forked share memory with this one. Threads and greenlets share the session itself.
@@ -75,7 +75,7 @@ class Dispatcher:
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._first:
-                self.loop.enter(functools.partial(self._enqueue, request, task))
+                self.loop.enter(functools.partial(self._do, request, self._enqueue, request, task))
                 return None
             self._slots.use(request)
         except Exception:
@@ -144,6 +144,18 @@ class Dispatcher:
             not_taken.leave()
         self._dispatch()
 
+    def _do(self, request: Any, step: Callable[..., object], *args: Any) -> None:
+        """Take a step with a message; if it fails, the message goes to the pool without a lock."""
+        try:
+            step(*args)
+        except Exception:
+            logger.exception("task %s does not wait for its lock in the main process", request.id)
+            task = self.tasks.pop(request.id, None)
+            if task is not None:
+                run_logged(task.leave)
+                run_logged(functools.partial(self._resume, task))
+            self._give_to_pool(request)
+
     # --- to the pool ----------------------------------------------------------------------------------------------
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
@@ -170,7 +182,8 @@ class Dispatcher:
         self._dispatches = True
         try:
             while (self._first or self._queue) and self._slots.free > 0:
-                run_logged(functools.partial(self._begin, (self._first or self._queue).popleft()))
+                message = (self._first or self._queue).popleft()
+                self._do(getattr(message, "request", message), self._begin, message)
         finally:
             self._dispatches = False
 
@@ -182,19 +195,22 @@ class Dispatcher:
             self._run(message)
         elif message.request is not None and self.tasks.get(message.request.id) is message:  # else it was revoked
             if any(self._keys[key] for key in message.keys):  # others of this worker wait: it queues up behind them
-                self._wait(message)
-                if message.is_over:
-                    return  # too many wait
+                if not self._wait(message):
+                    return
             else:
                 message.has_slot = True
                 self._slots.use(message.request)
             if self._pool_grants is not None:
                 self._pool_grants.share_lease()
-            message.ask(self.loop, self._on_over, self._pass_slot_on)
+            message.ask(self.loop, self._on_over, self._on_queued)
+
+    def _on_queued(self, task: WaitingTask) -> None:
+        if task.request is not None:
+            self._do(task.request, self._pass_slot_on, task)
 
     def _pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
-        if task.has_slot and not task.is_over and task.request is not None:
+        if task.has_slot and not task.is_over and self.tasks.get(task.request.id) is task:
             task.has_slot = False
             self._slots.release(task.request)
             self._wait(task)
@@ -202,8 +218,10 @@ class Dispatcher:
 
     def _on_over(self, task: WaitingTask) -> None:
         """Run a task that has waited, or give its lock back if the pool has no slot for it now."""
-        if task.request is None or self.tasks.get(task.request.id) is not task:
-            return
+        if task.request is not None and self.tasks.get(task.request.id) is task:
+            self._do(task.request, self._end_wait, task)
+
+    def _end_wait(self, task: WaitingTask) -> None:
         if task.has_slot or self._slots.free > 0:
             self._run(task)
         elif task.is_granted:
@@ -256,8 +274,12 @@ class Dispatcher:
 
     # --- what Celery counts -----------------------------------------------------------------------------------------
 
-    def _wait(self, task: WaitingTask) -> None:
-        """Count a message that waits without a slot as one with an ETA: neither as prefetched, nor for autoscale."""
+    def _wait(self, task: WaitingTask) -> bool:
+        """
+        Count a message that waits without a slot as one with an ETA: neither as prefetched, nor for autoscale.
+
+        Return False if too many wait already. Then the task is sent again.
+        """
         qos = self._consumer.qos
         before = qos.value
         qos.increment_eventually()
@@ -266,9 +288,11 @@ class Dispatcher:
         self._keys.update(task.keys)
         state.reserved_requests.discard(task.request)
         self._send_count()
-        if self._count > self._most_waiting:
-            task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-            self._on_over(task)
+        if self._count <= self._most_waiting:
+            return True
+        task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+        self._on_over(task)
+        return False
 
     def _resume(self, task: WaitingTask) -> None:
         """Count a message as prefetched again, if it has waited without a slot."""
@@ -306,12 +330,13 @@ class Dispatcher:
             self.loop.call_later(CHECK_EVERY, self._check)
         self._keep_prefetch_count()
         for task in list(self.tasks.values()):
-            run_logged(functools.partial(self._check_task, task))
+            if task.request is not None:
+                self._do(task.request, self._check_task, task)
         self._dispatch()
 
     def _check_task(self, task: WaitingTask) -> None:
         request = task.request
-        if request is None or task.is_over:
+        if task.is_over:
             return
         concerned = request.expires or request.id in state.revoked or state.revoked_stamps
         if concerned and request.revoked():

@@ -10,6 +10,7 @@ from typing import Any
 
 from celery.worker import state
 
+from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 
 
@@ -36,7 +37,7 @@ class PoolSlots:
     @property
     def free(self) -> int:
         """The number of free slots; below 0 if the pool has more requests than it can run."""
-        limit = self._pool.num_processes
+        limit: int = self._pool.num_processes
         if self._shared is not None:
             ready = self._shared.ready_processes(limit).items()
             limit = sum(self._leaving.get(index) != pid for index, pid in ready)
@@ -67,7 +68,7 @@ class PoolSlots:
         try:
             return callback(*args, **kwargs)
         finally:
-            self._on_end(request)
+            run_logged(functools.partial(self._on_end, request))
 
     def note_end(self, request: Any) -> None:
         """Free the slot of a request that has ended."""
