@@ -145,11 +145,11 @@ def send_unlocked(tasks: Any, count: int) -> list[Run]:
     return runs_of([tasks.other.delay(time.time(), UNLOCKED) for _ in range(count)])
 
 
-def two_workers(tasks: Any, hosts: str, hot: int = 60) -> Iterator[tuple[str, Figures]]:
-    """Send hot tasks to two workers while all slots of the first are busy, and go on to be busy, with its own tasks."""
-    for _ in range(3):
-        busy = [tasks.other.apply_async((time.time(), UNLOCKED), queue="busy") for _ in range(16 * SLOTS)]
-        runs_of(busy[:1])
+def two_workers(tasks: Any, hosts: str, busy: int, hot: int = 60, times: int = 3) -> Iterator[tuple[str, Figures]]:
+    """Send hot tasks to two workers when the first has worked on `busy` tasks of its own for a second."""
+    for _ in range(times):
+        own = [tasks.other.apply_async((time.time(), UNLOCKED), queue="busy") for _ in range(busy)]
+        runs_of(own[:1])
         sent_back = count_sent_back(tasks)
         with Observer(hosts) as observer:
             sent = time.time()
@@ -163,4 +163,4 @@ def two_workers(tasks: Any, hosts: str, hot: int = 60) -> Iterator[tuple[str, Fi
                 SENT_BACK: sent_back(hot),
             },
         )
-        runs_of(busy)
+        runs_of(own)
