@@ -24,14 +24,14 @@ _WORK: Final = "zklock_work"  # attribute of a request
 
 def functions_of(task: Any) -> Iterator[tuple[Callable[..., Any], list[Any]]]:
     """
-    Yield the functions that a call of the task runs through, outermost first, and what bound methods add to their call.
+    Yield the functions that a call of the task goes through, outermost first, with the `self` of a bound task.
 
-    Agents for monitoring put a proxy around a task, or replace its attribute `run`. So this uses the task that the app
-    knows by that name, follows `__wrapped__`, and ends with the method of the class.
+    Agents for monitoring put a proxy around the task, or replace its attribute `run`. So this takes the task that the
+    app has under that name, follows `__wrapped__`, and then does the same from the method of the class.
     """
     known = getattr(getattr(task, "app", None), "_tasks", {}).get(getattr(task, "name", None), task)
-    of_class = inspect.getattr_static(known.__class__, "run", None)
-    for run in (getattr(known, "run", None), of_class and of_class.__get__(known)):
+    bind = getattr(inspect.getattr_static(known.__class__, "run", None), "__get__", None)
+    for run in (getattr(known, "run", None), bind and bind(known)):
         function = run
         bound: list[Any] = []
         while function is not None:

@@ -130,3 +130,13 @@ def test_a_function_that_only_an_instance_has_is_known(app: Any) -> None:
     task = app.register_task(OfInstance())
     for agent in (as_it_is, behind_proxy, with_wrapped_run):
         assert locked_of(agent(task)) is work.zk_locked
+
+
+def test_a_task_may_run_any_callable(app: Any) -> None:
+    """A worker asks each task for its lock."""
+
+    class OfCallable(app.Task):  # type: ignore[misc]
+        name = "of callable"
+        run = Proxy(plain)
+
+    assert locked_of(app.register_task(OfCallable())) is None
