@@ -36,7 +36,7 @@ OFFLINE = {
     "DD_REMOTE_CONFIGURATION_ENABLED": "false",
 }
 IS_MISSING = "import sys, importlib.util; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-AT_ONCE = 3.0  # seconds. A task that is not recognised waits 10 s for a busy lock, and 1 s for its own main process
+AT_ONCE = 5.0  # seconds. A task that is not recognised waits 10 s for a busy lock, and 1 s for its own main process
 
 
 @pytest.fixture(scope="module", params=["no agent", *AGENTS])
@@ -92,6 +92,20 @@ def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
         worker.run("ping", timeout=AT_ONCE)
     for result in waiting:
         assert worker.get(result)["args"] == [key]
+
+
+def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
+    """So it does whether the main process or the pool has acquired the lock."""
+    for name in ("line.wait", "plain"):
+        gate = worker.gate()
+        result = worker.send(name, "named", "linger", str(gate))
+        gate.wait_entered()
+        (holder,) = worker.zoo.payloads("named")
+        gate.open()
+        assert holder is not None
+        assert holder.what == f"task {name} {result.id}"
+        worker.get(result)
+        worker.zoo.wait_contenders("named", 0)
 
 
 def test_a_task_sends_a_unique_task(worker: Worker) -> None:
