@@ -15,8 +15,7 @@ from typing import Any, Final
 from celery.worker import control
 from celery.worker.control import inspect_command
 
-from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
-from django_zklock.contrib.celery.dispatch.step import DISPATCHER
+from django_zklock.contrib.celery.dispatch.dispatcher import DISPATCHER, Dispatcher
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot

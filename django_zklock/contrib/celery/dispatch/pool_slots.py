@@ -51,6 +51,11 @@ class PoolSlots:
         """Free the slot of this request. The call is idempotent."""
         self._used.discard(request)
 
+    def release_if_ended(self, request: Any) -> None:
+        """Free the slot of a request that Celery has dropped."""
+        if has_ended(request):
+            self.release(request)
+
     def requests_of(self, task_id: str) -> Iterator[Any]:
         """Yield the requests of this task that use a slot and have not ended."""
         return (request for request in self._used if request.id == task_id and not has_ended(request))
@@ -88,7 +93,7 @@ class PoolSlots:
         """
         ready = self._shared.ready_processes(self._pool.num_processes) if self._shared is not None else {}
         self._leaving |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
-        pool = getattr(self._pool, "_pool", None)  # Celery has no other name for it
+        pool: Any = getattr(self._pool, "_pool", None)  # Celery has no other name for it
         for process in getattr(pool, "_pool", ()):
             if process.pid == pid and hasattr(pool, "_busy_workers"):
                 pool._busy_workers.add(process.inqW_fd)
