@@ -42,7 +42,6 @@ MOST_IN_QUEUE: Final = 128
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
-KEPT: Final = 5.0  # seconds to keep a contender whose message was lost with the connection to the broker
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
 CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
@@ -62,7 +61,6 @@ class Dispatcher(bootsteps.StartStopStep):
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
         self._first: deque[WaitingTask] = deque()  # those that go ahead of them
         self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
-        self._lost: dict[str, WaitingTask] = {}  # by id: contenders without a message
         self._dispatches = self._will_check = False
         Directory.most_waiting = MOST_IN_QUEUE
 
@@ -147,11 +145,11 @@ class Dispatcher(bootsteps.StartStopStep):
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
-        """Take a step with a task soon, if its message is here then; from any thread."""
+        """Take a step with a task soon, unless it has gone to the pool by then; from any thread."""
         run_logged(functools.partial(self.loop.call_soon, functools.partial(self._take_step, task, step)))
 
     def _take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
-        if task.request is not None and self.tasks.get(task.request.id) is task:
+        if self.tasks.get(task.request.id) is task:
             self._do(step, task)
 
     def _do(self, step: Callable[..., object], message: Any, *args: Any) -> None:
@@ -171,17 +169,9 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(request)
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
-        kept = None if task is None else self._lost.pop(request.id, None)
-        if kept is not None:  # it is in the queue of its lock already
-            kept.request = request
-            self.tasks[request.id] = kept
-            self._wait(kept)
-            kept.step()
-        elif task is not None:
+        if task is not None:
             self.tasks[request.id] = task
-            self._queue.append(task)
-        else:
-            self._queue.append(request)
+        self._queue.append(task or request)
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -202,7 +192,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(message)
         elif message.is_over:
             self._run(message)
-        elif message.request is not None and self.tasks.get(message.request.id) is message:  # else it was revoked
+        elif self.tasks.get(message.request.id) is message:  # else it was revoked
             if not any(self._keys[key] for key in message.keys):
                 message.has_slot = True
                 self._slots.use(message.request)
@@ -374,15 +364,13 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def stop(self, consumer: Any) -> None:
         """
-        Forget all messages: the broker delivers them again.
+        Leave all queues and forget the messages: the broker delivers them again, perhaps to another worker.
 
-        If the worker connects again, the contenders are kept for a while. That does not depend on the event loop, which
-        does not run until then.
+        To that worker, a contender that stayed would look like a copy of the task that is at work.
         """
-        connects_again = consumer.blueprint.state == bootsteps.RUN  # type: ignore[attr-defined]
-        self.loop.enter(functools.partial(self._forget, keep=connects_again))
+        self.loop.enter(self._forget_all)
 
-    def _forget(self, *, keep: bool) -> None:
+    def _forget_all(self) -> None:
         tasks, self.tasks = self.tasks, {}
         self._queue.clear()
         self._first.clear()
@@ -390,22 +378,9 @@ class Dispatcher(bootsteps.StartStopStep):
         for task_id, task in tasks.items():
             state.requests.pop(task_id, None)
             self._slots.release(task.request)
-            task.request = None
-            task.prefetch = 0
-            task.has_slot = task.is_queued = False
-            if keep and task.asked_at is not None:
-                self._lost[task_id] = task
-                session = process.current()
-                session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
-            else:
-                task.leave()
+            run_logged(task.leave)
         if tasks:
             self._send_count()
-
-    def _give_up(self, task_id: str, task: WaitingTask) -> None:
-        """Leave the queue if the message has not come again; on the protocol's thread."""
-        if self._lost.get(task_id) is task and self._lost.pop(task_id, None) is not None:
-            task.leave()
 
     def shutdown(self, consumer: Any) -> None:
         """The worker ends, and its pool has stopped."""

@@ -27,27 +27,24 @@ CONFIRM_AFTER: Final = 0.001  # seconds until the first look whether the main pr
 _Attached = TypeVar("_Attached")
 
 
-class SessionProxy:
-    """The session of the main process, as far as a grant needs it."""
+class SessionProxy(Loop):
+    """The session of the main process, as far as a grant needs it, and its own loop."""
 
     def __init__(self, shared: SharedGrants) -> None:
+        super().__init__("zklock-proxy")
+        self.loop: Loop = self
         self.pid = os.getpid()
         self.lease = shared
-        self.loop = Loop("zklock-proxy")
         self._dispatcher: Loop | None = None
         self._attached: dict[Any, Any] = {}
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
         self._reads = False  # likewise
-        self.loop.start()
+        self.start()
 
     @property
     def session_id(self) -> int:
         """The id of the session that has the lease."""
         return self.lease.session_id
-
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the loop; from any thread."""
-        self.loop.post(call, *args)
 
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` on the thread for users' code."""
@@ -77,7 +74,7 @@ class SessionProxy:
         self._reads = bool(self._in_use)
         if self._reads:
             remaining = self.lease.until - clock.now()
-            self.loop.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
+            self.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
         for contender in list(self._in_use):
             contender.read()
 
@@ -142,7 +139,7 @@ class ContenderProxy:
     def _confirm(self, left: Callable[[bool], object], pause: float) -> None:
         if self.session.lease.valid and self._record.is_current:
             later = functools.partial(self._confirm, left, min(1.5 * pause, READ_EVERY))
-            self.session.loop.call_later(pause, later)
+            self.session.call_later(pause, later)
         else:
             left(True)
 

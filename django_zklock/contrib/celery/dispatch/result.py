@@ -10,7 +10,7 @@ from billiard.process import current_process
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.dispatch.proxy import ContenderProxy, SessionProxy
-from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
@@ -25,7 +25,7 @@ PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
 _RESULT: Final = "_zklock_wait_result"  # attribute of a request
 
-shared: SharedGrants | None = None  # made by the main process before it forks
+shared: Any = None  # `SharedGrants`, made by the main process before its pool is forked
 _session: SessionProxy | None = None
 
 
@@ -42,14 +42,14 @@ class WaitResult:
         self.held: list[HeldLock] = []
         """The locks that the main process has acquired. They are listed weakly until their owner takes them."""
         self._payload = payload
-        grants = payload.get("grants", ()) if shared is not None else ()
-        self._records = [GrantRecord(shared, grant["index"], grant["number"]) for grant in grants if shared is not None]
+        grants = payload.get("grants", ())
+        self._grants = [(GrantRecord(shared, grant["index"], grant["number"]), grant) for grant in grants]
         self._contenders: list[ContenderProxy] = []
 
     def begin(self, caller: Caller) -> None:
         """Begin to use the grants of the main process; none of them if one was lost meanwhile, or given back."""
         contenders: list[ContenderProxy] = []
-        for record, grant in zip(self._records, self._payload.get("grants", ()), strict=False):
+        for record, grant in self._grants:
             if not record.begin():
                 break
             contenders.append(ContenderProxy(_current_session(), record, grant, caller))
@@ -68,7 +68,7 @@ class WaitResult:
     @property
     def is_lost(self) -> bool:
         """Whether the task was granted its locks, and has lost them before it began."""
-        return "grants" in self._payload and not self._contenders
+        return bool(self._grants) and not self._contenders
 
     @property
     def error(self) -> ZkLockError | None:
@@ -91,7 +91,7 @@ class WaitResult:
     def end(self) -> None:
         """Give back what no part holds; called at the end of the task, however it ended."""
         held = {part.grant.token for part in self.held if part.count > 0 or part.observer is not None}
-        for record, grant in zip(self._records, self._payload.get("grants", ()), strict=False):
+        for record, grant in self._grants:
             if grant["token"] not in held:
                 record.end()
 
@@ -116,7 +116,6 @@ def _current_session() -> SessionProxy:
     """Return the session of the main process, as this process sees it."""
     global _session
     if _session is None or _session.pid != os.getpid():
-        assert shared is not None
         _session = SessionProxy(shared)
     return _session
 

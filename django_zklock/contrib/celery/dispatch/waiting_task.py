@@ -54,17 +54,12 @@ class MessageWaiter:
 
 
 class WaitingTask:
-    """
-    One message whose task needs a lock.
-
-    The message may be lost with the connection to the broker. Then the contender stays in the queue for a while, for
-    the copy that the broker delivers. All runs on the dispatcher's loop, except for `leave` while there is no message.
-    """
+    """One message whose task needs a lock. All runs on the dispatcher's loop, unless it says otherwise."""
 
     def __init__(self, request: Any, call: LockedCall, dispatcher: Dispatcher) -> None:
         """Raises `InvalidLockName`."""
         self.dispatcher = dispatcher
-        self.request: Any = request  # None without a message
+        self.request = request
         self.locks = call.lock
         self.keys = keys_of(call.lock)
         self.entry = Entry(Owner("message", self))
@@ -75,7 +70,6 @@ class WaitingTask:
         self.is_over = False  # its wait has come to locks or an error
         self.payload: dict[str, Any] = {}  # for the process that runs the task
         self.prefetch = 0  # by how much the prefetch count is higher for this
-        self._id = request.id
         self._timeout = call.timeout
         self._waited = 0.0  # seconds, before it gave its lock back
         self._until = received_at(request) + dispatcher.longest_wait
@@ -110,7 +104,7 @@ class WaitingTask:
     def _has_copy(self) -> Routine[bool]:
         for lock in locks_of(self.locks):
             queue = yield from read_queue(process.current(), lock.spec.key, lock.spec.parent, self._new_waiter())
-            if copy_of(self._id, queue) is not None:
+            if copy_of(self.request.id, queue) is not None:
                 return True
         self.payload["checked_copies"] = True
         return False
