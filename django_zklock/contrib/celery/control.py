@@ -98,7 +98,7 @@ def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingT
 def _without_znode(
     tasks: Mapping[str, WaitingTask], ahead: dict[str, int], shown: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the tasks that wait in line behind so many of this worker that they have no znode yet."""
+    """Yield the tasks that wait behind so many of this worker that they have no znode yet."""
     with_znode = {each["id"] for each in shown}
     for task_id, task in list(tasks.items()):
         if short_id(task_id) in with_znode or task.entry.held:

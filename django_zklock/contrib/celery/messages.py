@@ -19,7 +19,7 @@ CONFLICTS_HEADER: Final = "zklock_conflicts"
 LOST_HEADER: Final = "zklock_lost"
 """How often it was sent again because it had lost its lock."""
 LATE_HEADER: Final = "zklock_late"
-"""How often it went back to the line of a worker because no process was free when it had its lock."""
+"""How often it was sent again because it had lost its lock before its work began."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0

@@ -3,7 +3,7 @@ The memory that a worker's main process shares with its pool processes: the leas
 
 Each number has one writer, and is eight bytes at a multiple of eight: all processors that Python runs on, ARM too, read
 and write it in one step. The order of two numbers counts in a few places, where a processor may change it. There, a
-memory barrier stands between the two, in the writer and in the reader (`_order_memory`).
+memory barrier is between the two, in the writer and in the reader (`_order_memory`).
 
 A record belongs to one grant at a time. Its numbers are the number of that grant, so that what comes late means nothing
 for the next one. The text of a record only grows: its length is written after the text, and read before it.
@@ -199,7 +199,7 @@ class GrantRecord:
 
 
 def _order_memory() -> None:
-    """Make the processor keep the order of what stands before and after this call, as each lock does."""
+    """Make the processor keep the order of what is before and after this call, as each lock does."""
     barrier = threading.Lock()
     barrier.acquire()
     barrier.release()
