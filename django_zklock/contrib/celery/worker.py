@@ -29,6 +29,7 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     line = import_module("django_zklock.contrib.celery.line.waiting_task")
     task_received.connect(line.note_received, dispatch_uid="zklock.note_received")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.line.step").LineStep)
+    sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
     events.choose_worker(str(sender.hostname) if sender.task_events else "")
 
 
