@@ -44,7 +44,7 @@ class RedisRestore(bootsteps.StartStopStep):
                     qos.restore_by_tag(tag)
                 del self._lost[tag]
         except Exception:
-            logger.exception("%d messages stay unacknowledged until the next connection to Redis", len(self._lost))
+            logger.exception("%d messages stay unacknowledged until the next connection", len(self._lost))
 
     def _collect(self, connection: Any, collect: Callable[..., None], *args: Any, **options: Any) -> None:
         """Celery calls this when it has lost the connection, and ignores all errors."""
