@@ -108,7 +108,8 @@ def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(
 def test_tasks_in_line_run_soon_after_a_restart_of_redis(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """The worker survives, and takes its messages again."""
     redis.clear()
-    with Worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
+    conf = {"broker_url": redis.conf["broker_url"]}  # results elsewhere: Celery before 5.7 may wait for them for ever
+    with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
         with zoo.hold_elsewhere("restart"):
             results = [worker.send("line.wait", "restart") for _ in range(20)]
             zoo.wait_contenders("restart", 21)
