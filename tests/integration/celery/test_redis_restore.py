@@ -8,9 +8,10 @@ from typing import Any
 
 import kombu
 import pytest
+from celery import Celery
 from support.brokers import Redis
 from support.worker import Worker
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.redis_restore import RedisRestore
 
@@ -23,6 +24,7 @@ class Consumer:
     def __init__(self, redis: Redis, **options: Any) -> None:
         self._redis = redis
         self._options = options
+        self.app = Celery(set_as_current=False)
         self._step = RedisRestore(self)
         self.connect()
         self.restore()
@@ -104,16 +106,37 @@ def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(
     consumer.connection.close()
 
 
+def test_a_message_of_a_lost_connection_is_acknowledged_on_the_next_one(consumer: Consumer, redis: Redis) -> None:
+    """The same for a message that is given back."""
+    consumer.send("done", "refused")
+    done, refused = consumer.take()
+    consumer.lose()
+    consumer.connect()
+    consumer.restore()
+    assert len(consumer.take()) == 2
+    done.ack()
+    refused.reject(requeue=True)
+    assert redis.count_unacked() == 0
+    assert [message.payload for message in consumer.take()] == ["refused"]
+
+
 @pytest.mark.zookeeper
-def test_tasks_in_line_run_soon_after_a_restart_of_redis(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """The worker survives, and takes its messages again."""
+@pytest.mark.parametrize("task", ["line.wait", "line.late"])
+def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tmp_path: Path, task: str) -> None:
+    """The one at work keeps its message. The worker takes the messages of those in line again at once."""
     redis.clear()
     conf = {"broker_url": redis.conf["broker_url"]}  # results elsewhere: Celery before 5.7 may wait for them for ever
     with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
-        with zoo.hold_elsewhere("restart"):
-            results = [worker.send("line.wait", "restart") for _ in range(20)]
-            zoo.wait_contenders("restart", 21)
-            redis.restart()
+        gate = worker.gate()
+        results = [worker.send(task, "restart", "linger", str(gate)) for _ in range(20)]
+        gate.wait_entered()
+        zoo.wait_contenders("restart", 20)
+        (gate.path / "entered").unlink()
+        redis.restart()
+        eventually(lambda: worker.log.read_text().count("] received") == 39, 20, "not all were taken again")
+        assert not (gate.path / "entered").exists(), "the task that is at work was started again"
+        gate.open()
         for result in results:
             worker.get(result)
         assert worker.stop() == 0
+    assert redis.tags() == set()
