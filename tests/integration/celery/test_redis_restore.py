@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import celery
 import kombu
 import pytest
 from celery import Celery
@@ -138,5 +139,6 @@ def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tm
         gate.open()
         for result in results:
             worker.get(result)
+        if celery.VERSION >= (5, 6):  # before, Celery forgets to acknowledge a task that was at work, also without us
+            eventually(lambda: not redis.tags(), message="a message was not acknowledged")
         assert worker.stop() == 0
-    assert redis.tags() == set()
