@@ -31,6 +31,7 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     worker_process_init.connect(result.begin_process, dispatch_uid="zklock.begin_process")
     worker_process_shutdown.connect(result.end_process, dispatch_uid="zklock.end_process")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.dispatcher").Dispatcher)
+    sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
     events.choose_worker(str(sender.hostname) if sender.task_events else "")
 
 
