@@ -61,7 +61,9 @@ class Dispatcher(bootsteps.StartStopStep):
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
         self._first: deque[WaitingTask] = deque()  # those that go ahead of them
         self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
-        self._dispatches = self._will_check = False
+        self._accepts = True  # whether tasks may wait for their locks here
+        self._dispatches = False  # whether `_dispatch` runs
+        self._next_check: Any = None  # an entry of the loop
         Directory.most_waiting = MOST_IN_QUEUE
 
     def create(self, consumer: Any) -> None:
@@ -97,7 +99,7 @@ class Dispatcher(bootsteps.StartStopStep):
         locked = locked_of(request.task)
         if locked is None or not locked.binder.is_static or locked.is_async:
             return None
-        if _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
+        if not self._accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
             return None
         try:
             call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
@@ -252,7 +254,7 @@ class Dispatcher(bootsteps.StartStopStep):
             logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
             state.task_ready(request)
             request.reject(requeue=True)
-        run_logged(functools.partial(self._slots.release_if_ended, request))  # it was revoked
+        run_logged(functools.partial(self._slots.release_ended, request))  # it was revoked
 
     def _on_end(self, request: Any) -> None:
         """Free the slot of a task that has ended; from any thread."""
@@ -317,14 +319,14 @@ class Dispatcher(bootsteps.StartStopStep):
     # --- from time to time ------------------------------------------------------------------------------------------
 
     def _check_later(self) -> None:
-        if not self._will_check and (self.tasks or self._queue):
-            self.loop.call_later(CHECK_EVERY, self._check)
-            self._will_check = True
+        if self._next_check is None and (self.tasks or self._queue):
+            self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
 
     def _check(self) -> None:
         """End what was revoked, has expired or has waited too long; again and again, while there is something."""
-        self._will_check = False
+        self._next_check = None
         run_logged(self._check_later)
+        run_logged(self._slots.release_ended)
         run_logged(self._keep_prefetch_count)
         for task in list(self.tasks.values()):
             self._take_step(task, self._check_task)
@@ -359,8 +361,12 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
-        if isinstance(self.loop, HubLoop):
-            self.loop.register(hub)
+        try:
+            if isinstance(self.loop, HubLoop):
+                self.loop.register(hub)
+        except Exception:
+            logger.exception("tasks of this worker cannot wait for locks in its main process")
+            self._accepts = False
 
     def stop(self, consumer: Any) -> None:
         """
@@ -371,6 +377,9 @@ class Dispatcher(bootsteps.StartStopStep):
         self.loop.enter(self._forget_all)
 
     def _forget_all(self) -> None:
+        if self._next_check is not None:  # Celery clears its timers
+            self.loop.cancel(self._next_check)
+            self._next_check = None
         tasks, self.tasks = self.tasks, {}
         self._queue.clear()
         self._first.clear()

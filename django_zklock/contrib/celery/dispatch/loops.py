@@ -6,14 +6,15 @@ All of a dispatcher runs on this loop, one call after the other. No call raises:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from django_zklock.contrib.celery.dispatch.wakeup import WakeupPipe
 from django_zklock.zk.loop import Loop, users_thread
 
 logger = logging.getLogger("django_zklock.celery")
@@ -25,6 +26,30 @@ def run_logged(call: Callable[[], object]) -> None:
         call()
     except Exception:
         logger.exception("a step of the tasks that wait for locks failed: %r", call)
+
+
+class WakeupPipe:
+    """Woken by any thread, and by the processes that are forked after it was made."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._reading
+
+    def wake(self) -> None:
+        """Make it readable."""
+        with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
+            os.write(self._writing, b"!")
+
+    def drain(self) -> None:
+        """Empty it. What was done before `wake` is visible afterwards."""
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._reading, 4096)) == 4096:
+                pass
 
 
 class EventLoop:
@@ -75,7 +100,7 @@ class HubLoop(EventLoop):
         self._wakeup.wake()
 
     def _run(self) -> None:
-        self._wakeup.drain()
+        run_logged(self._wakeup.drain)
         while self._calls:
             run_logged(self._calls.popleft())
 

@@ -51,10 +51,11 @@ class PoolSlots:
         """Free the slot of this request. The call is idempotent."""
         self._used.discard(request)
 
-    def release_if_ended(self, request: Any) -> None:
-        """Free the slot of a request that Celery has dropped."""
-        if has_ended(request):
-            self.release(request)
+    def release_ended(self, *requests: Any) -> None:
+        """Free the slots of those of these requests, else of all, that Celery has dropped."""
+        for request in requests or list(self._used):
+            if has_ended(request):
+                self.release(request)
 
     def requests_of(self, task_id: str) -> Iterator[Any]:
         """Yield the requests of this task that use a slot and have not ended."""
