@@ -15,6 +15,7 @@ from celery.worker.control import inspect_command
 from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.fencing.fence import refusal
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.signals import waiting_tasks_changed
 from django_zklock.zk.loop import Loop
 from support.celeryapp import HOME, app, do
@@ -39,6 +40,20 @@ if SLOW_LOOP in os.environ:
         post(loop, call, *args)
 
     Loop.post = post_later  # type: ignore[method-assign, assignment]
+
+SLOW_LEAVE = "LINE_SLOW_LEAVE"
+"""Environment variable: seconds that the main process's protocol thread sleeps before a contender leaves."""
+
+if SLOW_LEAVE in os.environ:
+    abandon, main = Contender.abandon, os.getpid()
+
+    def abandon_later(contender: Contender, left: Callable[[bool], object] | None = None) -> None:
+        """Post a sleep before the leave, unless this is a pool process."""
+        if os.getpid() == main:
+            contender.session.post(time.sleep, float(os.environ[SLOW_LEAVE]))
+        abandon(contender, left)
+
+    Contender.abandon = abandon_later  # type: ignore[method-assign]
 
 if HOME in os.environ:
     waiting_tasks_changed.connect(note_length)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from celery.exceptions import TaskRevokedError
 from support.brokers import RabbitMQ, Redis
-from support.linetasks import SLOW_LOOP
+from support.linetasks import SLOW_LEAVE, SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -73,10 +73,11 @@ def test_the_first_task_of_a_worker_keeps_its_place(zoo: Zoo, tmp_path: Path) ->
 
 def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_path: Path) -> None:
     """Its main process is slow to delete the znode after the timeout. The task is skipped at once."""
-    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.3"}) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, env={SLOW_LEAVE: "2"}) as worker, worker.log_shown():
         with zoo.hold_elsewhere("own"):
             result = worker.send("line.skips", "own")
             assert isinstance(worker.wait_failed(result), TaskRevokedError)
+            zoo.wait_contenders("own", 1)
         assert "retry: Retry in" not in worker.log.read_text()
 
 
