@@ -68,7 +68,7 @@ pytest: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator chrom
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
 
-chaos: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator
+chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -85,6 +85,12 @@ browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" --group browser "Django==$*.*"
+	@touch $@
+
+.cache/agents/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group agents
 	@touch $@
 
 bench: $(VENV)/.installed-test zookeeper brokers curator

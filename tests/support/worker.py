@@ -62,6 +62,7 @@ class Worker:
         env: Mapping[str, str] | None = None,
         conf: Mapping[str, Any] | None = None,
         tasks: str = "support.celeryapp",
+        program: Sequence[str] = (sys.executable, "-m", "celery"),
     ) -> None:
         self.zoo = zoo
         self.home = home
@@ -71,13 +72,13 @@ class Worker:
             (home / celeryapp.SETTINGS).write_text(json.dumps(conf))
         self.app = celeryapp.configure(Celery("client", set_as_current=False), home)
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", tasks, "worker"),
+            *(*program, "-A", tasks, "worker"),
             *(f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={','.join(celeryapp.QUEUES)}"),
             "--loglevel=INFO",
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
             *options,
         ]
-        self._env = {
+        self.env = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
             "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
@@ -95,7 +96,7 @@ class Worker:
     def __enter__(self) -> Worker:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log, start_new_session=True
+                self._command, cwd=TESTS, env=self.env, stdout=log, stderr=log, start_new_session=True
             )
         try:
             eventually(self._is_ready, 30, "the worker was not ready in 30 s")

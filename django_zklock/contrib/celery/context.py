@@ -12,7 +12,7 @@ from celery._state import get_current_task
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.dispatch.result import WaitResult, wait_result
-from django_zklock.contrib.celery.introspection import function_of, work_of
+from django_zklock.contrib.celery.introspection import functions_of, work_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
@@ -94,21 +94,13 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or not _runs(task, wrapper):
+    if task is None or all(function is not wrapper for function, _ in functions_of(task)):
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:
         return None
     called.add(wrapper)
     return TaskContext(task, wrapper)
-
-
-def _runs(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
-    run = function_of(task)
-    function = getattr(run, "__func__", run)
-    while function is not None and function is not wrapper:
-        function = getattr(function, "__wrapped__", None)
-    return function is wrapper
 
 
 connect()  # in a process that imports Celery after all its functions were decorated

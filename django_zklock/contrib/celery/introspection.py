@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Task, states
@@ -21,24 +22,40 @@ _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attribute of a request
 
 
-def function_of(task: object) -> Callable[..., Any] | None:
-    """Return the function of a task; a bound method if the task is bound."""
-    # autoretry_for wraps it in another function.
-    function: Callable[..., Any] | None = getattr(task, "_orig_run", getattr(task, "run", None))
-    return function
+def functions_of(task: Any) -> Iterator[tuple[Callable[..., Any], list[Any]]]:
+    """
+    Yield the functions that a call of the task goes through, outermost first, with the `self` of a bound task.
+
+    Agents for monitoring put a proxy around the task, or replace its attribute `run`. So this takes the task that the
+    app has under that name, follows `__wrapped__`, and then does the same from the method of the class.
+    """
+    known = getattr(getattr(task, "app", None), "_tasks", {}).get(getattr(task, "name", None), task)
+    bind = getattr(inspect.getattr_static(known.__class__, "run", None), "__get__", None)
+    for run in (getattr(known, "run", None), bind and bind(known)):
+        function = run
+        bound: list[Any] = []
+        while function is not None:
+            bound = [function.__self__] if hasattr(function, "__self__") else bound
+            yield getattr(function, "__func__", function), bound
+            function = getattr(function, "__wrapped__", None)
 
 
 def locked_of(task: object) -> LockedFunction | None:
     """Return the lock around a task's function; None if it is not decorated."""
-    locked: LockedFunction | None = getattr(function_of(task), "zk_locked", None)
-    return locked
+    return _locked_and_bound(task)[0]
 
 
 def arguments(task: object, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of the function when the task is called with these."""
-    bound = getattr(function_of(task), "__self__", None)
-    before = () if bound is None else (bound,)
-    return (*before, *(args or ())), dict(kwargs or {})
+    """Return the arguments of the decorated function when its task is called with these."""
+    return (*_locked_and_bound(task)[1], *(args or ())), dict(kwargs or {})
+
+
+def _locked_and_bound(task: object) -> tuple[LockedFunction | None, list[Any]]:
+    for function, bound in functions_of(task):
+        locked: LockedFunction | None = getattr(function, "zk_locked", None)  # other decorators copy it
+        if locked is not None and locked.wrapper is function:
+            return locked, bound
+    return None, []
 
 
 def work_of(task: Task[..., Any]) -> Work:

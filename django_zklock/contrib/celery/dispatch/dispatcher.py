@@ -38,6 +38,8 @@ MOST_WAITING: Final = 1000
 MOST_IN_QUEUE: Final = 128
 """Those of them in the queue of one key, each with a znode. So many take turns with other workers in exact order."""
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
+SLOT_WITHIN: Final = 0.02
+"""Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
 KEPT: Final = 5.0  # seconds to keep a contender whose message was lost with the connection to the broker
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
@@ -225,17 +227,21 @@ class Dispatcher:
         if task.has_slot or self._slots.free > 0:
             self._run(task)
         elif task.is_granted:
-            self._give_back(task)
+            self._first.appendleft(task)
+            self.loop.call_later(SLOT_WITHIN, functools.partial(self._give_back, task))
         else:
             self._resume(task)
             self._first.append(task)
 
     def _give_back(self, granted: WaitingTask) -> None:
         """
-        Leave the queue of a lock that was granted while the pool had no free slot, with all tasks of this worker.
+        Leave the queue of a lock that no slot came free for, with all tasks of this worker.
 
         They are the first that get slots, in their order, and ask again then.
         """
+        if granted not in self._first or not granted.is_granted:
+            return  # it has gone to the pool
+        self._first.remove(granted)
         for task in list(self.tasks.values()):
             if task.is_queued and not set(granted.keys).isdisjoint(task.keys):
                 task.leave()
@@ -348,7 +354,7 @@ class Dispatcher:
         elif task.is_queued and task.is_too_long:
             task.send_again("the broker would deliver the message again soon")
             self._on_over(task)
-        elif task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
+        elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
             self._pass_slot_on(task)
 
     def _keep_prefetch_count(self) -> None:

@@ -78,8 +78,20 @@ class PoolSlots:
             self._runs[pid] += 1
             if self._runs[pid] >= self._tasks_per_child:
                 del self._runs[pid]
-                ready = self._shared.ready_processes(self._pool.num_processes)
-                self._leaving |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
+                self._keep_tasks_from(pid)
+
+    def _keep_tasks_from(self, pid: int) -> None:
+        """
+        Give no more tasks to a process that has run its last one.
+
+        Celery would write a task into its pipe, and give it to another process when this one has ended.
+        """
+        ready = self._shared.ready_processes(self._pool.num_processes) if self._shared is not None else {}
+        self._leaving |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
+        pool = getattr(self._pool, "_pool", None)  # Celery has no other name for it
+        for process in getattr(pool, "_pool", ()):
+            if process.pid == pid and hasattr(pool, "_busy_workers"):
+                pool._busy_workers.add(process.inqW_fd)
 
 
 def has_ended(request: Any) -> bool:

@@ -1,0 +1,133 @@
+"""Policies, waits, names and durations are right under the agents that monitor Celery. Nothing is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from celery.exceptions import TaskRevokedError
+from support.agenttasks import AGENT, AGENTS, RUNS
+from support.brokers import Redis
+from support.chaos.report import Figures
+from support.worker import Worker
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock.exceptions import LockBusy
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("AGENTS"), pytest.mark.timeout(90)]
+
+BIN = TESTS.parent / ".cache" / "agents" / "bin"
+"""Of the agents' own virtual environment, which `make chaos` makes."""
+CELERY = (str(BIN / "python"), "-m", "celery")
+STARTED_BY = {
+    "newrelic": (str(BIN / "newrelic-admin"), "run-program"),
+    "ddtrace": (str(BIN / "ddtrace-run"),),
+}
+OFFLINE = {
+    "NEW_RELIC_DEVELOPER_MODE": "on",
+    "NEW_RELIC_LOG_LEVEL": "error",
+    "DD_TRACE_AGENT_URL": "http://127.0.0.1:9",
+    "DD_CRASHTRACKING_ENABLED": "false",
+    "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
+    "DD_REMOTE_CONFIGURATION_ENABLED": "false",
+}
+IS_MISSING = "import sys, importlib.util; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+AT_ONCE = 5.0  # seconds. A task that is not recognised waits 10 s for a busy lock, and 1 s for its own main process
+
+
+@pytest.fixture(scope="module", params=["no agent", *AGENTS])
+def shared_worker(
+    request: pytest.FixtureRequest, redis: Redis, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker with two processes under an agent."""
+    agent: str = request.param
+    assert BIN.exists(), "The agents are not installed. Run: make .cache/agents/.installed"
+    if agent in AGENTS and subprocess.run([BIN / "python", "-c", IS_MISSING, agent], check=False).returncode:
+        pytest.skip(f"{agent} is not installed for this Python: see the group `agents` in pyproject.toml")
+    redis.clear()
+    zoo = Zoo(single.hosts, single)
+    env = {**OFFLINE, AGENT: agent} if agent in AGENTS else {}
+    program = (*STARTED_BY.get(agent, ()), *CELERY)
+    home = tmp_path_factory.mktemp("worker")
+    with Worker(zoo, home, conf=redis.conf, env=env, tasks="support.agenttasks", program=program) as worker:
+        yield worker
+    zoo.close()
+
+
+def test_tasks_in_sequence_take_over_their_locks(worker: Worker, figure: Figures) -> None:
+    """None of them waits behind the place that its own worker has taken for it."""
+    for name in ("line.wait", "agents.bound"):
+        worker.run(name, "sequence")  # the first one connects
+        began = time.monotonic()
+        for _ in range(6):
+            assert worker.run(name, "sequence")["args"] == ["sequence"]
+        figure(f"six of {name}", time.monotonic() - began, "s")
+        assert time.monotonic() - began < AT_ONCE
+
+
+def test_policies_for_a_busy_lock_act_at_once(worker: Worker) -> None:
+    """One task is skipped, and another fails."""
+    with worker.zoo.hold_elsewhere("busy"):
+        skipped, failed = worker.send("policy.skip", "busy"), worker.send("policy.raise", "busy")
+        with pytest.raises(TaskRevokedError):
+            worker.get(skipped, AT_ONCE)
+        with pytest.raises(LockBusy):
+            worker.get(failed, AT_ONCE)
+        assert str(skipped.state) == "REVOKED"
+
+
+@pytest.mark.parametrize("name", ["line.wait", "agents.bound"])
+def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
+    """Others run meanwhile, the queue shows the name of the task, and all are done when the lock is free."""
+    key = f"waiting-{name}"
+    with worker.zoo.hold_elsewhere(key):
+        waiting = [worker.send(name, key) for _ in range(6)]
+        worker.zoo.wait_contenders(key, 7)
+        waiters = [payload.about["task"] for payload in worker.zoo.payloads(key) if payload is not None]
+        assert waiters == [name] * 6
+        worker.run("ping", timeout=AT_ONCE)
+    for result in waiting:
+        assert worker.get(result)["args"] == [key]
+
+
+def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
+    """So it does whether the main process or the pool has acquired the lock."""
+    for name in ("line.wait", "plain"):
+        gate = worker.gate()
+        result = worker.send(name, "named", "linger", str(gate))
+        gate.wait_entered()
+        (holder,) = worker.zoo.payloads("named")
+        gate.open()
+        assert holder is not None
+        assert holder.what == f"task {name} {result.id}"
+        worker.get(result)
+        worker.zoo.wait_contenders("named", 0)
+
+
+def test_a_task_sends_a_unique_task(worker: Worker) -> None:
+    """Its key is that of its arguments, though it is bound."""
+    sent = worker.run("agents.sends", "sent")
+    assert worker.get(worker.app.AsyncResult(sent))["args"] == ["sent"]
+
+
+def test_agents_measure_the_work_alone(worker: Worker, figure: Figures) -> None:
+    """Of tasks of one second on one key, none has the time for which it waited for the lock in its duration."""
+    for result in [worker.send("agents.measured", "measured") for _ in range(4)]:
+        worker.get(result)
+    if AGENT not in worker.env:
+        return
+    eventually(lambda: len(seconds_of_runs(worker)) == 4)  # the agent may report after the result is stored
+    figure("longest run in the report", max(seconds_of_runs(worker)), "s")
+    assert all(0.9 < seconds < 1.9 for seconds in seconds_of_runs(worker))
+
+
+def seconds_of_runs(worker: Worker) -> list[float]:
+    """Return what the agent has reported of the task above, by its name, or that of its function."""
+    names = ("agents.measured", "support.agenttasks.measured")
+    runs = worker.home / RUNS
+    reports = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []
+    return [seconds for name, seconds in reports if name in names]
