@@ -65,29 +65,28 @@ def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-def send_mixed(worker: Worker, count: int) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
+def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
     """Send hostile messages, and a good one after each; return the results of both kinds."""
-    book = str(worker.home / f"book-{uuid.uuid4().hex}")
     kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
     hostile, good = [], {}
     for number, message in enumerate(hostile_messages(count)):
         hostile.append(worker.send(message.name, *message.args, **message.options))
         kind, mark = next(kinds), f"good-{number}"
-        args = (mark,) if kind == "unlocked" else (f"good-{number % 5}", book, mark)
+        args = (mark,) if kind == "unlocked" else (f"good-{number % 5}", str(book), mark)
         good[mark] = worker.send(f"hostile.{kind}", *args)
     return hostile, good
 
 
 def assert_survives(worker: Worker, count: int, timeout: float) -> None:
     """Send hostile messages, and check that the worker does all that it would do without them."""
-    hostile, good = send_mixed(worker, count)
+    book = worker.home / f"book-{uuid.uuid4().hex}"
+    hostile, good = send_mixed(worker, count, book)
     for mark, result in good.items():
         assert worker.get(result, timeout) == mark
     for result in hostile:
         eventually(lambda result=result: result.state in ENDED, timeout, f"{result.id} is {result.state}")
     assert worker.process.poll() is None
     assert_alive(worker)
-    (book,) = worker.home.glob("book-*")
     assert_excluded(book)
     worker.zoo.assert_empty()
 
@@ -160,7 +159,7 @@ def fail(worker: Worker, name: str, times: int) -> int:
 
 
 def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
-    """Send tasks that run at once, wait for their lock, share one, expire and are listed; return all but the expired."""
+    """Send tasks that run at once, wait for their lock, share one, or expire; return the results of all but the last."""
     marks = (f"m{number}" for number in itertools.count())
     results: dict[str, AsyncResult[Any]] = {}
 
@@ -172,7 +171,7 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
         send("write", "free", str(book))
         send("write", "busy", str(book))
         expired = worker.send("hostile.write", "busy", str(book), "expired", expires=0.6)
-        for number in range(3):
+        for _ in range(3):
             send("write.late", "hot", str(book))
             send("write_two", "hot", str(book))
             send("write", "busy", str(book), expires=60)

@@ -65,7 +65,7 @@ class Dispatcher:
         self._pool_grants: PoolGrants | None = None
         if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
             result.shared = shared = SharedGrants()
-            self._pool_grants = PoolGrants(shared, functools.partial(self.loop.call_soon, self._dispatch))
+            self._pool_grants = PoolGrants(shared, self._on_wakeup)
         self._slots = PoolSlots(consumer, shared, self._on_end)
         if shared is not None or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
@@ -135,6 +135,10 @@ class Dispatcher:
         timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
         return None if timeout is None else float(timeout) / 2
 
+    def _on_wakeup(self) -> None:
+        """A pool process has said something; on the thread that waits for that, which must not end."""
+        run_logged(functools.partial(self.loop.call_soon, self._dispatch))
+
     def _on_end(self, request: Any) -> None:
         """Free the slot of a task that has ended; from any thread."""
         self.loop.enter(functools.partial(self._free_slot, request))
@@ -147,13 +151,16 @@ class Dispatcher:
         self._dispatch()
 
     def _do(self, request: Any, step: Callable[..., object], *args: Any) -> None:
-        """Take a step with a message; if it fails, the message goes to the pool without a lock."""
+        """Take a step with a message, its last argument; if it fails, the message goes to the pool without a lock."""
         try:
             step(*args)
         except Exception:
             logger.exception("task %s does not wait for its lock in the main process", request.id)
-            task = self.tasks.pop(request.id, None)
-            if task is not None:
+            task = self.tasks.pop(request.id, args[-1])
+            request.request_dict.pop(PAYLOAD, None)  # its locks are given back
+            self._queue = deque(message for message in self._queue if message not in (request, task))
+            self._first = deque(message for message in self._first if message is not task)
+            if isinstance(task, WaitingTask):
                 run_logged(task.leave)
                 run_logged(functools.partial(self._resume, task))
             self._give_to_pool(request)
@@ -172,15 +179,13 @@ class Dispatcher:
             self._queue.append(task)
         else:
             self._queue.append(request)
-        if not self._checks:
-            self._checks = True
-            self.loop.call_later(CHECK_EVERY, self._check)
         self._dispatch()
 
     def _dispatch(self) -> None:
         """Begin with as many messages as there are free slots."""
         if self._dispatches:
             return  # a solo pool runs a task in here
+        self._check_later()
         self._dispatches = True
         try:
             while (self._first or self._queue) and self._slots.free > 0:
@@ -204,7 +209,11 @@ class Dispatcher:
                 self._slots.use(message.request)
             if self._pool_grants is not None:
                 self._pool_grants.share_lease()
-            message.ask(self.loop, self._on_over, self._on_queued)
+            message.ask(self.loop, self._step, self._on_over, self._on_queued)
+
+    def _step(self, task: WaitingTask) -> None:
+        if task.request is not None:
+            self._do(task.request, WaitingTask.step, task)
 
     def _on_queued(self, task: WaitingTask) -> None:
         if task.request is not None:
@@ -265,16 +274,19 @@ class Dispatcher:
         self._give_to_pool(request, task)
 
     def _give_to_pool(self, request: Any, task: WaitingTask | None = None) -> None:
-        self._slots.use(request)
+        run_logged(functools.partial(self._slots.use, request))
         try:
             self._to_pool(request)
         except Exception:
             logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
             if task is not None:
                 result.own_grants.pop(id(task), None)
-                task.leave()
+                run_logged(task.leave)
             state.task_ready(request)
             request.reject(requeue=True)
+        run_logged(functools.partial(self._free_slot_if_ended, request))
+
+    def _free_slot_if_ended(self, request: Any) -> None:
         if has_ended(request):  # it was revoked, or the pool is this thread
             self._slots.release(request)
 
@@ -331,18 +343,27 @@ class Dispatcher:
 
     def _check(self) -> None:
         """End what was revoked, has expired or has waited too long; again and again, while there is something."""
-        self._checks = bool(self.tasks or self._queue)
-        if self._checks:
-            self.loop.call_later(CHECK_EVERY, self._check)
-        self._keep_prefetch_count()
+        self._checks = False
+        run_logged(self._check_later)
+        run_logged(self._keep_prefetch_count)
         for task in list(self.tasks.values()):
             if task.request is not None:
                 self._do(task.request, self._check_task, task)
         self._dispatch()
 
+    def _check_later(self) -> None:
+        if not self._checks and (self.tasks or self._queue):
+            self.loop.call_later(CHECK_EVERY, self._check)
+            self._checks = True
+
     def _check_task(self, task: WaitingTask) -> None:
         request = task.request
         if task.is_over:
+            if task not in self._first:  # a step has failed
+                self._end_wait(task)
+            return
+        if task.has_value:  # likewise
+            task.step()
             return
         concerned = request.expires or request.id in state.revoked or state.revoked_stamps
         if concerned and request.revoked():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django_zklock import clock, exceptions
-from django_zklock.contrib.celery.dispatch.loops import EventLoop
+from django_zklock.contrib.celery.dispatch.loops import EventLoop, run_logged
 from django_zklock.contrib.celery.dispatch.result import take_over
 from django_zklock.contrib.celery.introspection import work_of_message
 from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
@@ -102,11 +102,23 @@ class WaitingTask:
         self._checks_copies = bool(redelivered) or any(lock.spec.shares for lock in locks_of(self.locks))
         self._routine: Routine[None] | None = None
         self._timer: Any = None
+        self._waits_for: MessageWaiter | None = None  # the last one
 
-    def ask(self, loop: EventLoop, on_over: Callable[[WaitingTask], object], on_queued: Callable[..., object]) -> None:
-        """Ask for the lock; `on_over` is called when the wait is over, `on_queued` when it is clear that it is long."""
+    def ask(
+        self,
+        loop: EventLoop,
+        step: Callable[[WaitingTask], object],
+        on_over: Callable[[WaitingTask], object],
+        on_queued: Callable[[WaitingTask], object],
+    ) -> None:
+        """
+        Ask for the lock. `step` is called to call `step`, and to catch what that raises.
+
+        `on_over` is called when the wait is over, `on_queued` when it is clear that it is long.
+        """
         self._loop, self._on_over = loop, on_over
-        self._on_queued = functools.partial(loop.call_soon, functools.partial(on_queued, self))
+        self._step_caught = functools.partial(step, self)
+        self._on_queued = functools.partial(self._call_soon, functools.partial(on_queued, self))
         self.asked_at = clock.now()
         if not self._waited:
             self.since = time.time()
@@ -136,7 +148,17 @@ class WaitingTask:
         return False
 
     def _waiter(self) -> Any:
-        return MessageWaiter(functools.partial(self._loop.call_soon, self.step), self._on_queued)
+        self._waits_for = MessageWaiter(functools.partial(self._call_soon, self._step_caught), self._on_queued)
+        return self._waits_for
+
+    def _call_soon(self, call: Callable[[], object]) -> None:
+        """Run `call()` on the loop; on the protocol's thread, which would give up the lock if this raised."""
+        run_logged(functools.partial(self._loop.call_soon, call))
+
+    @property
+    def has_value(self) -> bool:
+        """Whether what it waits for has come, but `step` was not called yet."""
+        return self._waits_for is not None and self._waits_for.value is not None
 
     def step(self) -> None:
         """Wait, as far as that goes now."""
@@ -163,7 +185,7 @@ class WaitingTask:
     def on_timer(self) -> None:
         """The time is over that the routine wanted to wait."""
         self._timer = None  # the timer of gevent is a greenlet: this one
-        self.step()
+        self._step_caught()
 
     @property
     def is_granted(self) -> bool:
