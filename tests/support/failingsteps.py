@@ -31,6 +31,7 @@ PROMISES: Final = (
     "loops.HubLoop._run",
     "waiting_task.MessageWaiter.set",
     "waiting_task.WaitingTask._call_soon",
+    "waiting_task.WaitingTask.leave",
     "pool_slots.PoolSlots._apply",
     "pool_slots.PoolSlots._call_back",
     "step.DispatcherStep.__init__",

@@ -58,14 +58,17 @@ class Dispatcher:
         self._first: deque[WaitingTask] = deque()  # those that go ahead of them
         self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
         self._lost: dict[str, WaitingTask] = {}  # by id: contenders without a message
-        self._dispatches, self._checks = False, False  # whether `_dispatch` runs, and whether `_check` will
+        self._dispatches = False  # whether `_dispatch` runs
+        self._next_check: Any = None  # the loop's entry
+        self.accepts = True
+        """Whether tasks may wait for their locks here."""
         Directory.most_waiting = MOST_IN_QUEUE
         shared: SharedGrants | None = None
         # Pool processes that are forked share memory with this one. Threads and greenlets share the session itself.
         self._pool_grants: PoolGrants | None = None
         if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
             result.shared = shared = SharedGrants()
-            self._pool_grants = PoolGrants(shared, self._on_wakeup)
+            self._pool_grants = PoolGrants(shared, functools.partial(self.loop.call_soon, self._dispatch))
         self._slots = PoolSlots(consumer, shared, self._on_end)
         if shared is not None or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
@@ -90,7 +93,7 @@ class Dispatcher:
         locked = locked_of(request.task)
         if locked is None or not locked.binder.is_static or locked.is_async:
             return None
-        if _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
+        if not self.accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
             return None
         try:
             call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
@@ -134,10 +137,6 @@ class Dispatcher:
             return CONSUMER_TIMEOUT / 2
         timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
         return None if timeout is None else float(timeout) / 2
-
-    def _on_wakeup(self) -> None:
-        """A pool process has said something; on the thread that waits for that, which must not end."""
-        run_logged(functools.partial(self.loop.call_soon, self._dispatch))
 
     def _on_end(self, request: Any) -> None:
         """Free the slot of a task that has ended; from any thread."""
@@ -343,8 +342,9 @@ class Dispatcher:
 
     def _check(self) -> None:
         """End what was revoked, has expired or has waited too long; again and again, while there is something."""
-        self._checks = False
+        self._next_check = None
         run_logged(self._check_later)
+        run_logged(self._slots.release_ended)
         run_logged(self._keep_prefetch_count)
         for task in list(self.tasks.values()):
             if task.request is not None:
@@ -352,9 +352,8 @@ class Dispatcher:
         self._dispatch()
 
     def _check_later(self) -> None:
-        if not self._checks and (self.tasks or self._queue):
-            self.loop.call_later(CHECK_EVERY, self._check)
-            self._checks = True
+        if self._next_check is None and (self.tasks or self._queue):
+            self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
 
     def _check_task(self, task: WaitingTask) -> None:
         request = task.request
@@ -395,6 +394,9 @@ class Dispatcher:
         does not run while the worker tries to connect.
         """
         tasks, self.tasks = self.tasks, {}
+        if self._next_check is not None:  # or Celery clears its timers, and there would be no check any more
+            self.loop.cancel(self._next_check)
+            self._next_check = None
         self._queue.clear()
         self._first.clear()
         self._keys.clear()

@@ -86,7 +86,7 @@ class HubLoop(_TimerLoop):
         self._wakeup.wake()
 
     def _run(self) -> None:
-        self._wakeup.drain()
+        run_logged(self._wakeup.drain)
         while self._calls:
             run_logged(self._calls.popleft())
 

@@ -7,6 +7,7 @@ have ended without a word. A lock is never released while a process may still wo
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import select
@@ -17,6 +18,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from django_zklock import clock
+from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.pool_slots import has_ended
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
@@ -139,6 +141,7 @@ class PoolGrants:
         self._records: dict[GrantRecord, None] = {}  # changed by single operations, from two threads
         self._session: Session | None = None  # whose lease is shared
         self._watcher: threading.Thread | None = None
+        self._next_check = 0.0  # on clock.now(); the watcher's
 
     def share_lease(self) -> None:
         """
@@ -176,28 +179,30 @@ class PoolGrants:
         def write() -> None:
             self._shared.set_lease(session.lease.until, session.session_id or 0)
 
-        session.lease.on_changed = write
+        session.lease.on_changed = functools.partial(run_logged, write)
         write()
 
     def _watch(self) -> None:
-        next_check = 0.0
         while True:
-            woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._records else None)
-            if woken:
-                self._shared.wakeup.drain()
-            checks = clock.now() >= next_check
-            if checks:
-                next_check = clock.now() + CHECK_EVERY
-            for record in list(self._records):
-                try:
-                    record.share_if_asked()
-                    if record.has_ended or (checks and record.is_abandoned()):
-                        del self._records[record]
-                        record.release()
-                except Exception:
-                    logger.exception("a lock of task %s cannot be released", record.task_id)
-            if woken:
-                self._on_wakeup()
+            run_logged(self._watch_once)  # without this thread, no lock would be released
+
+    def _watch_once(self) -> None:
+        woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._records else None)
+        if woken:
+            self._shared.wakeup.drain()
+        checks = clock.now() >= self._next_check
+        if checks:
+            self._next_check = clock.now() + CHECK_EVERY
+        for record in list(self._records):
+            try:
+                record.share_if_asked()
+                if record.has_ended or (checks and record.is_abandoned()):
+                    record.release()
+                    del self._records[record]
+            except Exception:
+                logger.exception("a lock of task %s cannot be released", record.task_id)
+        if woken:
+            self._on_wakeup()
 
     def close(self) -> None:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""

@@ -51,6 +51,12 @@ class PoolSlots:
         """Free the slot of this request. The call is idempotent."""
         self._used.discard(request)
 
+    def release_ended(self) -> None:
+        """Free the slots of requests whose end was missed."""
+        for request in list(self._used):
+            if has_ended(request):
+                self.release(request)
+
     def requests_of(self, task_id: str) -> Iterator[Any]:
         """Yield the requests of this task that use a slot and have not ended."""
         return (request for request in self._used if request.id == task_id and not has_ended(request))

@@ -33,7 +33,11 @@ class DispatcherStep(bootsteps.StartStopStep):
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
         if self._dispatcher is not None and isinstance(self._dispatcher.loop, HubLoop):
-            self._dispatcher.loop.register(hub)
+            try:
+                self._dispatcher.loop.register(hub)
+            except Exception:
+                logger.exception("tasks of this worker cannot wait for locks in its main process")
+                self._dispatcher.accepts = False
 
     def stop(self, consumer: Any) -> None:
         """Stop: the worker ends, or has lost its broker."""

@@ -213,7 +213,7 @@ class WaitingTask:
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
-            self._loop.cancel(timer)
+            run_logged(functools.partial(self._loop.cancel, timer))
 
     def leave(self) -> None:
         """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
