@@ -88,17 +88,69 @@ def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
 # --- the messages ---------------------------------------------------------------------------------------------------
 
 KEYS: Final[tuple[Any, ...]] = (
-    *("", None, "x" * 300, "\x00", "\n\t\x1b[2J", "\x7f", "\ud800", "x\udfff", ".", "..", "...", "a/b", "/", "a//b", "/a"),
-    *("../../other", " ", "{key}", "{0.__class__}", "%s", "%2F", "\u202e", "e\u0301", "\U0001f512", "zookeeper", "!reads"),
+    *(
+        "",
+        None,
+        "x" * 300,
+        "\x00",
+        "\n\t\x1b[2J",
+        "\x7f",
+        "\ud800",
+        "x\udfff",
+        ".",
+        "..",
+        "...",
+        "a/b",
+        "/",
+        "a//b",
+        "/a",
+    ),
+    *(
+        "../../other",
+        " ",
+        "{key}",
+        "{0.__class__}",
+        "%s",
+        "%2F",
+        "\u202e",
+        "e\u0301",
+        "\U0001f512",
+        "zookeeper",
+        "!reads",
+    ),
     *("_c_x-lock-0000000001", 0, -1, 10**40, 1.5, float("nan"), float("inf"), True, False, [], [1, [2]], {}),
     *({"pk": 1}, {"pk": None}, {"__class__": "x"}, ["x"] * 1000, "x" * 100_000),
 )
 
-WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", "{}", '{"seen": 1}', 0, -1, 10**400, 1.5, True, [], [None], {})
+WRONG: Final[tuple[Any, ...]] = (
+    None,
+    "",
+    "x",
+    "{",
+    "[]",
+    "{}",
+    '{"seen": 1}',
+    0,
+    -1,
+    2**62,
+    1.5,
+    True,
+    [],
+    [None],
+    {},
+)
 """Values for headers."""
 
 HEADERS: Final = (
-    *("zklock_copy", "zklock_late", "zklock_conflicts", "zklock_lost", "zklock_wait", "zklock_unique", "zklock_waiting"),
+    *(
+        "zklock_copy",
+        "zklock_late",
+        "zklock_conflicts",
+        "zklock_lost",
+        "zklock_wait",
+        "zklock_unique",
+        "zklock_waiting",
+    ),
     *("zklock_beat", "traceparent", "headers", "retries"),
 )
 
@@ -149,9 +201,9 @@ def _odd(chance: random.Random, name: str, key: Any) -> Message:
             Message(f"unknown.{uuid.UUID(int=chance.getrandbits(128))}", (key,)),
             Message(name, ("odd",), {"delivery_info": {"redelivered": True}}),
             Message(name, (key,), {"delivery_info": {"redelivered": "x"}, "headers": {"zklock_copy": "{}"}}),
-            Message(name, ("odd",), {"task_id": f"odd/{chance.random()}\u202e" + "x" * 100}),
+            Message(name, ("odd",), {"task_id": f"odd.{chance.random()}\u202e" + "x" * 100}),
             Message(name, ("odd",), {"countdown": 0.1}),
-            Message(name, ("odd",), {"argsrepr": "\ud800", "shadow": "../x"}),
+            Message(name, ("odd",), {"argsrepr": "\x00", "shadow": "../x"}),
             Message(name, ("odd",), {"group_id": "none", "root_id": "none", "parent_id": "none"}),
         ]
     )

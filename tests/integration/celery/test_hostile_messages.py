@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from celery.result import AsyncResult
-from support.brokers import Broker, Redis
+from support.brokers import RabbitMQ, Redis
 from support.failingsteps import FAILING, steps
 from support.hostiletasks import assert_excluded, hostile_messages
 from support.worker import Worker, outcome
@@ -27,18 +27,26 @@ ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 
 
 @contextlib.contextmanager
-def hostile_worker(server: Ensemble, home: Path, failing: str = "", **options: Any) -> Iterator[Worker]:
-    """A worker whose functions can be made to fail; its log is shown."""
+def redis_worker(server: Ensemble, redis: Redis, home: Path) -> Iterator[Worker]:
+    """A worker with two processes, in a namespace of its own."""
     zoo = Zoo(server.hosts, server)
-    with Worker(zoo, home, session_timeout=4, options=OPTIONS, env={FAILING: failing}, **options) as worker:
+    with hostile_worker(zoo, home, conf=redis.conf) as worker:
         yield worker
     zoo.close()
 
 
+def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
+    """Return a worker whose functions can be made to fail."""
+    return Worker(zoo, home, session_timeout=4, options=OPTIONS, env={FAILING: failing}, **options)
+
+
+def own_conf(redis: Redis, home: Path) -> dict[str, Any]:
+    """Return the settings of workers that share messages with no other worker on this Redis."""
+    return {**redis.conf, "broker_transport_options": {"global_keyprefix": f"{home.name}-"}}
+
+
 @pytest.fixture(scope="module")
-def living(
-    single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Worker]]:
+def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Worker]]:
     """Return a worker with two processes for all tests, or another one if a test has failed and ended it."""
     with contextlib.ExitStack() as stack:
         workers: list[Worker] = []
@@ -48,7 +56,7 @@ def living(
                 stack.close()
                 redis.clear()
                 home = tmp_path_factory.mktemp("worker")
-                workers.append(stack.enter_context(hostile_worker(single, home, conf=redis.conf)))
+                workers.append(stack.enter_context(redis_worker(single, redis, home)))
             return workers[-1]
 
         yield living
@@ -94,12 +102,8 @@ def assert_survives(worker: Worker, count: int, timeout: float) -> None:
 def assert_alive(worker: Worker) -> None:
     """Check that the main process is the one that was started, and has acknowledged all messages."""
 
-    def said() -> dict[str, Any]:
-        replies = worker.app.control.broadcast("main_process", reply=True, limit=1, timeout=5)
-        return {"pid": 0, "unacknowledged": ["?"]} if not replies else replies[0][worker.name]
-
-    eventually(lambda: not said()["unacknowledged"], 10, f"messages are left: {said()}")
-    assert said()["pid"] == worker.process.pid
+    eventually(lambda: not ask(worker, "main_process")["unacknowledged"], 10, "messages are left")
+    assert ask(worker, "main_process")["pid"] == worker.process.pid
 
 
 def test_no_message_ends_a_worker(worker: Worker) -> None:
@@ -117,15 +121,17 @@ def test_no_message_ends_a_worker(worker: Worker) -> None:
     ],
 )
 def test_no_thousand_messages_end_a_worker(
-    single: Ensemble, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
+    zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
 ) -> None:
     """So it is with each pool, and each broker."""
     conf = None
-    if broker_name != "files":
-        broker: Broker = request.getfixturevalue(broker_name)
-        broker.clear()
-        conf = broker.conf
-    with hostile_worker(single, tmp_path, pool=pool, conf=conf, concurrency=4) as worker:
+    if broker_name == "redis":
+        conf = own_conf(request.getfixturevalue("redis"), tmp_path)
+    elif broker_name == "rabbitmq":
+        rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+        rabbitmq.clear()
+        conf = rabbitmq.conf
+    with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker, worker.log_shown():
         assert_survives(worker, 1000, timeout=180)
 
 
@@ -154,8 +160,14 @@ def assert_mended(worker: Worker, name: str, times: int) -> None:
 def fail(worker: Worker, name: str, times: int) -> int:
     """Make a function fail so often from now on; return how often the last one was still to fail."""
     arguments = {"name": name, "times": times}
-    replies = worker.app.control.broadcast("fail", arguments=arguments, reply=True, limit=1, timeout=10)
-    return int(replies[0][worker.name])
+    return int(ask(worker, "fail", arguments=arguments))
+
+
+def ask(worker: Worker, command: str, **options: Any) -> Any:
+    """Send a control command, and return the answer."""
+    options |= {"destination": [worker.name], "reply": True, "limit": 1, "timeout": 10}
+    ((answer,),) = [reply.values() for reply in worker.app.control.broadcast(command, **options)]
+    return answer
 
 
 def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
@@ -179,7 +191,7 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
             send("unlocked")
         send("write", "later", str(book), countdown=0.2)
         for command in ("zklocks", "scheduled"):
-            worker.app.control.broadcast(command, reply=True, limit=1, timeout=1)
+            ask(worker, command)
         assert outcome(expired) in ("TaskRevokedError", "expired")
     return results
 
@@ -210,18 +222,22 @@ def test_no_step_that_fails_loses_a_task(worker: Worker, name: str, times: int) 
     assert_mended(worker, name, times)
 
 
+AT_START = (
+    *("Dispatcher.__init__", "Loop.__init__", "Pipe.__init__", "Slots.__init__", "Grants.__init__"),
+    *("Loop.register", "event_loop_of", "is_pool", "_forks", "begin_process", "_set_ready"),
+)
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize(
     "name",
-    [name for name in steps() if name.endswith(("__init__", ".register", "_of", "is_pool", "_forks", "begin_process"))],
+    [name for name in steps() if name.endswith(AT_START)],
 )
-def test_a_start_that_fails_loses_no_task(
-    single: Ensemble, redis: Redis, tmp_path: Path, name: str, times: int
-) -> None:
+def test_a_start_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int) -> None:
     """A worker whose dispatcher cannot be made or connected works without one."""
-    redis.clear()
-    with hostile_worker(single, tmp_path, f"{name} {times}", conf=redis.conf) as worker:
+    conf = own_conf(redis, tmp_path)
+    with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker, worker.log_shown():
         assert_mended(worker, name, 0)
 
 
@@ -230,18 +246,33 @@ def test_a_start_that_fails_loses_no_task(
     "name",
     [name for name in steps() if name.endswith((".stop", ".close", ".leave", ".enter", ".release", "_send_count"))],
 )
-def test_an_end_that_fails_loses_no_task(single: Ensemble, redis: Redis, tmp_path: Path, name: str) -> None:
+def test_an_end_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
     """The worker ends as asked, and the next one runs what has waited."""
-    redis.clear()
+    conf = own_conf(redis, tmp_path)
     book = tmp_path / "book"
-    with hostile_worker(single, tmp_path, conf=redis.conf) as worker:
-        with worker.zoo.hold_elsewhere("busy"):
+    with hostile_worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("busy"):
             marks = [f"m{number}" for number in range(4)]
             results = [worker.send("hostile.write.late", "busy", str(book), mark) for mark in marks]
-            worker.zoo.wait_contenders("busy", 5)
+            zoo.wait_contenders("busy", 5)
             fail(worker, name, 3)
             assert worker.stop() == 0
-            worker.zoo.wait_contenders("busy", 1)
-        with hostile_worker(single, tmp_path, conf=redis.conf) as second:
+            zoo.wait_contenders("busy", 1)
+        with hostile_worker(zoo, tmp_path, conf=conf) as second:
             assert [second.get(result, 30) for result in results] == marks
     assert_excluded(book)
+
+
+@pytest.mark.chaos
+def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """Celery 5.5 clears its timers when it loses the broker."""
+    with hostile_worker(zoo, tmp_path, conf=own_conf(redis, tmp_path)) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("busy"):
+            waiting = worker.send("hostile.plain", "busy")
+            zoo.wait_contenders("busy", 2)
+            log = worker.log.stat().st_size
+            redis.disconnect_all()
+            eventually(lambda: f"{waiting.id}] received" in worker.log.read_text(errors="replace")[log:], 30)
+            expired = worker.send("hostile.plain", "busy", expires=1)
+            assert outcome(expired) == "TaskRevokedError"
+        assert worker.get(waiting) == "done"
