@@ -163,6 +163,9 @@ FORGED: Final = {
 """Headers whose values look right."""
 
 
+PAST: Final = (-1, "0001-01-01T00:00:00")
+
+
 @dataclass
 class Message:
     """A task to send."""
@@ -170,6 +173,10 @@ class Message:
     name: str
     args: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_expired(self) -> bool:
+        return self.options.get("expires") in PAST
 
 
 def hostile_messages(count: int, seed: int = 1) -> Iterator[Message]:
@@ -195,9 +202,8 @@ def _odd(chance: random.Random, name: str, key: Any) -> Message:
             Message(name, (key, key)),
             Message(name, (), {"kwargs": {"other": key}}),
             Message(name, (key,), {"kwargs": {"key": "odd"}}),
-            Message(name, ("odd",), {"expires": -1}),
+            *(Message(name, ("odd",), {"expires": past}) for past in PAST),
             Message(name, (key,), {"expires": 30}),
-            Message(name, ("odd",), {"expires": "0001-01-01T00:00:00"}),
             Message(f"unknown.{uuid.UUID(int=chance.getrandbits(128))}", (key,)),
             Message(name, ("odd",), {"delivery_info": {"redelivered": True}}),
             Message(name, (key,), {"delivery_info": {"redelivered": "x"}, "headers": {"zklock_copy": "{}"}}),
