@@ -127,6 +127,11 @@ class Redis(Broker):
         queued = {json.loads(message)["properties"]["delivery_tag"] for queue in queues for message in queue}
         return queued | set(unacked)
 
+    def count_unacked(self) -> int:
+        """Return how many messages workers have taken and not acknowledged."""
+        with RedisClient(port=self.port) as client:
+            return int(client.hlen("unacked"))
+
     def mutex(self) -> float:
         """Return the seconds for which no worker can bring messages back, as one of them does, or died at it."""
         with RedisClient(port=self.port) as client:
@@ -154,7 +159,9 @@ class Redis(Broker):
                 client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
     def _launch(self) -> None:
-        options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._directory}
+        # Only `restart()` reads the file, so it need not reach the disk.
+        kept = {"save": "", "appendonly": "yes", "appendfsync": "no"}
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self._directory, **kept}
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self._start([*TIED, self._program, *words])
 
@@ -192,7 +199,16 @@ class RabbitMQ(Broker):
         self._start([*TIED, str(self._program)], env=self._env)
 
     def disconnect_all(self) -> None:
-        rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), "close_all_connections", "by a test"]
+        self._control("close_all_connections", "by a test")
+
+    def restart_app(self) -> None:
+        """Stop the broker, and start it again in the same process, as an operator does."""
+        self._control("stop_app")
+        self._control("start_app")
+        self._wait_ready()
+
+    def _control(self, *command: str) -> None:
+        rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), *command]
         subprocess.run(rabbitmqctl, env=self._env, cwd=self._directory, check=True, capture_output=True)
 
     @property

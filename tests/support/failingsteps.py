@@ -24,20 +24,16 @@ FAILING: Final = "FAILING_STEPS"
 
 PROMISES: Final = (
     "loops.run_logged",
-    "dispatcher.Dispatcher.accept",
-    "dispatcher.Dispatcher._do",
-    "dispatcher.Dispatcher._give_to_pool",
-    "dispatcher.Dispatcher._check",
     "loops.HubLoop._run",
-    "waiting_task.MessageWaiter.set",
-    "waiting_task.WaitingTask._call_soon",
-    "waiting_task.WaitingTask.leave",
-    "pool_slots.PoolSlots._apply",
-    "pool_slots.PoolSlots._call_back",
-    "step.DispatcherStep.__init__",
-    "step.DispatcherStep.register_with_event_loop",
-    "step.DispatcherStep.stop",
-    "step.DispatcherStep.shutdown",
+    *(
+        f"dispatcher.Dispatcher.{name}"
+        for name in (
+            *("__init__", "create", "accept", "register_with_event_loop", "stop", "shutdown"),
+            *("take_step", "_do", "_give_to_pool", "_check", "_on_wakeup"),
+        )
+    ),
+    *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_back"),
+    *("waiting_task.MessageWaiter.set", "waiting_task.MessageWaiter.on_queued", "waiting_task.WaitingTask.leave"),
 )
 """Those that promise that nothing is raised into Celery. All that they call fails instead."""
 

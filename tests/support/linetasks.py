@@ -65,6 +65,12 @@ def patient(key: str) -> int:
     return os.getpid()
 
 
+@app.task(name="line.skips")
+@zk_locked("{key}", timeout=0.5, on_conflict="skip")
+def skips(key: str) -> None:
+    """Wait for half a second, then do without."""
+
+
 @app.task(name="line.bounded")
 @zk_locked("{key}", timeout=1, on_conflict="wait")
 def bounded(key: str) -> None:
@@ -80,6 +86,13 @@ def note(key: str, path: str, mark: str) -> int:
     time.sleep(0.02)
     book.write_text(before + mark + "\n")
     return os.getpid()
+
+
+@app.task(name="line.plain_note")
+def plain_note(key: str, path: str, mark: str) -> None:
+    """Append a mark to a file, without a lock."""
+    with Path(path).open("a") as book:
+        book.write(mark + "\n")
 
 
 @app.task(name="line.several")

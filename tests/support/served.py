@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import atexit
+import contextlib
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,11 +72,27 @@ class Served(abc.ABC):
                 raise AssertionError(f"{type(self).__name__} did not come up:\n{self._log.read_text()}")
             time.sleep(0.02)
 
-    def stop(self) -> None:
-        """End the server, and remove what it wrote."""
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        """End the server; start it again, with the files that it wrote, at the end of the block."""
+        self._end()
+        yield
+        self._launch()
+        self._wait_ready()
+
+    def restart(self) -> None:
+        """End the server, and start it again with the files that it wrote."""
+        with self.down():
+            pass
+
+    def _end(self) -> None:
         while self._processes:
             process = self._processes.pop()
             process.send_signal(self.end)
             process.wait(TIMEOUT)
+
+    def stop(self) -> None:
+        """End the server, and remove what it wrote."""
+        self._end()
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)

@@ -1,4 +1,4 @@
-"""The context of a decorated function that a Celery worker calls as its task."""
+"""The contexts of a decorated function: a Celery worker has a message for its task, or calls it as its task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from celery._state import get_current_task
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.dispatch.result import WaitResult, wait_result
-from django_zklock.contrib.celery.introspection import functions_of, work_of
+from django_zklock.contrib.celery.introspection import functions_of, work_of, work_of_message
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
+from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.execution import trace
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks
 from django_zklock.locks.protocol.spec import Caller
@@ -84,6 +86,22 @@ class TaskContext:
         if self._by_worker:
             policy.on_lost(self._task, error, options)
         raise error
+
+
+class MessageContext(FunctionContext):
+    """The context of a decorated function that a worker has a message for; only its defaults and the work are used."""
+
+    timeout = 0.0
+    on_conflict = "wait"
+    on_timeout = "retry"
+
+    def __init__(self, request: Any) -> None:
+        retries = request.request_dict.get("retries") or 0
+        work = work_of_message(request.task.name or "", request.id, request.delivery_info, retries)
+        super().__init__(work.what)
+        self.about = dict(work.about)
+        if trace.items is not None:
+            self.about |= trace.of_header(messages.headers_of(request).get("traceparent"))
 
 
 def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:

@@ -15,8 +15,7 @@ from typing import Any, Final
 from celery.worker import control
 from celery.worker.control import inspect_command
 
-from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
-from django_zklock.contrib.celery.dispatch.step import DISPATCHER
+from django_zklock.contrib.celery.dispatch.dispatcher import DISPATCHER, Dispatcher
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
@@ -99,7 +98,7 @@ def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingT
 def _without_znode(
     tasks: Mapping[str, WaitingTask], ahead: dict[str, int], shown: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the tasks that wait in line behind so many of this worker that they have no znode yet."""
+    """Yield the tasks that wait behind so many of this worker that they have no znode yet."""
     with_znode = {each["id"] for each in shown}
     for task_id, task in list(tasks.items()):
         if short_id(task_id) in with_znode or task.entry.held:

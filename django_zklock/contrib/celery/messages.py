@@ -12,12 +12,14 @@ from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimit
 from celery.signals import task_revoked
 from celery.utils.time import maybe_make_aware
 
+from django_zklock import clock
+
 CONFLICTS_HEADER: Final = "zklock_conflicts"
 """How often the task was sent again because others held its lock."""
 LOST_HEADER: Final = "zklock_lost"
 """How often it was sent again because it had lost its lock."""
 LATE_HEADER: Final = "zklock_late"
-"""How often it went back to the line of a worker because no process was free when it had its lock."""
+"""How often it was sent again because it had lost its lock before its work began."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
@@ -126,3 +128,22 @@ def revoke(task: Task[..., Any], request: Any, reason: str) -> None:
         call_errbacks=False,  # nothing failed
         state=states.REVOKED,
     )
+
+
+def headers_of(request: Any) -> dict[str, Any]:
+    """Return the headers of a message in the worker's main process, those of the sender too."""
+    return {**request.request_dict, **(request.request_dict.get("headers") or {})}
+
+
+_RECEIVED: Final = "_zklock_received"  # attribute of a request
+
+
+def note_received(*, request: Any, **kwargs: object) -> None:
+    """Note when a message came: it is unacknowledged from then on, also before its ETA."""
+    setattr(request, _RECEIVED, clock.now())
+
+
+def received_at(request: Any) -> float:
+    """Return when a message came, on `clock.now()`."""
+    received: float = getattr(request, _RECEIVED, 0.0) or clock.now()
+    return received

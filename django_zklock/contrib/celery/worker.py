@@ -8,7 +8,7 @@ from typing import Any
 
 from celery.signals import task_received, worker_init, worker_process_init, worker_process_shutdown, worker_shutdown
 
-from django_zklock.contrib.celery import events
+from django_zklock.contrib.celery import events, messages
 from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.celery")
@@ -26,12 +26,12 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
             "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not before a call "
             "into C returns; call hold.check() before anything that cannot be undone, or use the prefork pool"
         )
-    received = import_module("django_zklock.contrib.celery.dispatch.waiting_task").note_received
-    task_received.connect(received, dispatch_uid="zklock.note_received")
+    task_received.connect(messages.note_received, dispatch_uid="zklock.note_received")
     result = import_module("django_zklock.contrib.celery.dispatch.result")
     worker_process_init.connect(result.begin_process, dispatch_uid="zklock.begin_process")
     worker_process_shutdown.connect(result.end_process, dispatch_uid="zklock.end_process")
-    sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.step").DispatcherStep)
+    sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.dispatcher").Dispatcher)
+    sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
     events.choose_worker(str(sender.hostname) if sender.task_events else "")
 
 

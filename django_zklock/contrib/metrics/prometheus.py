@@ -129,7 +129,7 @@ class Metrics:
         held = Gauge("zklock_holds", "Locks held now.", _LOCK, registry=self._registry, multiprocess_mode="livesum")
         line = Gauge(
             "zklock_line_tasks",
-            "Messages that wait in line in this Celery worker.",
+            "Messages that wait for locks in this Celery worker.",
             registry=self._registry,
             multiprocess_mode="livesum",
         )

@@ -222,7 +222,7 @@ def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
 
 
 def test_the_line_is_visible(worker: Worker) -> None:
-    """`inspect zklocks` lists all that wait, in order, also those that have no znode yet; a signal says how many."""
+    """`inspect zklocks` and `inspect scheduled` list all that wait, also without a znode; a signal says how many."""
     length = worker.home / LENGTH
     with worker.zoo.hold_elsewhere("seen"):
         sent = [worker.send("line.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
@@ -235,6 +235,8 @@ def test_the_line_is_visible(worker: Worker) -> None:
         assert {(each["lock"], each["task"]) for each in waiting} == {("seen", "line.wait")}
         assert {each["id"] for each in waiting} == {each.id for each in sent}
         assert [each["ahead"] for each in waiting] == list(range(1, len(sent) + 1))
+        scheduled = worker.app.control.inspect([worker.name], timeout=3, limit=1).scheduled() or {}
+        assert {entry["request"]["id"] for entry in scheduled[worker.name]} == {result.id for result in sent}
         now = datetime.now(timezone.utc)
         assert all(now - timedelta(minutes=1) < datetime.fromisoformat(each["since"]) < now for each in waiting)
     for each in sent:

@@ -81,6 +81,7 @@ SCENARIOS = (
     Scenario("F67", "nothing depends on the clocks of other machines"),
     Scenario("F68", "other clients in the same queue are respected, and unknown ones close it"),
     Scenario("F69", "of several schedulers one enqueues each tick"),
+    Scenario("F71", "a broker that restarts while tasks wait for locks ends no worker, and each task runs once"),
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
     Scenario("READERS", "readers share the lock, also under faults of one of them, and no writer gets it meanwhile"),
     Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
 
 
 @pytest.fixture
@@ -24,57 +24,41 @@ def in_child(work: Callable[[], bool]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def begin_and_end(shared: SharedGrants, index: int, number: int) -> bool:
-    begun = shared.begin(index, number)
-    shared.end(index, number)
+def begin_and_end(record: GrantRecord) -> bool:
+    begun = record.begin()
+    record.end()
     return begun
-
-
-def added(shared: SharedGrants) -> tuple[int, int]:
-    record = shared.add()
-    assert record is not None
-    return record
 
 
 def test_a_child_reads_the_lease(shared: SharedGrants) -> None:
     """It reads what the parent writes later, too, and never an old end with a new session."""
-    assert shared.until == float("-inf")
+    assert (shared.until, shared.valid) == (float("-inf"), False)
     shared.set_lease(12.5, 7)
     assert in_child(lambda: (shared.until, shared.session_id) == (12.5, 7))
 
 
 def test_a_child_reads_what_happens_to_a_lock(shared: SharedGrants) -> None:
     """It reads each event once, in order, and whether the session is confirmed now."""
-    index, number = added(shared)
-    shared.append(index, {"request": "first"})
-    shared.set_suspect(index, suspect=True)
-    assert in_child(lambda: shared.is_current(index, number) and shared.is_suspect(index))
-    events, read_to = shared.events(index, 0)
-    shared.append(index, {"lost": "why"})
+    record = shared.add()
+    record.append({"request": "first"})
+    record.set_suspect(suspect=True)
+    assert in_child(lambda: record.is_current and record.is_suspect)
+    events, read_to = record.events(0)
+    record.append({"lost": "why"})
     assert events == [{"request": "first"}]
-    assert in_child(lambda: shared.events(index, read_to)[0] == [{"lost": "why"}])
+    assert in_child(lambda: record.events(read_to)[0] == [{"lost": "why"}])
 
 
 def test_a_loss_always_has_room(shared: SharedGrants) -> None:
     """A record that is full takes no more requests, and is not cut."""
-    index, _ = added(shared)
+    record = shared.add()
     for number in range(20):
-        shared.append(index, {"request": str(number).zfill(500)})
-    shared.append(index, {"lost": "x" * (LONGEST_EVENT - 20)})
-    *requests, lost = shared.events(index, 0)[0]
+        record.append({"request": str(number).zfill(500)})
+    record.append({"lost": "x" * (LONGEST_EVENT - 20)})
+    *requests, lost = record.events(0)[0]
     assert [int(event["request"]) for event in requests] == list(range(len(requests)))
     assert 0 < len(requests) < 20
     assert "lost" in lost
-
-
-def test_a_new_grant_of_a_record_has_no_events(shared: SharedGrants) -> None:
-    index, _ = added(shared)
-    shared.append(index, {"lost": "why"})
-    shared.set_suspect(index, suspect=True)
-    shared.remove(index)
-    indices = [added(shared)[0] for _ in range(RECORDS)]
-    assert index in indices
-    assert (shared.events(index, 0), shared.is_suspect(index)) == (([], 0), False)
 
 
 def test_a_child_says_that_it_is_ready(shared: SharedGrants) -> None:
@@ -93,36 +77,52 @@ def test_a_child_says_that_it_is_ready(shared: SharedGrants) -> None:
 
 def test_a_child_begins_and_ends(shared: SharedGrants) -> None:
     """The parent is woken, and knows which process it was."""
-    index, number = added(shared)
-    assert not shared.has_ended(index, number)
-    assert in_child(lambda: begin_and_end(shared, index, number))
-    assert shared.begun_by(index, number) != 0
-    assert shared.has_ended(index, number)
+    record = shared.add()
+    assert in_child(lambda: begin_and_end(record))
+    assert record.pid != 0
+    assert record.has_ended
     assert select.select([shared.wakeup], [], [], 5)[0]
     shared.wakeup.drain()
     assert not select.select([shared.wakeup], [], [], 0)[0]
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_child_goes_on_as_a_reader(shared: SharedGrants, asked: bool) -> None:
+    record = shared.add()
+    assert record.goes_on_as_reader == ""
+
+    def share() -> bool:
+        record.share(asked=asked)
+        return True
+
+    assert in_child(share)
+    assert record.goes_on_as_reader == ("asked" if asked else "yes")
+
+
 def test_a_cancelled_grant_is_not_begun(shared: SharedGrants) -> None:
     """Either the parent sees that the child has begun, or the child sees that it may not."""
-    index, number = added(shared)
-    assert shared.cancel(index, number) == 0
-    assert in_child(lambda: not shared.begin(index, number))
+    record = shared.add()
+    assert record.cancel() == 0
+    assert in_child(lambda: not record.begin())
 
 
-def test_an_old_number_means_nothing(shared: SharedGrants) -> None:
-    """A process that comes too late for its grant does not touch the next one of the record."""
-    index, number = added(shared)
-    shared.remove(index)
-    others = [added(shared) for _ in range(RECORDS)]
-    assert others[-1] == (index, number + RECORDS)
-    assert in_child(lambda: not begin_and_end(shared, index, number))
-    assert (shared.begun_by(*others[-1]), shared.has_ended(*others[-1])) == (0, False)
+def test_an_old_grant_means_nothing_for_the_next_one_of_its_record(shared: SharedGrants) -> None:
+    """A process that comes too late for its grant does not touch the next one, which begins without events."""
+    old = shared.add()
+    old.append({"lost": "why"})
+    old.set_suspect(suspect=True)
+    shared.remove(old)
+    new = [shared.add() for _ in range(RECORDS)][-1]
+    assert (new.index, new.number) == (old.index, old.number + RECORDS)
+    assert in_child(lambda: not begin_and_end(old))
+    assert (new.pid, new.has_ended, new.goes_on_as_reader) == (0, False, "")
+    assert (new.events(0), new.is_suspect) == (([], 0), False)
 
 
 def test_there_is_room_for_a_thousand(shared: SharedGrants) -> None:
     """There is no room for one more until one is removed."""
-    indexs = [added(shared)[0] for _ in range(RECORDS)]
-    assert shared.add() is None
-    shared.remove(indexs[3])
-    assert added(shared)[0] == indexs[3]
+    records = [shared.add() for _ in range(RECORDS)]
+    with pytest.raises(IndexError):
+        shared.add()
+    shared.remove(records[3])
+    assert shared.add().index == records[3].index

@@ -1,8 +1,8 @@
 """
 The dispatcher of a worker: it gives messages to the pool, in their order, and has tasks wait for their locks.
 
-Nothing here raises into Celery, whose worker would end. If something fails, the message goes to the pool as it would
-without us.
+Nothing here raises into Celery, whose worker would end. If a step with a message fails, the message goes to the pool as
+it would without us.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import billiard
+from celery import bootsteps
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 
 from django_zklock import clock, signals
+from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import result
-from django_zklock.contrib.celery.dispatch.loops import event_loop_of, is_pool, run_logged
+from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
-from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots, has_ended
+from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
-from django_zklock.contrib.celery.dispatch.waiting_task import MessageContext, WaitingTask, headers_of
+from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, headers_of
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.zk import process
 
@@ -40,16 +42,18 @@ MOST_IN_QUEUE: Final = 128
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
-KEPT: Final = 5.0  # seconds to keep a contender whose message was lost with the connection to the broker
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
 CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
+DISPATCHER: Final = "zklock_dispatcher"  # attribute of a consumer
 
 
-class Dispatcher:
+class Dispatcher(bootsteps.StartStopStep):
     """The messages of one worker, from Celery's consumer to the pool. All runs on `loop`, unless it says otherwise."""
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        setattr(consumer, DISPATCHER, self)
         self.tasks: dict[str, WaitingTask] = {}  # by id: those that need a lock and are not in the pool
         self.loop = event_loop_of(consumer)
         self._consumer = consumer
@@ -57,20 +61,22 @@ class Dispatcher:
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
         self._first: deque[WaitingTask] = deque()  # those that go ahead of them
         self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
-        self._lost: dict[str, WaitingTask] = {}  # by id: contenders without a message
+        self._accepts = True  # whether tasks may wait for their locks here
         self._dispatches = False  # whether `_dispatch` runs
-        self._next_check: Any = None  # the loop's entry
-        self.accepts = True
-        """Whether tasks may wait for their locks here."""
+        self._next_check: Any = None  # an entry of the loop
         Directory.most_waiting = MOST_IN_QUEUE
-        shared: SharedGrants | None = None
-        # Pool processes that are forked share memory with this one. Threads and greenlets share the session itself.
-        self._pool_grants: PoolGrants | None = None
-        if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
-            result.shared = shared = SharedGrants()
-            self._pool_grants = PoolGrants(shared, functools.partial(self.loop.call_soon, self._dispatch))
-        self._slots = PoolSlots(consumer, shared, self._on_end)
-        if shared is not None or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
+
+    def create(self, consumer: Any) -> None:
+        """Come between the messages and the pool; before its processes are forked."""
+        run_logged(functools.partial(self._create, consumer))
+
+    def _create(self, consumer: Any) -> None:
+        forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
+        result.shared = SharedGrants()
+        self._slots = PoolSlots(consumer, result.shared if forks else None, self._on_end)
+        self._grants = PoolGrants(result.shared, self._on_wakeup)
+        # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
+        if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
 
     # --- from Celery ----------------------------------------------------------------------------------------------
@@ -80,7 +86,7 @@ class Dispatcher:
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._first:
-                self.loop.enter(functools.partial(self._do, request, self._enqueue, request, task))
+                self.loop.enter(functools.partial(self._do, self._enqueue, request, task))
                 return None
             self._slots.use(request)
         except Exception:
@@ -93,11 +99,11 @@ class Dispatcher:
         locked = locked_of(request.task)
         if locked is None or not locked.binder.is_static or locked.is_async:
             return None
-        if not self.accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
+        if not self._accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
             return None
         try:
             call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
-            return WaitingTask(request, call, longest=self._longest) if call.timeout != 0 else None
+            return WaitingTask(request, call, self) if call.timeout != 0 else None
         except Exception as error:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             logger.debug("the lock of task %s is not known here: %s", request.id, error)
             return None
@@ -126,8 +132,8 @@ class Dispatcher:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
     @functools.cached_property
-    def _longest(self) -> float | None:
-        """Half of the time after which the broker would deliver a waiting message again, in seconds; None: never."""
+    def longest_wait(self) -> float:
+        """Half of the time after which the broker would deliver a waiting message again, in seconds."""
         conf = self._consumer.app.conf
         driver = self._consumer.connection.transport.driver_type
         given = conf.get("zklock_longest_wait")
@@ -135,49 +141,39 @@ class Dispatcher:
             return float(given)
         if driver == "amqp":
             return CONSUMER_TIMEOUT / 2
-        timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
-        return None if timeout is None else float(timeout) / 2
+        options = conf.broker_transport_options or {}
+        return float(options.get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver, float("inf")))) / 2
 
-    def _on_end(self, request: Any) -> None:
-        """Free the slot of a task that has ended; from any thread."""
-        self.loop.enter(functools.partial(self._free_slot, request))
+    # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _free_slot(self, request: Any) -> None:
-        self._slots.note_end(request)
-        not_taken = result.own_grants.pop(request.request_dict.get(PAYLOAD, {}).get("number", 0), None)
-        if not_taken is not None:  # it has ended before its function began
-            not_taken.leave()
-        self._dispatch()
+    def take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
+        """Take a step with a task soon, unless it has gone to the pool by then; from any thread."""
+        run_logged(functools.partial(self.loop.call_soon, functools.partial(self._take_step, task, step)))
 
-    def _do(self, request: Any, step: Callable[..., object], *args: Any) -> None:
-        """Take a step with a message, its last argument; if it fails, the message goes to the pool without a lock."""
+    def _take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
+        if self.tasks.get(task.request.id) is task:
+            self._do(step, task)
+
+    def _do(self, step: Callable[..., object], message: Any, *args: Any) -> None:
+        """Take a step with a request or a task. If it fails, the message goes to the pool without a lock."""
+        request = message.request if isinstance(message, WaitingTask) else message
         try:
-            step(*args)
+            step(message, *args)
         except Exception:
             logger.exception("task %s does not wait for its lock in the main process", request.id)
-            task = self.tasks.pop(request.id, args[-1])
-            request.request_dict.pop(PAYLOAD, None)  # its locks are given back
-            self._queue = deque(message for message in self._queue if message not in (request, task))
-            self._first = deque(message for message in self._first if message is not task)
-            if isinstance(task, WaitingTask):
+            task = self.tasks.pop(request.id, None)
+            self._queue = deque(other for other in self._queue if other is not request and other is not task)
+            self._first = deque(other for other in self._first if other is not task)
+            request.request_dict.pop(PAYLOAD, None)
+            if task is not None:
                 run_logged(task.leave)
                 run_logged(functools.partial(self._resume, task))
             self._give_to_pool(request)
 
-    # --- to the pool ----------------------------------------------------------------------------------------------
-
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
-        kept = None if task is None else self._lost.pop(request.id, None)
-        if kept is not None:  # it is in the queue of its lock already
-            kept.request = request
-            self.tasks[request.id] = kept
-            self._wait(kept)
-            kept.step()
-        elif task is not None:
+        if task is not None:
             self.tasks[request.id] = task
-            self._queue.append(task)
-        else:
-            self._queue.append(request)
+        self._queue.append(task or request)
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -188,8 +184,7 @@ class Dispatcher:
         self._dispatches = True
         try:
             while (self._first or self._queue) and self._slots.free > 0:
-                message = (self._first or self._queue).popleft()
-                self._do(getattr(message, "request", message), self._begin, message)
+                self._do(self._begin, (self._first or self._queue).popleft())
         finally:
             self._dispatches = False
 
@@ -199,44 +194,30 @@ class Dispatcher:
             self._give_to_pool(message)
         elif message.is_over:
             self._run(message)
-        elif message.request is not None and self.tasks.get(message.request.id) is message:  # else it was revoked
-            if any(self._keys[key] for key in message.keys):  # others of this worker wait: it queues up behind them
-                if not self._wait(message):
-                    return
-            else:
+        elif self.tasks.get(message.request.id) is message:  # else it was revoked
+            if not any(self._keys[key] for key in message.keys):
                 message.has_slot = True
                 self._slots.use(message.request)
-            if self._pool_grants is not None:
-                self._pool_grants.share_lease()
-            message.ask(self.loop, self._step, self._on_over, self._on_queued)
+            elif not self._wait(message):  # behind others of this worker that wait
+                return
+            self._grants.share_lease()
+            message.ask()
 
-    def _step(self, task: WaitingTask) -> None:
-        if task.request is not None:
-            self._do(task.request, WaitingTask.step, task)
-
-    def _on_queued(self, task: WaitingTask) -> None:
-        if task.request is not None:
-            self._do(task.request, self._pass_slot_on, task)
-
-    def _pass_slot_on(self, task: WaitingTask) -> None:
+    def pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
-        if task.has_slot and not task.is_over and self.tasks.get(task.request.id) is task:
+        if task.has_slot and not task.is_over:
             task.has_slot = False
             self._slots.release(task.request)
             self._wait(task)
             self._dispatch()
 
-    def _on_over(self, task: WaitingTask) -> None:
-        """Run a task that has waited, or give its lock back if the pool has no slot for it now."""
-        if task.request is not None and self.tasks.get(task.request.id) is task:
-            self._do(task.request, self._end_wait, task)
-
-    def _end_wait(self, task: WaitingTask) -> None:
+    def end_wait(self, task: WaitingTask) -> None:
+        """Run a task that has its lock, or gets none, if the pool has a slot for it."""
         if task.has_slot or self._slots.free > 0:
             self._run(task)
         elif task.is_granted:
             self._first.appendleft(task)
-            self.loop.call_later(SLOT_WITHIN, functools.partial(self._give_back, task))
+            self.loop.call_later(SLOT_WITHIN, functools.partial(self._take_step, task, self._give_back))
         else:
             self._resume(task)
             self._first.append(task)
@@ -247,47 +228,45 @@ class Dispatcher:
 
         They are the first that get slots, in their order, and ask again then.
         """
-        if granted not in self._first or not granted.is_granted:
-            return  # it has gone to the pool
-        self._first.remove(granted)
-        for task in list(self.tasks.values()):
-            if task.is_queued and not set(granted.keys).isdisjoint(task.keys):
-                task.leave()
-                self._resume(task)
-                self._first.append(task)
+        if granted in self._first and granted.is_granted:
+            self._first.remove(granted)
+            for task in list(self.tasks.values()):
+                if task.is_queued and not set(granted.keys).isdisjoint(task.keys):
+                    task.leave()
+                    self._resume(task)
+                    self._first.append(task)
 
     def _run(self, task: WaitingTask) -> None:
         """Give a task to the pool, with the locks or the error that its wait has come to."""
         request = task.request
-        del self.tasks[request.id]
-        self._resume(task)
-        if task.is_granted and self._pool_grants is None:
-            task.payload["number"] = id(task)
-            result.own_grants[id(task)] = task
-        elif task.is_granted and self._pool_grants is not None:
-            grants = self._pool_grants.add(task)
-            if grants is None:
-                task.leave()
-            task.payload |= {"lost": True} if grants is None else {"grants": grants}
+        self._resume(task)  # first: a request that is not reserved counts as ended
+        if task.is_granted:
+            task.payload["grants"] = self._grants.add(task)
         request.request_dict[PAYLOAD] = {**task.payload, "worker": os.getpid()}
-        self._give_to_pool(request, task)
+        del self.tasks[request.id]
+        self._give_to_pool(request)
 
-    def _give_to_pool(self, request: Any, task: WaitingTask | None = None) -> None:
+    def _give_to_pool(self, request: Any) -> None:
         run_logged(functools.partial(self._slots.use, request))
         try:
             self._to_pool(request)
         except Exception:
             logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
-            if task is not None:
-                result.own_grants.pop(id(task), None)
-                run_logged(task.leave)
             state.task_ready(request)
             request.reject(requeue=True)
-        run_logged(functools.partial(self._free_slot_if_ended, request))
+        run_logged(functools.partial(self._slots.release_ended, request))  # it was revoked
 
-    def _free_slot_if_ended(self, request: Any) -> None:
-        if has_ended(request):  # it was revoked, or the pool is this thread
-            self._slots.release(request)
+    def _on_end(self, request: Any) -> None:
+        """Free the slot of a task that has ended; from any thread."""
+        self.loop.enter(functools.partial(self._free_slot, request))
+
+    def _free_slot(self, request: Any) -> None:
+        self._slots.note_end(request)
+        self._dispatch()
+
+    def _on_wakeup(self) -> None:
+        """A pool process has said something; on the thread that waits for that."""
+        run_logged(functools.partial(self.loop.call_soon, self._dispatch))
 
     # --- what Celery counts -----------------------------------------------------------------------------------------
 
@@ -308,7 +287,6 @@ class Dispatcher:
         if self._count <= self._most_waiting:
             return True
         task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-        self._on_over(task)
         return False
 
     def _resume(self, task: WaitingTask) -> None:
@@ -340,6 +318,10 @@ class Dispatcher:
 
     # --- from time to time ------------------------------------------------------------------------------------------
 
+    def _check_later(self) -> None:
+        if self._next_check is None and (self.tasks or self._queue):
+            self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
+
     def _check(self) -> None:
         """End what was revoked, has expired or has waited too long; again and again, while there is something."""
         self._next_check = None
@@ -347,25 +329,17 @@ class Dispatcher:
         run_logged(self._slots.release_ended)
         run_logged(self._keep_prefetch_count)
         for task in list(self.tasks.values()):
-            if task.request is not None:
-                self._do(task.request, self._check_task, task)
+            self._take_step(task, self._check_task)
         self._dispatch()
-
-    def _check_later(self) -> None:
-        if self._next_check is None and (self.tasks or self._queue):
-            self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
 
     def _check_task(self, task: WaitingTask) -> None:
         request = task.request
-        if task.is_over:
-            if task not in self._first:  # a step has failed
-                self._end_wait(task)
-            return
-        if task.has_value:  # likewise
-            task.step()
-            return
         concerned = request.expires or request.id in state.revoked or state.revoked_stamps
-        if concerned and request.revoked():
+        if task.is_over and task not in self._first:  # a step has failed
+            self.end_wait(task)
+        elif task.has_value:  # likewise
+            task.step()
+        elif not task.is_over and concerned and request.revoked():
             del self.tasks[request.id]
             task.leave()
             self._slots.release(request)
@@ -373,9 +347,8 @@ class Dispatcher:
             state.task_ready(request)
         elif task.is_queued and task.is_too_long:
             task.send_again("the broker would deliver the message again soon")
-            self._on_over(task)
-        elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
-            self._pass_slot_on(task)
+        elif task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
+            self.pass_slot_on(task)
 
     def _keep_prefetch_count(self) -> None:
         """Raise the prefetch count if Celery has set it again after a reconnect, without the messages that wait."""
@@ -384,51 +357,43 @@ class Dispatcher:
         if qos.value and waiting and missing > 0:
             qos.increment_eventually(missing)
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the connection to the broker begins, and ends ----------------------------------------------------------------
 
-    def stop(self, *, restarts: bool) -> None:
-        """
-        Forget all messages: the broker delivers them again.
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        """Begin with the event loop of a connection."""
+        try:
+            if isinstance(self.loop, HubLoop):
+                self.loop.register(hub)
+        except Exception:
+            logger.exception("tasks of this worker cannot wait for locks in its main process")
+            self._accepts = False
 
-        If the worker `restarts`, the contenders are kept for a while. That does not depend on the event loop, which
-        does not run while the worker tries to connect.
+    def stop(self, consumer: Any) -> None:
         """
-        tasks, self.tasks = self.tasks, {}
-        if self._next_check is not None:  # or Celery clears its timers, and there would be no check any more
+        Leave all queues and forget the messages: the broker delivers them again, perhaps to another worker.
+
+        To that worker, a contender that stayed would look like a copy of the task that is at work.
+        """
+        self.loop.enter(self._forget_all)
+
+    def _forget_all(self) -> None:
+        if self._next_check is not None:  # Celery clears its timers
             self.loop.cancel(self._next_check)
             self._next_check = None
+        tasks, self.tasks = self.tasks, {}
         self._queue.clear()
         self._first.clear()
         self._keys.clear()
         for task_id, task in tasks.items():
             state.requests.pop(task_id, None)
             self._slots.release(task.request)
-            task.request = None
-            task.prefetch = 0
-            task.has_slot = task.is_queued = False
-            if restarts and task.asked_at is not None:
-                self._lost[task_id] = task
-                session = process.current()
-                session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
-            else:
-                task.leave()
-        if not restarts:
-            for number in list(result.own_grants):  # a pool that stops drops what has not begun
-                granted = result.own_grants.pop(number, None)
-                if granted is not None:
-                    granted.leave()
+            run_logged(task.leave)
         if tasks:
             self._send_count()
 
-    def _give_up(self, task_id: str, task: WaitingTask) -> None:
-        """Leave the queue if the message has not come again; on the protocol's thread."""
-        if self._lost.get(task_id) is task and self._lost.pop(task_id, None) is not None:
-            task.leave()
-
-    def close(self) -> None:
+    def shutdown(self, consumer: Any) -> None:
         """The worker ends, and its pool has stopped."""
-        if self._pool_grants is not None:
-            self._pool_grants.close()
+        run_logged(self._grants.close)
 
 
 def _times_sent(request: Any) -> tuple[Any, ...]:

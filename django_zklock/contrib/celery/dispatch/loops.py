@@ -6,19 +6,18 @@ All of a dispatcher runs on this loop, one call after the other. No call raises:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any
 
-from django_zklock.contrib.celery.dispatch.wakeup import WakeupPipe
 from django_zklock.zk.loop import Loop, users_thread
 
 logger = logging.getLogger("django_zklock.celery")
-
-PACKAGE: Final = "celery.concurrency"
 
 
 def run_logged(call: Callable[[], object]) -> None:
@@ -29,47 +28,62 @@ def run_logged(call: Callable[[], object]) -> None:
         logger.exception("a step of the tasks that wait for locks failed: %r", call)
 
 
-class EventLoop(Protocol):
-    """Runs calls one after the other; each method may be called from any thread."""
+class WakeupPipe:
+    """Woken by any thread, and by the processes that are forked after it was made."""
 
-    def enter(self, call: Callable[[], object]) -> None:
-        """Run `call()` now if this is the loop's thread, else soon."""
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
 
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Run `call()` soon."""
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._reading
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
-        """Run `call()` after so many seconds; return an entry to cancel."""
+    def wake(self) -> None:
+        """Make it readable."""
+        with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
+            os.write(self._writing, b"!")
 
-    def cancel(self, entry: Any) -> None:
-        """Do not run the call of an entry."""
+    def drain(self) -> None:
+        """Empty it. What was done before `wake` is visible afterwards."""
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._reading, 4096)) == 4096:
+                pass
 
 
-class _TimerLoop:
-    """Uses the timer of the consumer, and the thread that makes the consumer."""
+class EventLoop:
+    """
+    Runs calls one after the other, on the thread that makes the consumer, between two messages.
+
+    So it is in a solo pool without an event loop.
+    """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._thread = threading.get_ident()
 
     def enter(self, call: Callable[[], object]) -> None:
+        """Run `call()` now if this is the loop's thread, else soon; from any thread."""
         if threading.get_ident() == self._thread:
             run_logged(call)
         else:
             self.call_soon(call)
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Run `call()` between two messages, as in a solo pool without an event loop."""
+        """Run `call()` soon; from any thread."""
         self._consumer.call_soon(functools.partial(run_logged, call))
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
+        """Run `call()` after so many seconds; return an entry to cancel."""
         return self._consumer.timer.call_after(seconds, functools.partial(self.enter, call))
 
     def cancel(self, entry: Any) -> None:
+        """Do not run the call of an entry."""
         self._consumer.timer.cancel(entry)
 
 
-class HubLoop(_TimerLoop):
+class HubLoop(EventLoop):
     """The event loop of a worker that has one, which waits for descriptors."""
 
     def __init__(self, consumer: Any) -> None:
@@ -91,7 +105,7 @@ class HubLoop(_TimerLoop):
             run_logged(self._calls.popleft())
 
 
-class GreenLoop(_TimerLoop):
+class GreenLoop(EventLoop):
     """The timer of a pool of greenlets."""
 
     def enter(self, call: Callable[[], object]) -> None:
@@ -101,21 +115,23 @@ class GreenLoop(_TimerLoop):
         self._consumer.timer.call_after(0, functools.partial(run_logged, call))
 
 
-class ThreadLoop:
+class ThreadLoop(EventLoop):
     """A thread of its own, for a worker that waits for its broker in a blocking call."""
 
-    @functools.cached_property
-    def _loop(self) -> Loop:
-        loop = Loop("zklock-dispatcher", users_thread)
-        loop.start()
-        return loop
+    def __init__(self, consumer: Any) -> None:
+        super().__init__(consumer)
+        self._loop: Loop | None = None  # started with the first message: the pool is forked before
 
     def enter(self, call: Callable[[], object]) -> None:
+        if self._loop is None:
+            self._loop = Loop("zklock-dispatcher", users_thread)
+            self._loop.start()
         self._loop.post(run_logged, call)
 
     call_soon = enter
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
+        assert self._loop is not None  # this is its thread
         return self._loop.call_later(seconds, functools.partial(run_logged, call))
 
     def cancel(self, entry: Any) -> None:
@@ -128,10 +144,9 @@ def event_loop_of(consumer: Any) -> EventLoop:
         return HubLoop(consumer)
     if getattr(consumer.pool, "is_green", False):
         return GreenLoop(consumer)
-    return _TimerLoop(consumer) if is_pool(consumer.pool, "solo") else ThreadLoop()
+    return EventLoop(consumer) if is_pool(consumer.pool, "solo") else ThreadLoop(consumer)
 
 
 def is_pool(pool: Any, *names: str) -> bool:
     """Return whether a pool is of one of these kinds, as Celery's modules are called."""
-    modules = {cls.__module__ for cls in type(pool).__mro__}
-    return bool(modules & {f"{PACKAGE}.{name}" for name in names})
+    return bool({cls.__module__ for cls in type(pool).__mro__} & {f"celery.concurrency.{name}" for name in names})

@@ -1,8 +1,8 @@
 """
-The grants that the pool processes of a worker work under, in its main process.
+The grants that the tasks in the pool work under, in the worker's main process.
 
-A thread waits until a pool process says that its work is done, and releases the locks. It also looks for processes that
-have ended without a word. A lock is never released while a process may still work under it.
+A thread waits until a task says that its work is done, and releases its locks. It also looks for processes that have
+ended without a word. A lock is never released while a process may still work under it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.pool_slots import has_ended
-from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.execution import trace
 from django_zklock.locks.acquisition import Acquisition
@@ -37,33 +37,28 @@ CLOSE_TIMEOUT: Final = 2.0  # seconds that a worker waits at its end for process
 LONGEST_REASON: Final = 200  # characters
 
 
-class GrantRecord(GrantObserver):
-    """One grant, and its record in shared memory."""
+class PoolGrant(GrantObserver):
+    """One grant that a task in the pool works under. It writes what happens to the lock into its record."""
 
-    def __init__(
-        self, shared: SharedGrants, task: WaitingTask, acquisition: Acquisition, index: int, number: int
-    ) -> None:
+    def __init__(self, record: GrantRecord, request: Any, acquisition: Acquisition) -> None:
         assert acquisition.held is not None
         assert acquisition.contender is not None
-        self.task_id = str(task.request.id)
-        self._shared = shared
-        self._request = task.request
-        self._begin_until = clock.now() + BEGIN_WITHIN
+        self.request = request
+        self.record = record
+        self.contender = acquisition.contender
         self._held = acquisition.held
         self._grant = self._held.grant
-        self._contender = acquisition.contender
-        self._index = index
-        self._number = number
-        self._goes_on_as = ""  # see `SharedGrants.shared`
+        self._begin_until = clock.now() + BEGIN_WITHIN
+        self._goes_on_as_reader = ""
         self._shown = False
 
     def payload(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
-        ahead = None if trace.items is None else self._contender.ahead
+        ahead = None if trace.items is None else self.contender.ahead
         return {
-            "index": self._index,
-            "number": self._number,
+            "index": self.record.index,
+            "number": self.record.number,
             "key": grant.key,
             "path": grant.path,
             "token": grant.token,
@@ -84,61 +79,53 @@ class GrantRecord(GrantObserver):
         grant.session.post(grant.attach, self)
 
     def share_if_asked(self) -> None:
-        """Let other readers in if the pool process goes on as one."""
-        goes_on_as = self._shared.shared(self._index, self._number)
-        if goes_on_as != self._goes_on_as:
-            self._goes_on_as = goes_on_as
-            self._contender.share(asked=goes_on_as == "asked")
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the pool process has given the lock back."""
-        return self._shared.has_ended(self._index, self._number)
+        """Let other readers in if the task goes on as one."""
+        goes_on_as_reader = self.record.goes_on_as_reader
+        if goes_on_as_reader != self._goes_on_as_reader:
+            self._goes_on_as_reader = goes_on_as_reader
+            self.contender.share(asked=goes_on_as_reader == "asked")
 
     def is_abandoned(self) -> bool:
         """Return whether no process works under the grant, or will; show the one that does to others."""
-        pid = self._shared.begun_by(self._index, self._number)
-        if not pid and (has_ended(self._request) or clock.now() > self._begin_until):
-            pid = self._shared.cancel(self._index, self._number)
+        pid = self.record.pid
+        if not pid and (has_ended(self.request) or clock.now() > self._begin_until):
+            pid = self.record.cancel()
             if not pid:
                 return True
         if pid and not self._shown:
             self._shown = True  # only now: short work costs no write
-            self._contender.set_process(pid)
+            self.contender.set_process(pid)
         return bool(pid) and _is_gone(pid)
 
-    def release(self) -> None:
-        """Release the lock. The record is free when ZooKeeper has confirmed that: the pool process waits for it."""
-        self._held.release_to(0, lambda gone: self.remove())
+    def release(self, removed: Callable[[GrantRecord], object]) -> None:
+        """Release the lock. When ZooKeeper has confirmed that, the record is free: the pool process waits for it."""
+        post = self._grant.session.post  # the protocol's thread, which writes no more to the record then
+        self._held.release_to(0, lambda gone: post(self._remove, removed))
 
-    def remove(self) -> None:
-        """Free the record, once the protocol's thread writes no more to it."""
-        self._grant.session.post(self._remove)
-
-    def _remove(self) -> None:
+    def _remove(self, removed: Callable[[GrantRecord], object]) -> None:
         self._grant.detach(self)
-        self._shared.remove(self._index)
+        removed(self.record)
 
     def on_suspect(self, reason: str) -> None:
-        self._shared.set_suspect(self._index, suspect=True)
+        self.record.set_suspect(suspect=True)
 
     def on_confirmed(self) -> None:
-        self._shared.set_suspect(self._index, suspect=False)
+        self.record.set_suspect(suspect=False)
 
     def on_lost(self, reason: str) -> None:
-        self._shared.append(self._index, {"lost": reason[:LONGEST_REASON]})
+        self.record.append({"lost": reason[:LONGEST_REASON]})
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
-        self._shared.append(self._index, {"request": asdict(request)})
+        self.record.append({"request": asdict(request)})
 
 
 class PoolGrants:
-    """The grants that pool processes work under, or are about to."""
+    """The grants that tasks in the pool work under, or are about to."""
 
     def __init__(self, shared: SharedGrants, on_wakeup: Callable[[], object]) -> None:
         self._shared = shared
         self._on_wakeup = on_wakeup  # a pool process has said something
-        self._records: dict[GrantRecord, None] = {}  # changed by single operations, from two threads
+        self._grants: dict[PoolGrant, None] = {}  # changed by single operations, from two threads
         self._session: Session | None = None  # whose lease is shared
         self._watcher: threading.Thread | None = None
         self._next_check = 0.0  # on clock.now(); the watcher's
@@ -157,24 +144,6 @@ class PoolGrants:
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
             self._watcher.start()
 
-    def add(self, task: WaitingTask) -> list[dict[str, Any]] | None:
-        """Return what a pool process has to know of the grants of a task; None if there is no room for them."""
-        records: list[GrantRecord] = []
-        for acquisition in task.entry.acquisitions:
-            added = self._shared.add()
-            if added is None:
-                for record in records:
-                    record.remove()
-                return None
-            records.append(GrantRecord(self._shared, task, acquisition, *added))
-        for record in records:
-            record.begin()
-            self._records[record] = None
-        if len(self._records) == len(records):  # there were none
-            self._shared.wakeup.wake()
-        waited = time.time() - task.since
-        return [record.payload(waited) for record in records]
-
     def _share_lease(self, session: Session) -> None:
         def write() -> None:
             self._shared.set_lease(session.lease.until, session.session_id or 0)
@@ -182,36 +151,47 @@ class PoolGrants:
         session.lease.on_changed = functools.partial(run_logged, write)
         write()
 
+    def add(self, task: WaitingTask) -> list[dict[str, Any]]:
+        """Return what a pool process has to know of the grants of a task. Raises `IndexError` if there is no room."""
+        waited = time.time() - task.since
+        grants = [PoolGrant(self._shared.add(), task.request, acquired) for acquired in task.entry.acquisitions]
+        for grant in grants:
+            grant.begin()
+            self._grants[grant] = None
+        if len(self._grants) == len(grants):  # there were none
+            self._shared.wakeup.wake()
+        return [grant.payload(waited) for grant in grants]
+
     def _watch(self) -> None:
         while True:
             run_logged(self._watch_once)  # without this thread, no lock would be released
 
     def _watch_once(self) -> None:
-        woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._records else None)
+        woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._grants else None)
         if woken:
             self._shared.wakeup.drain()
         checks = clock.now() >= self._next_check
         if checks:
             self._next_check = clock.now() + CHECK_EVERY
-        for record in list(self._records):
+        for grant in list(self._grants):
             try:
-                record.share_if_asked()
-                if record.has_ended or (checks and record.is_abandoned()):
-                    record.release()
-                    del self._records[record]
+                grant.share_if_asked()
+                if grant.record.has_ended or (checks and grant.is_abandoned()):
+                    grant.release(self._shared.remove)
+                    del self._grants[grant]
             except Exception:
-                logger.exception("a lock of task %s cannot be released", record.task_id)
+                logger.exception("a lock of task %s cannot be released", grant.request.id)
         if woken:
             self._on_wakeup()
 
     def close(self) -> None:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
-        if self._records and self._session is not None:
+        if self._grants and self._session is not None:
             self._session.post(self._end_lease, self._session)
         until = clock.now() + CLOSE_TIMEOUT
-        while self._records and clock.now() < until:
+        while self._grants and clock.now() < until:
             time.sleep(0.05)
-        if self._records:
+        if self._grants:
             logger.warning("a pool process still works under its lock, which is released when the session expires")
             process.leave()
 
@@ -224,6 +204,8 @@ class PoolGrants:
 def _is_gone(pid: int) -> bool:
     """Return whether a child of this process has ended, even if nobody has asked for its status yet."""
     try:
+        if pid == os.getpid():
+            return False
         if hasattr(os, "waitid"):
             return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         os.kill(pid, 0)

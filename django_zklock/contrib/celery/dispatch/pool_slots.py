@@ -58,9 +58,9 @@ class PoolSlots:
         """Free the slot of this request. The call is idempotent."""
         self._used.discard(request)
 
-    def release_ended(self) -> None:
-        """Free the slots of requests whose end was missed."""
-        for request in list(self._used):
+    def release_ended(self, *requests: Any) -> None:
+        """Free the slots of those of these requests, else of all, that Celery has dropped."""
+        for request in requests or list(self._used):
             if has_ended(request):
                 self.release(request)
 
@@ -101,7 +101,7 @@ class PoolSlots:
         """
         ready = self._shared.ready_processes(self._pool.num_processes) if self._shared is not None else {}
         self._leaving |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
-        pool = getattr(self._pool, "_pool", None)  # Celery has no other name for it
+        pool: Any = getattr(self._pool, "_pool", None)  # Celery has no other name for it
         for process in getattr(pool, "_pool", ()):
             if process.pid == pid and hasattr(pool, "_busy_workers"):
                 pool._busy_workers.add(process.inqW_fd)

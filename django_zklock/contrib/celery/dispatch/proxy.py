@@ -1,5 +1,5 @@
 """
-The session of a worker's main process, and a contender of it, as a pool process sees them that works under its grant.
+The session of a worker's main process, and a contender of it, as the process sees them that runs the task.
 
 The lease is read from shared memory, by the clock, so that it ends by itself if the main process is stopped or dies. A
 thread reads what happens to the locks twenty times a second, as long as there are any.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from django_zklock import clock
-from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
@@ -21,54 +21,30 @@ from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk.loop import Loop, users_thread
 
-READ_EVERY: Final = 0.05
-"""Seconds between two looks at the records of the grants in use."""
-
-CONFIRM_AFTER: Final = 0.001
-"""Seconds until the first look whether the main process has released a lock."""
+READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
+CONFIRM_AFTER: Final = 0.001  # seconds until the first look whether the main process has released a lock
 
 _Attached = TypeVar("_Attached")
 
 
-class LeaseProxy:
-    """The lease of the main process's session."""
+class SessionProxy(Loop):
+    """The session of the main process, as far as a grant needs it, and its own loop."""
 
     def __init__(self, shared: SharedGrants) -> None:
-        self._shared = shared
-
-    @property
-    def until(self) -> float:
-        """When it ends, on `clock.now()`."""
-        return self._shared.until
-
-    @property
-    def valid(self) -> bool:
-        """Whether it lasts."""
-        return clock.now() < self._shared.until
-
-
-class SessionProxy:
-    """The session of the main process, as far as a grant needs it."""
-
-    def __init__(self, shared: SharedGrants) -> None:
+        super().__init__("zklock-proxy")
+        self.loop: Loop = self
         self.pid = os.getpid()
-        self.shared = shared
-        self.lease = LeaseProxy(shared)
-        self.loop = Loop("zklock-proxy")
+        self.lease = shared
         self._dispatcher: Loop | None = None
         self._attached: dict[Any, Any] = {}
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
         self._reads = False  # likewise
-        self.loop.start()
+        self.start()
 
     @property
     def session_id(self) -> int:
         """The id of the session that has the lease."""
-        return self.shared.session_id
-
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the loop; from any thread."""
-        self.loop.post(call, *args)
+        return self.lease.session_id
 
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` on the thread for users' code."""
@@ -98,7 +74,7 @@ class SessionProxy:
         self._reads = bool(self._in_use)
         if self._reads:
             remaining = self.lease.until - clock.now()
-            self.loop.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
+            self.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
         for contender in list(self._in_use):
             contender.read()
 
@@ -106,74 +82,68 @@ class SessionProxy:
 class ContenderProxy:
     """The contender of the main process that a grant belongs to."""
 
-    def __init__(self, session: SessionProxy, grant: Mapping[str, Any], caller: Caller) -> None:
+    def __init__(self, session: SessionProxy, record: GrantRecord, payload: Mapping[str, Any], caller: Caller) -> None:
         self.session = session
-        self.spec = QueueSpec(key=grant["key"], parent=grant["path"].rpartition("/")[0], kind=Kind(grant["kind"]))
+        parent = payload["path"].rpartition("/")[0]
+        self.spec = QueueSpec(key=payload["key"], parent=parent, kind=Kind(payload["kind"]))
         self.caller = caller
-        self.grant = Grant(session, grant["key"], grant["path"], grant["token"], self.spec.kind)
-        self.grant.session_id = grant["session"]
-        self.grant.since = grant["since"]
-        self.grant.template = grant["template"]
+        self.grant = Grant(session, payload["key"], payload["path"], payload["token"], self.spec.kind)
+        self.grant.session_id = payload["session"]
+        self.grant.since = payload["since"]
+        self.grant.template = payload["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
-        self.waited: float = grant["waited"]
-        self.ahead = Payload.decode(grant["ahead"].encode()) if grant["ahead"] else None
-        self._index, self._number = grant["index"], grant["number"]
+        self.waited: float = payload["waited"]
+        self.ahead = Payload.decode(payload["ahead"].encode()) if payload["ahead"] else None
+        self._record = record
         self._read_to = 0  # bytes of the record's text
         self._ending = False  # written by its owner
-        self._ended = False
 
     def read(self) -> None:
         """Learn what has happened to the lock; on the loop's thread."""
-        shared, grant = self.session.shared, self.grant
+        record, grant = self._record, self.grant
         if self._ending or grant.lost_reason is not None:
             return
-        events, read_to = shared.events(self._index, self._read_to)
-        suspect = shared.is_suspect(self._index)
-        if not shared.is_current(self._index, self._number):
+        events, self._read_to = record.events(self._read_to)
+        suspect = record.is_suspect
+        if not record.is_current:
             grant.lose("the worker's main process has released it")
-            return
-        if not self.session.lease.valid:
+        elif not self.session.lease.valid:
             grant.lose("the lease is over: no quorum has confirmed the session in time")
-            return
-        self._read_to = read_to
-        if suspect:
-            grant.suspect("no quorum confirms the session of the worker's main process at the moment")
         else:
-            grant.confirmed()
-        for event in events:
-            self._on_event(event)
+            if suspect:
+                grant.suspect("no quorum confirms the session of the worker's main process at the moment")
+            else:
+                grant.confirmed()
+            for event in events:
+                self._on_event(event)
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "lost" in event:
             self.grant.lose(event["lost"])
-        else:
-            request = ReleaseRequest(**event["request"])
-            if request != self.grant.release_request:
-                self.grant.request_release(request)
-                notify.send_release_requested(self.grant, request)
+        elif (request := ReleaseRequest(**event["request"])) != self.grant.release_request:
+            self.grant.request_release(request)
+            notify.send_release_requested(self.grant, request)
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; `left` is called with True when the main process has released it."""
         self._ending = True
-        self.session.shared.end(self._index, self._number)
+        self._record.end()
         self.session.post(self._end, left)
 
     def _end(self, left: Callable[[bool], object] | None) -> None:
-        if not self._ended:
-            self._ended = True
-            self.session.forget(self)
-            self.grant.release()
+        self.session.forget(self)
+        self.grant.release()
         if left is not None:
             self._confirm(left, CONFIRM_AFTER)
 
     def _confirm(self, left: Callable[[bool], object], pause: float) -> None:
-        if self.session.lease.valid and self.session.shared.is_current(self._index, self._number):
+        if self.session.lease.valid and self._record.is_current:
             later = functools.partial(self._confirm, left, min(1.5 * pause, READ_EVERY))
-            self.session.loop.call_later(pause, later)
+            self.session.call_later(pause, later)
         else:
             left(True)
 
     def share(self, *, asked: bool = False) -> None:
         """Go on as a reader; see `Contender.share`."""
-        self.session.shared.share(self._index, self._number, asked=asked)
+        self._record.share(asked=asked)
         self.grant.kind = Kind.READ

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from billiard.process import current_process
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.dispatch.proxy import ContenderProxy, SessionProxy
-from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
@@ -18,7 +18,6 @@ from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.base import check_transactions
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import Locks, locks_of
-from django_zklock.locks.protocol.grant import Grant, GrantedContender
 from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.spec import LockSpec
 
@@ -26,15 +25,8 @@ PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
 _RESULT: Final = "_zklock_wait_result"  # attribute of a request
 
-
-class GrantedTask(Protocol):
-    """A message whose task has its locks."""
-
-    def leave(self) -> None:
-        """Give the locks back."""
-
-    def hand_over(self) -> list[HeldLock]:
-        """Give the locks to the caller, who takes them once more."""
+shared: Any = None  # `SharedGrants`, made by the main process before its pool is forked
+_session: SessionProxy | None = None
 
 
 class WaitResult:
@@ -50,17 +42,17 @@ class WaitResult:
         self.held: list[HeldLock] = []
         """The locks that the main process has acquired. They are listed weakly until their owner takes them."""
         self._payload = payload
-        self._task: GrantedTask | None = None
+        grants = payload.get("grants", ())
+        self._grants = [(GrantRecord(shared, grant["index"], grant["number"]), grant) for grant in grants]
         self._contenders: list[ContenderProxy] = []
 
     def begin(self, caller: Caller) -> None:
         """Begin to use the grants of the main process; none of them if one was lost meanwhile, or given back."""
-        self._task = own_grants.pop(self._payload.get("number", 0), None)
         contenders: list[ContenderProxy] = []
-        for grant in self._payload.get("grants", ()):
-            if shared is None or not shared.begin(grant["index"], grant["number"]):
+        for record, grant in self._grants:
+            if not record.begin():
                 break
-            contenders.append(ContenderProxy(_session_of(shared), grant, caller))
+            contenders.append(ContenderProxy(_current_session(), record, grant, caller))
             if contenders[-1].grant.why_invalid() is not None:
                 break
         else:
@@ -71,12 +63,12 @@ class WaitResult:
     @property
     def is_granted(self) -> bool:
         """Whether there are locks to take over."""
-        return bool(self._contenders) or self._task is not None
+        return bool(self._contenders)
 
     @property
     def is_lost(self) -> bool:
         """Whether the task was granted its locks, and has lost them before it began."""
-        return not self.is_granted and any(name in self._payload for name in ("grants", "number", "lost"))
+        return bool(self._grants) and not self._contenders
 
     @property
     def error(self) -> ZkLockError | None:
@@ -89,30 +81,24 @@ class WaitResult:
     def take(self, lock: Locks) -> None:
         """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
         check_transactions(lock)
-        if self._task is not None:
-            self.held = self._task.hand_over()
-            return
         specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
             return
         for contender in self._contenders:
-            spec = specs[contender.spec.key]
-            self.held.append(take_over(contender, contender.grant, spec, contender.waited))
-            contender.session.post(contender.session.watch, contender)
+            self.held.append(_take_over(contender, specs[contender.spec.key]))
 
     def end(self) -> None:
         """Give back what no part holds; called at the end of the task, however it ended."""
-        if self._task is not None and not self.held:
-            self._task.leave()
         held = {part.grant.token for part in self.held if part.count > 0 or part.observer is not None}
-        for grant in self._payload.get("grants", ()):
-            if shared is not None and grant["token"] not in held:
-                shared.end(grant["index"], grant["number"])
+        for record, grant in self._grants:
+            if grant["token"] not in held:
+                record.end()
 
 
-def take_over(contender: GrantedContender, grant: Grant, spec: LockSpec, waited: float) -> HeldLock:
+def _take_over(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     """List a lock of the main process as held by the caller, who then takes it without a request."""
+    grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
     held.count = 0  # until the caller takes it
     table.held_locks.add(held, keep=False)
@@ -121,21 +107,16 @@ def take_over(contender: GrantedContender, grant: Grant, spec: LockSpec, waited:
     grant.begun = True
     if spec.is_bounded:
         maximum_hold.apply_bounds(grant, contender, spec)
-    notify.send(held, signals.lock_acquired, waited=waited)
+    notify.send(held, signals.lock_acquired, waited=contender.waited)
+    contender.session.post(contender.session.watch, contender)
     return held
 
 
-shared: SharedGrants | None = None  # made by the main process before it forks
-own_grants: dict[int, GrantedTask] = {}
-"""The tasks that have locks, and go to a thread or greenlet of the main process itself."""
-_session: SessionProxy | None = None
-
-
-def _session_of(grants: SharedGrants) -> SessionProxy:
+def _current_session() -> SessionProxy:
     """Return the session of the main process, as this process sees it."""
     global _session
     if _session is None or _session.pid != os.getpid():
-        _session = SessionProxy(grants)
+        _session = SessionProxy(shared)
     return _session
 
 

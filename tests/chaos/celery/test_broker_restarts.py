@@ -1,0 +1,61 @@
+"""The broker restarts, three times in a row, while tasks wait in line: workers survive, and every task ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.brokers import Broker, RabbitMQ
+from support.chaos.report import Figures
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(300)]
+
+TASKS = 200
+
+
+@pytest.mark.scenario("F71")
+@pytest.mark.parametrize(
+    ("name", "restart"),
+    [("redis", Broker.restart), ("rabbitmq", RabbitMQ.restart_app), ("rabbitmq", Broker.restart)],
+    ids=["Redis", "RabbitMQ, stop_app", "RabbitMQ, killed"],
+)
+def test_every_task_in_line_ends(
+    zoo: Zoo,
+    tmp_path: Path,
+    figure: Figures,
+    request: pytest.FixtureRequest,
+    name: str,
+    restart: Callable[[Broker], None],
+) -> None:
+    """Each message is delivered again at once, and its task runs once: none had begun."""
+    broker: Broker = request.getfixturevalue(name)
+    broker.clear()
+    # Without confirmations, RabbitMQ may not have kept the last messages when it is killed.
+    conf = {"broker_url": broker.conf["broker_url"], "broker_transport_options": {"confirm_publish": True}}
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(zoo, tmp_path, conf=conf)) for _ in range(2)]
+        for worker in workers:
+            stack.enter_context(worker.log_shown())
+
+        def received() -> int:
+            return sum(worker.log.read_text().count("] received") for worker in workers)
+
+        book, client = tmp_path / "book", workers[0]
+        with zoo.hold_elsewhere("restart"):
+            results = [client.send("line.note", "restart", str(book), str(number)) for number in range(TASKS)]
+            eventually(lambda: received() == TASKS, 30, "not all were taken")
+            for times in (1, 2, 3):
+                restart(broker)
+                began = time.monotonic()
+                eventually(lambda times=times: received() >= (1 + times) * TASKS, 60, received)  # type: ignore[misc]
+                figure(f"all taken again after restart {times}", time.monotonic() - began, "s")
+        for result in results:
+            client.get(result, 60)
+        assert sorted(int(number) for number in book.read_text().split()) == list(range(TASKS))
+        for worker in workers:
+            assert worker.stop() == 0
