@@ -28,7 +28,7 @@ PROMISES: Final = (
     *(
         f"dispatcher.Dispatcher.{name}"
         for name in (
-            *("__init__", "create", "accept", "register_with_event_loop", "stop", "shutdown"),
+            *("__init__", "include_if", "accept", "register_with_event_loop", "stop", "shutdown"),
             *("take_step", "_do", "_give_to_pool", "_check", "_on_wakeup"),
         )
     ),

@@ -135,7 +135,7 @@ def test_no_thousand_messages_end_a_worker(
         rabbitmq.clear()
         conf = rabbitmq.conf
     with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker, worker.log_shown():
-        assert_survives(worker, 1000, timeout=180)
+        assert_survives(worker, 1000, timeout=80)
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
     with worker.zoo.hold_elsewhere("busy"):
         send("write", "free", str(book))
         send("write", "busy", str(book))
-        expired = worker.send("hostile.write", "busy", str(book), "expired", expires=0.6)
+        expired = worker.send("hostile.write", "busy", str(book), "expired", expires=0.3)
         for _ in range(3):
             send("write.late", "hot", str(book))
             send("write_two", "hot", str(book))
@@ -242,6 +242,7 @@ def test_a_start_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path
     conf = own_conf(redis, tmp_path)
     with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker, worker.log_shown():
         assert_mended(worker, name, 0)
+        assert worker.stop() == 0
 
 
 @pytest.mark.chaos
