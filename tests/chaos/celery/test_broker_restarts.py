@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.brokers import Broker, RabbitMQ
+from support.brokers import Broker, RabbitMQ, Redis
 from support.chaos.report import Figures
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -16,6 +16,13 @@ from support.zoo import Zoo, eventually
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 TASKS = 200
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    """A Redis of its own, as others do not expect theirs to restart."""
+    with Redis() as server:
+        yield server
 
 
 @pytest.mark.scenario("F71")

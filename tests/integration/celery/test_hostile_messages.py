@@ -127,13 +127,14 @@ def test_no_thousand_messages_end_a_worker(
     zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
 ) -> None:
     """So it is with each pool, and each broker."""
-    conf = None
+    conf: dict[str, Any] = {}
     if broker_name == "redis":
         conf = own_conf(request.getfixturevalue("redis"), tmp_path)
     elif broker_name == "rabbitmq":
         rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
         rabbitmq.clear()
         conf = rabbitmq.conf
+    conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
     with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker, worker.log_shown():
         assert_survives(worker, 1000, timeout=80)
 

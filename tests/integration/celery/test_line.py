@@ -192,7 +192,10 @@ def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: 
     """The tasks ask again when there is a process, in their order. None goes back to the broker."""
     book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("given"):
-        waiting = [worker.send("line.note", "given", str(book), str(number)) for number in range(2)]
+        waiting = []
+        for number in range(2):
+            waiting.append(worker.send("line.note", "given", str(book), str(number)))
+            worker.zoo.wait_contenders("given", 2 + number)
         waiting.append(worker.send(task, "given"))
         worker.zoo.wait_contenders("given", 4)
         gates = busy_processes(worker)

@@ -138,7 +138,6 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
         for gate in gates:
             gate.wait_entered()
         waiting = [worker.send("line.wait", "grown-0") for _ in range(3)]
-        zoo.wait_contenders("grown-0", 4)
         assert open_connections(worker, zoo) == {worker.process.pid}
         for gate in gates:
             gate.open()

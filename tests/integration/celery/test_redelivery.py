@@ -55,8 +55,9 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
     celery.VERSION < (5, 7), reason="this Celery forgets which processes are busy, and a copy may wait behind the first"
 )
 @pytest.mark.parametrize("task", ["late", "late_again"])
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, zoo: Zoo, task: str) -> None:
-    """A worker that loses its broker receives its running task again. The copy waits until the first has ended."""
+    """A worker that loses RabbitMQ receives its running task again. The copy waits until the first has ended."""
     gate = lone_worker.gate()
     result = lone_worker.send(task, "twice", "linger", str(gate))
     pid = gate.wait_entered()

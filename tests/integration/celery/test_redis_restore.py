@@ -52,6 +52,13 @@ class Consumer:
         return list(iter(self.queue.get, None))
 
 
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    """A Redis of its own, as others do not expect theirs to restart."""
+    with Redis() as server:
+        yield server
+
+
 @pytest.fixture
 def consumer(redis: Redis) -> Iterator[Consumer]:
     """A consumer that is connected to an empty Redis."""

@@ -22,7 +22,7 @@ from celery.worker import state
 from django_zklock import clock, signals
 from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import result
-from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged
+from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD
@@ -76,6 +76,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _create(self, consumer: Any) -> None:
         self.loop = event_loop_of(consumer)
+        self._solo_loop = solo_loop_of(consumer)
         forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
         result.shared = SharedGrants()
         self._slots = PoolSlots(consumer, result.shared if forks else None, self._on_end)
@@ -184,7 +185,7 @@ class Dispatcher(bootsteps.StartStopStep):
     def _dispatch(self) -> None:
         """Begin with as many messages as there are free slots."""
         if self._dispatches:
-            return  # a solo pool runs a task in here
+            return  # it goes on with what has come
         self._check_later()
         self._dispatches = True
         try:
@@ -253,6 +254,12 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _give_to_pool(self, request: Any) -> None:
         run_logged(functools.partial(self._slots.use, request))
+        if self._solo_loop is None:
+            self._put(request)
+        else:
+            self._solo_loop.call_soon(functools.partial(self._put, request))
+
+    def _put(self, request: Any) -> None:
         try:
             self._to_pool(request)
         except Exception:
@@ -284,6 +291,8 @@ class Dispatcher(bootsteps.StartStopStep):
         qos = self._consumer.qos
         before = qos.value
         qos.increment_eventually()
+        if self._consumer.hub is None:
+            qos.update()  # the thread of the consumer may wait for messages until this
         task.prefetch = qos.value - before
         task.is_queued = True
         self._keys.update(task.keys)
@@ -367,8 +376,9 @@ class Dispatcher(bootsteps.StartStopStep):
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
         try:
-            if isinstance(self.loop, HubLoop):
-                self.loop.register(hub)
+            for loop in (self.loop, self._solo_loop):
+                if isinstance(loop, HubLoop):
+                    loop.register(hub)
         except Exception:
             logger.exception("tasks of this worker cannot wait for locks in its main process")
             self._accepts = False

@@ -53,11 +53,7 @@ class WakeupPipe:
 
 
 class EventLoop:
-    """
-    Runs calls one after the other, on the thread that makes the consumer, between two messages.
-
-    So it is in a solo pool without an event loop.
-    """
+    """Runs calls one after the other, on the thread that makes the consumer, between two messages."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -140,11 +136,17 @@ class ThreadLoop(EventLoop):
 
 def event_loop_of(consumer: Any) -> EventLoop:
     """Return the event loop of a worker; its consumer is just being made."""
-    if consumer.hub is not None:
-        return HubLoop(consumer)
     if getattr(consumer.pool, "is_green", False):
         return GreenLoop(consumer)
-    return EventLoop(consumer) if is_pool(consumer.pool, "solo") else ThreadLoop(consumer)
+    # In a solo pool, the thread of the worker is at work itself.
+    return ThreadLoop(consumer) if consumer.hub is None or is_pool(consumer.pool, "solo") else HubLoop(consumer)
+
+
+def solo_loop_of(consumer: Any) -> EventLoop | None:
+    """Return the loop of the thread that runs the tasks, if that is the worker's own."""
+    if not is_pool(consumer.pool, "solo"):
+        return None
+    return EventLoop(consumer) if consumer.hub is None else HubLoop(consumer)
 
 
 def is_pool(pool: Any, *names: str) -> bool:
