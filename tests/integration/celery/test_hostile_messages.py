@@ -269,9 +269,9 @@ def test_an_end_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path,
 
 
 @pytest.mark.chaos
-def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo: Zoo, tmp_path: Path) -> None:
     """Celery 5.5 clears its timers when it loses the broker."""
-    with hostile_worker(zoo, tmp_path, conf=own_conf(redis, tmp_path)) as worker, worker.log_shown():
+    with Redis() as redis, hostile_worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
         with zoo.hold_elsewhere("busy"):
             waiting = worker.send("hostile.plain", "busy")
             zoo.wait_contenders("busy", 2)
