@@ -55,8 +55,6 @@ class Dispatcher(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
         self.tasks: dict[str, WaitingTask] = {}  # by id: those that need a lock and are not in the pool
-        self.loop = event_loop_of(consumer)
-        self._solo_loop = solo_loop_of(consumer)
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
@@ -67,11 +65,18 @@ class Dispatcher(bootsteps.StartStopStep):
         self._next_check: Any = None  # an entry of the loop
         Directory.most_waiting = MOST_IN_QUEUE
 
-    def create(self, consumer: Any) -> None:
-        """Come between the messages and the pool; before its processes are forked."""
-        run_logged(functools.partial(self._create, consumer))
+    def include_if(self, consumer: Any) -> bool:
+        """Come between the messages and the pool, before its processes are forked; return whether that went well."""
+        try:
+            self._create(consumer)
+        except Exception:
+            logger.exception("tasks of this worker cannot wait for locks in its main process")
+            return False
+        return True
 
     def _create(self, consumer: Any) -> None:
+        self.loop = event_loop_of(consumer)
+        self._solo_loop = solo_loop_of(consumer)
         forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
         result.shared = SharedGrants()
         self._slots = PoolSlots(consumer, result.shared if forks else None, self._on_end)

@@ -6,12 +6,15 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from celery.worker import state
 
+from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+
+READY_WITHIN: Final = 10.0  # seconds; if no process has said that it is ready for so long, all count as ready
 
 
 class PoolSlots:
@@ -31,6 +34,7 @@ class PoolSlots:
         self._tasks_per_child: int | None = getattr(consumer.controller, "max_tasks_per_child", None)
         self._runs: Counter[int] = Counter()  # by pool process
         self._leaving: dict[int, int] = {}  # by index in the pool: processes that have run their last task
+        self._ready_at = clock.now()
         self._apply_async = self._pool.apply_async
         self._pool.apply_async = self._apply
 
@@ -40,7 +44,10 @@ class PoolSlots:
         limit: int = self._pool.num_processes
         if self._shared is not None:
             ready = self._shared.ready_processes(limit).items()
-            limit = sum(self._leaving.get(index) != pid for index, pid in ready)
+            if ready:
+                self._ready_at = clock.now()
+            if clock.now() - self._ready_at < READY_WITHIN:
+                limit = sum(self._leaving.get(index) != pid for index, pid in ready)
         return limit - len(self._used)
 
     def use(self, request: Any) -> None:

@@ -1,0 +1,283 @@
+"""No message ends a worker, and no failure in what its main process does with messages for locked tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.result import AsyncResult
+from support.brokers import RabbitMQ, Redis
+from support.failingsteps import FAILING, steps
+from support.hostiletasks import assert_excluded, hostile_messages
+from support.worker import Worker, outcome
+from support.zoo import ROOM, Zoo, eventually
+
+from django_zklock import clock
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+OPTIONS = ("--include=support.hostiletasks,support.failingsteps",)
+ENDED = ("SUCCESS", "FAILURE", "REVOKED")
+
+
+@contextlib.contextmanager
+def redis_worker(server: Ensemble, redis: Redis, home: Path) -> Iterator[Worker]:
+    """A worker with two processes, in a namespace of its own."""
+    zoo = Zoo(server.hosts, server)
+    with hostile_worker(zoo, home, conf=redis.conf) as worker:
+        yield worker
+    zoo.close()
+
+
+def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
+    """Return a worker whose functions can be made to fail."""
+    return Worker(zoo, home, session_timeout=4, options=OPTIONS, env={FAILING: failing}, **options)
+
+
+def own_conf(redis: Redis, home: Path) -> dict[str, Any]:
+    """Return the settings of workers that share messages with no other worker on this Redis."""
+    return {**redis.conf, "broker_transport_options": {"global_keyprefix": f"{home.name}-"}}
+
+
+@pytest.fixture(scope="module")
+def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Worker]]:
+    """Return a worker with two processes for all tests, or another one if a test has failed and ended it."""
+    with contextlib.ExitStack() as stack:
+        workers: list[Worker] = []
+
+        def living() -> Worker:
+            if not workers or workers[-1].process.poll() is not None:
+                stack.close()
+                redis.clear()
+                home = tmp_path_factory.mktemp("worker")
+                workers.append(stack.enter_context(redis_worker(single, redis, home)))
+            return workers[-1]
+
+        yield living
+
+
+@pytest.fixture
+def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
+    """That worker."""
+    worker = living()
+    with worker.log_shown():
+        yield worker
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
+    """Send hostile messages, and a good one after each; return the results of both kinds."""
+    kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
+    hostile, good = [], {}
+    for number, message in enumerate(hostile_messages(count)):
+        sent = worker.send(message.name, *message.args, **message.options)
+        if not message.is_expired:  # RabbitMQ drops it
+            hostile.append(sent)
+        kind, mark = next(kinds), f"good-{number}"
+        args = (mark,) if kind == "unlocked" else (f"good-{number % 5}", str(book), mark)
+        good[mark] = worker.send(f"hostile.{kind}", *args)
+    return hostile, good
+
+
+def assert_survives(worker: Worker, count: int, timeout: float) -> None:
+    """Send hostile messages, and check that the worker does all that it would do without them."""
+    book = worker.home / f"book-{uuid.uuid4().hex}"
+    hostile, good = send_mixed(worker, count, book)
+    for mark, result in good.items():
+        assert worker.get(result, timeout) == mark
+    left = hostile
+    until = clock.now() + timeout + ROOM
+    while left and clock.now() < until:
+        left = [result for result in left if result.state not in ENDED]
+    assert not left
+    assert_alive(worker)
+    assert_excluded(book)
+    worker.zoo.assert_empty()
+
+
+def assert_alive(worker: Worker) -> None:
+    """Check that the main process is the one that was started, and has acknowledged all messages."""
+    eventually(lambda: not ask(worker, "main_process")["unacknowledged"], 10, "messages are left")
+    assert ask(worker, "main_process")["pid"] == worker.process.pid
+
+
+def test_no_message_ends_a_worker(worker: Worker) -> None:
+    """Each hostile message ends, and each good one has its result."""
+    assert_survives(worker, 60, timeout=20)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    ("broker_name", "pool"),
+    [
+        *[("redis", pool) for pool in ("prefork", "threads", "solo", "gevent")],
+        *[("rabbitmq", pool) for pool in ("prefork", "threads")],
+        ("files", "prefork"),
+    ],
+)
+def test_no_thousand_messages_end_a_worker(
+    zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
+) -> None:
+    """So it is with each pool, and each broker."""
+    conf: dict[str, Any] = {}
+    if broker_name == "redis":
+        conf = own_conf(request.getfixturevalue("redis"), tmp_path)
+    elif broker_name == "rabbitmq":
+        rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+        rabbitmq.clear()
+        conf = rabbitmq.conf
+    conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
+    with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker, worker.log_shown():
+        assert_survives(worker, 1000, timeout=80)
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+def assert_mended(worker: Worker, name: str, times: int) -> None:
+    """Make a function fail, and check that all tasks end, and exclude each other. If not, end the worker."""
+    book = worker.home / f"book-{uuid.uuid4().hex}"
+    try:
+        fail(worker, name, times)
+        results = exercised(worker, book)
+        until = clock.now() + 20 + ROOM
+        for mark, result in results.items():
+            assert worker.get(result, max(0.1, until - clock.now())) == mark
+        fail(worker, "", 0)
+        assert_alive(worker)
+        assert_excluded(book)
+        worker.zoo.assert_empty()
+    except BaseException:
+        worker.process.kill()
+        worker.process.wait()
+        raise
+
+
+def fail(worker: Worker, name: str, times: int) -> int:
+    """Make a function fail so often from now on; return how often the last one was still to fail."""
+    arguments = {"name": name, "times": times}
+    return int(ask(worker, "fail", arguments=arguments))
+
+
+def ask(worker: Worker, command: str, **options: Any) -> Any:
+    """Send a control command, and return the answer."""
+    options |= {"destination": [worker.name], "reply": True, "limit": 1, "timeout": 10}
+    ((answer,),) = [reply.values() for reply in worker.app.control.broadcast(command, **options) or []]
+    return answer
+
+
+def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
+    """Send tasks that run at once, wait for their lock, share one, or expire; return the results of all but those."""
+    marks = (f"m{number}" for number in itertools.count())
+    results: dict[str, AsyncResult[Any]] = {}
+
+    def send(kind: str, *args: str, **options: Any) -> None:
+        mark = next(marks)
+        results[mark] = worker.send(f"hostile.{kind}", *args, mark, **options)
+
+    with worker.zoo.hold_elsewhere("busy"):
+        send("write", "free", str(book))
+        send("write", "busy", str(book))
+        expired = worker.send("hostile.write", "busy", str(book), "expired", expires=0.3)
+        for _ in range(3):
+            send("write.late", "hot", str(book))
+            send("write_two", "hot", str(book))
+            send("write", "busy", str(book), expires=60)
+            send("shared", "shared")
+            send("unlocked")
+        send("write", "later", str(book), countdown=0.2)
+        for command in ("zklocks", "scheduled"):
+            ask(worker, command)
+        assert outcome(expired) in ("TaskRevokedError", "expired")
+    return results
+
+
+SAMPLE = (
+    "dispatcher.Dispatcher._enqueue",
+    "dispatcher.Dispatcher._dispatch",
+    "dispatcher.Dispatcher._run",
+    "loops.HubLoop.call_soon",
+    "pool_grants.PoolGrants.add",
+    "pool_slots.PoolSlots.use",
+    "shared_grants.SharedGrants.add",
+    "waiting_task.WaitingTask.step",
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_step_that_fails_loses_no_task(worker: Worker, name: str) -> None:
+    """All tasks end, no two are at work under one lock, and the worker lives."""
+    assert_mended(worker, name, 3)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("name", steps())
+def test_no_step_that_fails_loses_a_task(worker: Worker, name: str, times: int) -> None:
+    """So it is with each function that the main process calls, also if it fails again at once."""
+    assert_mended(worker, name, times)
+
+
+AT_START = (
+    *("Dispatcher.__init__", "Loop.__init__", "Pipe.__init__", "Slots.__init__", "Grants.__init__"),
+    *("Loop.register", "event_loop_of", "is_pool", "_forks", "begin_process", "_set_ready"),
+)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in steps() if name.endswith(AT_START)],
+)
+def test_a_start_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int) -> None:
+    """A worker whose dispatcher cannot be made or connected works without one."""
+    conf = own_conf(redis, tmp_path)
+    with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker, worker.log_shown():
+        assert_mended(worker, name, 0)
+        assert worker.stop() == 0
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    "name",
+    [name for name in steps() if name.endswith((".stop", ".close", ".leave", ".enter", ".release", "_send_count"))],
+)
+def test_an_end_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
+    """The worker ends as asked, and the next one runs what has waited."""
+    conf = own_conf(redis, tmp_path)
+    book = tmp_path / "book"
+    with hostile_worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("busy"):
+            marks = [f"m{number}" for number in range(4)]
+            results = [worker.send("hostile.write.late", "busy", str(book), mark) for mark in marks]
+            zoo.wait_contenders("busy", 5)
+            fail(worker, name, 3)
+            assert worker.stop() == 0
+            zoo.wait_contenders("busy", 1)
+        with hostile_worker(zoo, tmp_path, conf=conf) as second:
+            assert [second.get(result, 30) for result in results] == marks
+    assert_excluded(book)
+
+
+@pytest.mark.chaos
+def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo: Zoo, tmp_path: Path) -> None:
+    """Celery 5.5 clears its timers when it loses the broker."""
+    with Redis() as redis, hostile_worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("busy"):
+            waiting = worker.send("hostile.plain", "busy")
+            zoo.wait_contenders("busy", 2)
+            log = worker.log.stat().st_size
+            redis.disconnect_all()
+            eventually(lambda: f"{waiting.id}] received" in worker.log.read_text(errors="replace")[log:], 30)
+            expired = worker.send("hostile.plain", "busy", expires=1)
+            assert outcome(expired) == "TaskRevokedError"
+        assert worker.get(waiting) == "done"

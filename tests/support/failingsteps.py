@@ -1,0 +1,114 @@
+"""
+Failures in what Celery's main process calls.
+
+A worker that loads this module can be made to fail: each function of the package `contrib.celery.dispatch`, and each
+control command, raises as often as the command `fail` says, or the environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from celery.worker.control import Panel, control_command
+
+from django_zklock.contrib.celery import control, dispatch
+
+FAILING: Final = "FAILING_STEPS"
+"""Environment variable: "name" or "name times", which fails from the start of a worker on; empty: none does."""
+
+PROMISES: Final = (
+    "loops.run_logged",
+    "loops.HubLoop._run",
+    *(
+        f"dispatcher.Dispatcher.{name}"
+        for name in (
+            *("__init__", "include_if", "accept", "register_with_event_loop", "stop", "shutdown"),
+            *("take_step", "_do", "_give_to_pool", "_put", "_check", "_on_wakeup"),
+        )
+    ),
+    *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_back"),
+    *("waiting_task.MessageWaiter.set", "waiting_task.MessageWaiter.on_queued", "waiting_task.WaitingTask.leave"),
+)
+"""Those that promise that nothing is raised into Celery. All that they call fails instead."""
+
+
+def steps() -> dict[str, tuple[Any, str]]:
+    """Return all functions that can fail: the class or module of each, and its attribute there."""
+    return {name: owner for name, owner in _all_steps() if name not in PROMISES}
+
+
+def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
+    names = [module.name for module in pkgutil.iter_modules(dispatch.__path__) if module.name != "proxy"]  # of the pool
+    modules = [importlib.import_module(f"{dispatch.__name__}.{name}") for name in names]
+    for module in (*modules, control):
+        short = module.__name__.rpartition(".")[2]
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", "") != module.__name__:
+                continue  # it is imported
+            if inspect.isfunction(value):
+                yield f"{short}.{name}", (module, name)
+            elif inspect.isclass(value) and not getattr(value, "_is_protocol", False):
+                for attribute, member in vars(value).items():
+                    if inspect.isfunction(member) or isinstance(member, (property, functools.cached_property)):
+                        yield f"{short}.{name}.{attribute}", (value, attribute)
+
+
+_times: dict[str, int] = {}
+
+
+def _may_fail(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _times.get(name, 0) > 0:
+            _times[name] -= 1
+            raise RuntimeError(f"injected into {name}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _install() -> None:
+    for name, (owner, attribute) in steps().items():
+        member = vars(owner)[attribute]
+        if isinstance(member, property):
+            assert member.fget is not None
+            setattr(owner, attribute, property(_may_fail(name, member.fget)))
+        elif isinstance(member, functools.cached_property):
+            member.func = _may_fail(name, member.func)
+        else:
+            failing = _may_fail(name, member)
+            setattr(owner, attribute, failing)
+            if inspect.ismodule(owner):
+                _replace_everywhere(member, failing)
+
+
+def _replace_everywhere(function: Callable[..., Any], failing: Callable[..., Any]) -> None:
+    """Replace a function in the modules that have imported it, and in Celery's list of commands."""
+    for module in {*(owner for owner, _ in steps().values() if inspect.ismodule(owner)), control}:
+        for name, value in list(vars(module).items()):
+            if value is function:
+                setattr(module, name, failing)
+    for name, value in list(Panel.data.items()):
+        if value is function:
+            Panel.data[name] = failing
+
+
+@control_command(args=[("name", str), ("times", int)])
+def fail(state: Any, name: str, times: int) -> int:
+    """Make a function fail so often; return how often the last one has not failed yet."""
+    left = sum(_times.values())
+    _times.clear()
+    _times[name] = times
+    return left
+
+
+if FAILING in os.environ:
+    name, _, times = os.environ[FAILING].partition(" ")
+    _times[name] = int(times or 1)
+    _install()

@@ -1,0 +1,215 @@
+"""Locked tasks, and messages for them that no well-meaning program sends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from celery.worker import state as worker_state
+from celery.worker.control import inspect_command
+
+from django_zklock import zk_locked
+from support.celeryapp import app
+
+TASKS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
+    "plain": ("{key}", {}),
+    "read": ("{key}", {"kind": "read"}),
+    "lingers": ("{key}", {"linger": 0.2}),
+    "several": (["{key}", "other"], {}),
+    "several_read": (["{key}", "other"], {"kind": "read"}),
+    "attribute": ("{key.pk}", {}),
+    "patient": ("{key}", {"timeout": 30}),
+    "skips": ("{key}", {"on_conflict": "skip", "skip_value": "skipped"}),
+    "computed": (lambda key: key, {"on_conflict": "wait"}),
+}
+"""Name, lock and options of the tasks."""
+
+
+def work(key: Any) -> str:
+    return "done"
+
+
+for _name, (_lock, _options) in TASKS.items():
+    app.task(name=f"hostile.{_name}")(zk_locked(_lock, **_options)(work))
+    app.task(name=f"hostile.{_name}.late", acks_late=True)(zk_locked(_lock, **_options)(work))
+
+
+@app.task(name="hostile.unlocked")
+def unlocked(mark: str) -> str:
+    return mark
+
+
+def write(key: str, book: str, mark: str) -> str:
+    """Write down when the work begins and when it ends; each line is one write."""
+    for word in ("begin", "end"):
+        with Path(book).open("a") as file:
+            file.write(f"{key} {word} {mark}\n")
+        time.sleep(0.005 if word == "begin" else 0)
+    return mark
+
+
+@app.task(name="hostile.shared")
+@zk_locked("{key}", kind="read")
+def shared(key: str, mark: str) -> str:
+    return mark
+
+
+app.task(name="hostile.write")(zk_locked("{key}")(write))
+app.task(name="hostile.write.late", acks_late=True)(zk_locked("{key}")(write))
+app.task(name="hostile.write_two")(zk_locked(["{key}", "two"])(write))
+
+
+def assert_excluded(book: Path) -> None:
+    """Fail if the work under one key has begun before other work under it had ended."""
+    at_work: dict[str, str] = {}
+    for line in book.read_text().splitlines():
+        key, word, mark = line.split()
+        if word == "begin":
+            assert key not in at_work, f"{mark} has begun before the end of {at_work[key]}, under {key}"
+            at_work[key] = mark
+        else:
+            assert at_work.pop(key) == mark
+    assert not at_work
+
+
+@inspect_command()
+def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
+    """Say which messages the worker has not acknowledged, and which process answers."""
+    return {"pid": os.getpid(), "unacknowledged": list(worker_state.requests)}
+
+
+# --- the messages ---------------------------------------------------------------------------------------------------
+
+KEYS: Final[tuple[Any, ...]] = (
+    *(
+        "",
+        None,
+        "x" * 300,
+        "\x00",
+        "\n\t\x1b[2J",
+        "\x7f",
+        "\ud800",
+        "x\udfff",
+        ".",
+        "..",
+        "...",
+        "a/b",
+        "/",
+        "a//b",
+        "/a",
+    ),
+    *(
+        "../../other",
+        " ",
+        "{key}",
+        "{0.__class__}",
+        "%s",
+        "%2F",
+        "\u202e",
+        "e\u0301",
+        "\U0001f512",
+        "zookeeper",
+        "!reads",
+    ),
+    *("_c_x-lock-0000000001", 0, -1, 10**40, 1.5, float("nan"), float("inf"), True, False, [], [1, [2]], {}),
+    *({"pk": 1}, {"pk": None}, {"__class__": "x"}, ["x"] * 1000, "x" * 100_000),
+)
+
+WRONG: Final[tuple[Any, ...]] = (
+    None,
+    "",
+    "x",
+    "{",
+    "[]",
+    "{}",
+    '{"seen": 1}',
+    0,
+    -1,
+    2**62,
+    1.5,
+    True,
+    [],
+    [None],
+    {},
+)
+"""Values for headers."""
+
+HEADERS: Final = (
+    *(
+        "zklock_copy",
+        "zklock_late",
+        "zklock_conflicts",
+        "zklock_lost",
+        "zklock_wait",
+        "zklock_unique",
+        "zklock_waiting",
+    ),
+    *("zklock_beat", "traceparent", "headers", "retries"),
+)
+
+FORGED: Final = {
+    "zklock_wait": {"worker": 1, "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
+    "zklock_copy": '{"node": "_c_x-lock-0000000001", "seen": {"x": "y"}, "done": 3, "calm": []}',
+    "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",
+    "zklock_unique": "task/../..",
+}
+"""Headers whose values look right."""
+
+
+PAST: Final = (-1, "0001-01-01T00:00:00")
+
+
+@dataclass
+class Message:
+    """A task to send."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_expired(self) -> bool:
+        return self.options.get("expires") in PAST
+
+
+def hostile_messages(count: int, seed: int = 1) -> Iterator[Message]:
+    """Yield so many messages; each key, and each header with a wrong value, comes before any comes again."""
+    chance = random.Random(seed)
+    names = [f"hostile.{name}{late}" for name in TASKS for late in ("", ".late")]
+    wrong = [{name: value} for name in HEADERS for value in (*WRONG, *([FORGED[name]] if name in FORGED else []))]
+    chance.shuffle(wrong)
+    keys, headers = itertools.cycle(KEYS), itertools.cycle(wrong)
+    for number in range(count):
+        name, key = chance.choice(names), next(keys)
+        yield (
+            Message(name, (key,)),
+            Message(name, (f"headers-{number % 7}",), {"headers": next(headers)}),
+            _odd(chance, name, key),
+        )[number % 3]
+
+
+def _odd(chance: random.Random, name: str, key: Any) -> Message:
+    return chance.choice(
+        [
+            Message(name),
+            Message(name, (key, key)),
+            Message(name, (), {"kwargs": {"other": key}}),
+            Message(name, (key,), {"kwargs": {"key": "odd"}}),
+            *(Message(name, ("odd",), {"expires": past}) for past in PAST),
+            Message(name, (key,), {"expires": 30}),
+            Message(f"unknown.{uuid.UUID(int=chance.getrandbits(128))}", (key,)),
+            Message(name, ("odd",), {"delivery_info": {"redelivered": True}}),
+            Message(name, (key,), {"delivery_info": {"redelivered": "x"}, "headers": {"zklock_copy": "{}"}}),
+            Message(name, ("odd",), {"task_id": f"odd.{chance.random()}\u202e" + "x" * 100}),
+            Message(name, ("odd",), {"countdown": 0.1}),
+            Message(name, ("odd",), {"argsrepr": "\x00", "shadow": "../x"}),
+            Message(name, ("odd",), {"group_id": "none", "root_id": "none", "parent_id": "none"}),
+        ]
+    )
