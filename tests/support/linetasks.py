@@ -53,7 +53,7 @@ if SLOW_LEAVE in os.environ:
             contender.session.post(time.sleep, float(os.environ[SLOW_LEAVE]))
         abandon(contender, left)
 
-    Contender.abandon = abandon_later  # type: ignore[method-assign]
+    Contender.abandon = abandon_later  # type: ignore[method-assign, assignment]
 
 if HOME in os.environ:
     waiting_tasks_changed.connect(note_length)
