@@ -125,6 +125,24 @@ def test_messages_get_slots_in_the_order_in_which_they_came(zoo: Zoo, redis: Red
         assert book.read_text().split() == [str(number) for number in range(len(names))]
 
 
+def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """Whichever of them has ended."""
+    redis.clear()
+    with Worker(zoo, tmp_path, concurrency=3, conf=redis.conf) as worker, worker.log_shown():
+        worker.run("line.wait", "warm")
+        worker.app.control.pool_shrink(1, reply=True, timeout=5)
+        eventually(lambda: len(worker.children()) == 2)
+        gates = [worker.gate() for _ in range(2)]
+        results = [
+            worker.send("line.wait", f"shrunk-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
+        ]
+        for gate in gates:
+            gate.wait_entered()
+        for gate, result in zip(gates, results, strict=True):
+            gate.open()
+            worker.get(result)
+
+
 @pytest.mark.chaos
 def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Each process ends after a task; the pool grows, and is restarted."""

@@ -61,7 +61,7 @@ class SharedGrants:
         self._floats[_UNTIL] = until
 
     def ready_processes(self, limit: int) -> dict[int, int]:
-        """Return the processes that are ready for tasks, by index, of a pool with `limit` processes."""
+        """Return the processes that are ready for tasks, by index; of the first `limit` indices."""
         indices = range(min(limit, PROCESSES))
         return {index: pid for index in indices if (pid := self.numbers[_READY + index])}
 
