@@ -42,8 +42,9 @@ class PoolSlots:
     @property
     def free(self) -> int:
         """The number of free slots; below 0 if the pool has more requests than it can run."""
-        limit: int = self._pool.num_processes
+        limit: int = self._pool.limit  # before Celery 5.7, `num_processes` is the number of greenlets that run
         if self._shared is not None:
+            limit = self._pool.num_processes
             self._most = max(self._most, limit)
             ready = self._shared.ready_processes(self._most).items()
             if ready:
