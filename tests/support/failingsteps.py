@@ -32,7 +32,7 @@ PROMISES: Final = (
             *("take_step", "_do", "_give_to_pool", "_put", "_check", "_on_wakeup"),
         )
     ),
-    *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_back"),
+    *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call"),
     *("waiting_task.MessageWaiter.set", "waiting_task.MessageWaiter.on_queued", "waiting_task.WaitingTask.leave"),
 )
 """Those that promise that nothing is raised into Celery. All that they call fails instead."""

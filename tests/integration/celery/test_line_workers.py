@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ from support.linetasks import SLOW_LEAVE, SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
+from django_zklock import clock
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
@@ -141,6 +143,75 @@ def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(zoo: Zoo, redis: Redi
         for gate, result in zip(gates, results, strict=True):
             gate.open()
             worker.get(result)
+
+
+@pytest.mark.parametrize("pool", ["threads", pytest.param("gevent", marks=pytest.mark.chaos)])
+def test_an_error_outside_a_task_frees_its_slot(zoo: Zoo, redis: Redis, tmp_path: Path, pool: str) -> None:
+    """Celery raises it for a bad message, and calls nothing back. The worker goes on with tasks that need a lock."""
+    redis.clear()
+    with Worker(zoo, tmp_path, pool=pool, concurrency=1, conf=redis.conf) as worker, worker.log_shown():
+        amqp = worker.app.amqp
+        message = amqp.create_task_message(uuid.uuid4().hex, "ping")._replace(body=([], {}, ["no", "mapping"]))
+        with worker.app.producer_or_acquire() as producer:
+            amqp.send_task_message(producer, "ping", message, routing_key="celery")
+        worker.run("line.wait", "after")
+
+
+def test_each_of_several_messages_with_one_id_ends(zoo: Zoo, tmp_path: Path) -> None:
+    """A dispatcher on a thread of its own gets several before it has begun with the first one."""
+    with (
+        Worker(zoo, tmp_path, concurrency=1, conf={"worker_prefetch_multiplier": 16}) as worker,
+        worker.log_shown(),
+    ):
+        gate, book = worker.gate(), worker.home / "book"
+        first = worker.send("line.wait", "first", "linger", str(gate))
+        gate.wait_entered()
+        marks = [str(number) for number in range(8)]
+        for mark in marks:
+            for _ in range(2):
+                worker.send("line.note", mark, str(book), mark, task_id=mark)
+        gate.open()
+        worker.get(first)
+        eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
+
+
+@pytest.mark.chaos
+def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """Those that ask for a lock take no time from them, though each would wait for an answer in a slot."""
+    redis.clear()
+    conf = {**redis.conf, "worker_prefetch_multiplier": 4}
+    with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
+        worker.run("line.wait", "before")
+        (server,) = zoo.ensemble.servers  # type: ignore[union-attr]
+        server.pause()
+        try:
+            locked, unlocked = [], []
+            for number in range(60):
+                locked.append(worker.send("line.wait", f"down-{number}"))
+                unlocked.append(worker.send("ping"))
+            began = clock.now()
+            for result in unlocked:
+                worker.get(result)
+            assert clock.now() - began < 5
+        finally:
+            server.resume()
+        for result in locked:
+            worker.get(result)
+
+
+@pytest.mark.chaos
+def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    """The prefetch count rises without a second reader of the socket. No task is sent again."""
+    rabbitmq.clear()
+    with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker, worker.log_shown():
+        gate = worker.gate()
+        first = worker.send("line.wait", "green", "linger", str(gate))
+        gate.wait_entered()
+        later = [worker.send("line.wait", "green") for _ in range(10)]
+        zoo.wait_contenders("green", 11)
+        gate.open()
+        for result in (first, *later):
+            assert worker.get(result)["headers"] == {}
 
 
 @pytest.mark.chaos

@@ -60,6 +60,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
         self._first: deque[WaitingTask] = deque()  # those that go ahead of them
         self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
+        self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
         self._dispatches = False  # whether `_dispatch` runs
         self._next_check: Any = None  # an entry of the loop
@@ -177,8 +178,8 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(request)
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
-        if task is not None:
-            self.tasks[request.id] = task
+        if task is not None and self.tasks.setdefault(request.id, task) is not task:
+            task = None  # another delivery has come first, on a loop of its own thread
         self._queue.append(task or request)
         self._dispatch()
 
@@ -201,10 +202,10 @@ class Dispatcher(bootsteps.StartStopStep):
         elif message.is_over:
             self._run(message)
         elif self.tasks.get(message.request.id) is message:  # else it was revoked
-            if not any(self._keys[key] for key in message.keys):
+            if self.is_answered and not any(self._keys[key] for key in message.keys):
                 message.has_slot = True
                 self._slots.use(message.request)
-            elif not self._wait(message):  # behind others of this worker that wait
+            elif not self._wait(message):  # behind others of this worker that wait, or for ZooKeeper
                 return
             self._grants.share_lease()
             message.ask()
@@ -291,8 +292,8 @@ class Dispatcher(bootsteps.StartStopStep):
         qos = self._consumer.qos
         before = qos.value
         qos.increment_eventually()
-        if self._consumer.hub is None:
-            qos.update()  # the thread of the consumer may wait for messages until this
+        if self._consumer.hub is None and self._consumer.connection.transport.driver_type != "amqp":
+            qos.update()  # the consumer may wait for messages until this; RabbitMQ's socket is in use by then
         task.prefetch = qos.value - before
         task.is_queued = True
         self._keys.update(task.keys)
@@ -361,7 +362,8 @@ class Dispatcher(bootsteps.StartStopStep):
             state.task_ready(request)
         elif task.is_queued and task.is_too_long:
             task.send_again("the broker would deliver the message again soon")
-        elif task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
+        elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
+            self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
 
     def _keep_prefetch_count(self) -> None:

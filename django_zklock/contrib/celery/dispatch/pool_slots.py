@@ -11,7 +11,7 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import clock
-from django_zklock.contrib.celery.dispatch.loops import run_logged
+from django_zklock.contrib.celery.dispatch.loops import is_pool, run_logged
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 
 READY_WITHIN: Final = 10.0  # seconds; if no process has said that it is ready for so long, all count as ready
@@ -74,15 +74,20 @@ class PoolSlots:
     def _apply(self, target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Do what the pool's `apply_async` does, and notice when the task has ended."""
         request = getattr(options.get("callback"), "__self__", None)
-        if request is not None:
+        if request is None:
+            return self._apply_async(target, args, kwargs, **options)
+        if is_pool(self._pool, "prefork"):
             for name in ("callback", "error_callback"):
                 if options.get(name) is not None:
-                    options[name] = functools.partial(self._call_back, request, options[name])
+                    options[name] = functools.partial(self._call, request, options[name])
+        else:  # threads and greenlets call nothing back if an error is raised outside the task, or by a time limit
+            target = functools.partial(self._call, request, target)
         return self._apply_async(target, args, kwargs, **options)
 
-    def _call_back(self, request: Any, callback: Callable[..., object], *args: Any, **kwargs: Any) -> object:
+    def _call(self, request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function at the end of which the task has ended."""
         try:
-            return callback(*args, **kwargs)
+            return function(*args, **kwargs)
         finally:
             run_logged(functools.partial(self._on_end, request))
 

@@ -35,11 +35,13 @@ class MessageWaiter:
     def set(self, value: Any) -> bool:
         """Set the value; on the protocol's thread."""
         self.value = value
+        self._task.dispatcher.is_answered |= not isinstance(value, ZkLockError)
         self._task.dispatcher.take_step(self._task, WaitingTask.step)
         return True
 
     def on_queued(self) -> None:
         """The task has to wait; on the protocol's thread."""
+        self._task.dispatcher.is_answered = True
         self._task.dispatcher.take_step(self._task, self._task.dispatcher.pass_slot_on)
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
