@@ -30,7 +30,7 @@ class PoolSlots:
         self._shared = shared  # None: threads and greenlets are always ready
         self._on_end = on_end
         # Weak: Celery drops a request without a word if it was revoked, or if the connection to the broker is lost.
-        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._used: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
         self._tasks_per_child: int | None = getattr(consumer.controller, "max_tasks_per_child", None)
         self._runs: Counter[int] = Counter()  # by pool process
         self._leaving: dict[int, int] = {}  # by index in the pool: processes that have run their last task
@@ -55,21 +55,24 @@ class PoolSlots:
 
     def use(self, request: Any) -> None:
         """Use a slot for this request. The call is idempotent."""
-        self._used.add(request)
+        self._used[id(request)] = request
 
     def release(self, request: Any) -> None:
         """Free the slot of this request. The call is idempotent."""
-        self._used.discard(request)
+        self._used.pop(id(request), None)
 
     def release_ended(self, *requests: Any) -> None:
         """Free the slots of those of these requests, else of all, that Celery has dropped."""
-        for request in requests or list(self._used):
+        for request in requests or self._requests():
             if has_ended(request):
                 self.release(request)
 
     def requests_of(self, task_id: str) -> Iterator[Any]:
         """Yield the requests of this task that use a slot and have not ended."""
-        return (request for request in self._used if request.id == task_id and not has_ended(request))
+        return (request for request in self._requests() if request.id == task_id and not has_ended(request))
+
+    def _requests(self) -> list[Any]:
+        return [request for reference in self._used.valuerefs() if (request := reference()) is not None]
 
     def _apply(self, target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Do what the pool's `apply_async` does, and notice when the task has ended."""
