@@ -222,10 +222,10 @@ class Zoo:
         )
 
     @contextlib.contextmanager
-    def hold_elsewhere(self, key: str) -> Iterator[str]:
+    def hold_elsewhere(self, key: str, kind: nodes.Kind = nodes.Kind.LOCK) -> Iterator[str]:
         """Have a foreign client hold a lock; yields its node's path."""
         path = self.client.create(
-            f"{self.base}/{key}/{nodes.prefix(str(uuid.uuid4()))}",
+            f"{self.base}/{key}/{nodes.prefix(str(uuid.uuid4()), kind)}",
             b"foreign",
             ephemeral=True,
             sequence=True,

@@ -54,7 +54,7 @@ def scheduled(state: Any, **kwargs: object) -> list[dict[str, Any]]:
 
 def _tasks(state: Any) -> dict[str, WaitingTask]:
     dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
-    return {} if dispatcher is None else dispatcher.tasks
+    return {} if dispatcher is None else dict(dispatcher.tasks)  # it may change meanwhile, on a thread of its own
 
 
 def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _without_znode(
 ) -> Iterator[dict[str, Any]]:
     """Yield the tasks that wait behind so many of this worker that they have no znode yet."""
     with_znode = {each["id"] for each in shown}
-    for task_id, task in list(tasks.items()):
+    for task_id, task in tasks.items():
         if short_id(task_id) in with_znode or task.entry.held:
             continue
         key = keys_of(task.locks)[0]

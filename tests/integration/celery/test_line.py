@@ -209,6 +209,24 @@ def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: 
     assert "retry: Retry in" not in worker.log.read_text()[log:]
 
 
+def test_readers_that_are_granted_together_give_back_and_ask_once_more(worker: Worker) -> None:
+    """No process is free for any of them. Each queues again with one znode, and runs once."""
+    book, log = worker.home / "readers", worker.log.stat().st_size
+    with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
+        results = [worker.send("line.read", "readers", str(book)) for _ in range(3)]
+        worker.zoo.wait_contenders("readers", 4)
+        gates = busy_processes(worker)
+    worker.zoo.wait_contenders("readers", 0, timeout=2)
+    with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
+        open_all(worker, gates)
+        worker.run("ping")
+        worker.zoo.wait_contenders("readers", 4)
+    for result in results:
+        worker.get(result)
+    assert book.read_text().split() == ["done"] * 3
+    assert "does not wait for its lock" not in worker.log.read_text()[log:]
+
+
 def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
     """The second one does not wait behind the first one; it finds that the work is done."""
     book = worker.home / "twice"

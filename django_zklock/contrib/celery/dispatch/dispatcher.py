@@ -236,9 +236,10 @@ class Dispatcher(bootsteps.StartStopStep):
         They are the first that get slots, in their order, and ask again then.
         """
         if granted in self._first and granted.is_granted:
-            self._first.remove(granted)
             for task in list(self.tasks.values()):
                 if task.is_queued and not set(granted.keys).isdisjoint(task.keys):
+                    if task in self._first:  # it was granted its lock, too: a reader, or a permit of a semaphore
+                        self._first.remove(task)
                     task.leave()
                     self._resume(task)
                     self._first.append(task)
