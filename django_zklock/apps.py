@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.core import checks
-from django.core.handlers.asgi import ASGIHandler
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import got_request_exception, request_finished, request_started, setting_changed
+from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import conf
@@ -23,7 +21,6 @@ from django_zklock.checks import (
 )
 from django_zklock.contrib.celery import CeleryLibrary
 from django_zklock.decorators import context
-from django_zklock.http import streaming
 from django_zklock.zk import process
 
 if TYPE_CHECKING:
@@ -51,7 +48,6 @@ class ZkLockConfig(AppConfig):
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         process.configure(session_options)
-        connect_request_signals()
         context.register_library(CeleryLibrary())
 
     def sign(self, hold: Hold, until: float) -> str:
@@ -59,20 +55,6 @@ class ZkLockConfig(AppConfig):
         from django_zklock.fencing import signing  # noqa: PLC0415 - it needs models
 
         return signing.sign(hold, until)
-
-
-def connect_request_signals() -> None:
-    """
-    Close locked bodies at the end of their request.
-
-    The end is reported by the handlers of servers, not by those of the test client. An error that is answered instead
-    of the response is reported by both.
-    """
-    request_started.connect(streaming.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
-    request_started.connect(streaming.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
-    got_request_exception.connect(streaming.on_failed, dispatch_uid="zklock.on_failed")
-    for handler in (WSGIHandler, ASGIHandler):
-        request_finished.connect(streaming.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
 
 
 def session_options() -> SessionOptions:

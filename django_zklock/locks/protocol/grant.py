@@ -255,9 +255,9 @@ class Grant:
         if self.released:
             observer.on_released()
 
-    def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
-        """Return whether an observer of this class is attached for which `such(observer)` is true."""
-        return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
+    def observed_by(self, kind: type) -> bool:
+        """Return whether an observer of this class is attached."""
+        return any(isinstance(observer, kind) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:
         """Mark the hold as suspect: no quorum confirms the session at the moment."""
