@@ -20,6 +20,7 @@ Django's system checks for `settings.ZKLOCK`. They only read settings, and open 
 | zklock.E015 | `MAX_LINGERING` is not a whole number from 0                                             |
 | zklock.E016 | `LEASES` is invalid, or two of its clients have the same token or certificate            |
 | zklock.E017 | `EVENT_DAYS` is not a number of days above 0                                             |
+| zklock.E018 | the rows of a fenced model are in several tables (multi-table inheritance)               |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
 | zklock.W002 | `SESSION_TIMEOUT` is so short that a process loses its locks in an ordinary pause        |
 | zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share locks (`--deploy`)     |

@@ -44,10 +44,6 @@ class LockChangedHands(ZkLockError):
     """The given holder does not hold the lock (any more). Look up the current holder."""
 
 
-class ReleaseRequestUnsupported(ZkLockError):
-    """The holder receives no release requests: it is an operator hold, or of a client that does not know them."""
-
-
 class LockUpgradeRefused(ZkLockError, RuntimeError):
     """The owner shares the lock with others and cannot acquire it exclusively: it would wait for itself."""
 
@@ -68,24 +64,11 @@ class AlreadyQueued(ZkLockError):
 
 
 class StaleToken(ZkLockError):
-    """The fencing token is out of date: a newer holder has written the row."""
+    """The fencing token is out of date: a newer holder has written the row, or the lease of a signed token is over."""
 
 
-class FenceRegressed(StaleToken):
-    """
-    The row has a token that ZooKeeper has not given out yet: its data were deleted, or restored from an older state.
-
-    All writes are refused until ZooKeeper's transaction ids reach that token. `manage.py zklock fences` lists such rows
-    and resets them.
-    """
-
-
-class ForgedToken(ZkLockError, PermissionError):
-    """This fencing token is not trusted: it was not signed with our keys, or is for another resource."""
-
-
-class ExpiredToken(ZkLockError):
-    """The lease behind this fencing token is over, by the clock of the receiver."""
+class InvalidToken(ZkLockError, PermissionError):
+    """The fencing token is not trusted: it was not signed with our keys, or is for another resource."""
 
 
 class ZooKeeperUnavailable(ZkLockError, ConnectionError):

@@ -41,7 +41,7 @@ class LimitViews(LockPages):
         except LockChangedHands:
             text = _("The holder was not asked: %(lock)s has changed hands.")
             self.show_message(request, text % {"lock": clean(key)}, messages.ERROR)
-        except ZkLockError as error:
+        except (ZkLockError, ValueError) as error:
             self.show_message(request, clean(error), messages.ERROR)
         else:
             for holder in asked.holders:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
-from django_zklock.exceptions import FenceRegressed, LockNotHeld, StaleToken
+from django_zklock.exceptions import LockNotHeld, StaleToken
 from django_zklock.execution import transactions
 
 if TYPE_CHECKING:
@@ -64,26 +64,22 @@ def refusal(fence: Fence, what: str, seen: int) -> StaleToken:
     """Return the error for a fence that `what` refuses because it has `seen` a higher token, read just now."""
     message = f"{what} has seen the token {seen}, and this is {fence.token}"
     hold = _as_hold(fence)
-    if hold is not None and not hold.lost:
-        from django_zklock.fencing import last_zxid  # noqa: PLC0415 - Django's start does not import kazoo
-
-        reached = last_zxid.ask()
-        if reached is not None and seen > reached and not hold.lost:
-            return FenceRegressed(
-                f"{message}; but the last transaction id of ZooKeeper is {reached}, so it has not given out that token "
-                "yet: its data were deleted or restored from an older state, or it is another ensemble. All writes "
-                "are refused until its ids reach the token again. "
-                '"manage.py zklock fences" lists the rows; --reset resets them.',
-                lock=fence.key,
-            )
-    if hold is not None and hold.kind in _SHARED and not hold.lost:
+    if hold is None or hold.lost:
+        return StaleToken(f"{message}: the lock {fence.key!r} was granted to another holder since.", lock=fence.key)
+    if hold.kind in _SHARED:
         return StaleToken(
             f"{message}: another holder that shares the lock {fence.key!r} has written since. Tokens order holders "
             'that follow one another, not holders at the same time. Write under an exclusive lock: kind="write", or '
             "one lock for each row.",
             lock=fence.key,
         )
-    return StaleToken(f"{message}: the lock {fence.key!r} was granted to another holder since.", lock=fence.key)
+    return StaleToken(
+        f"{message}, although this process still trusts its hold of the lock {fence.key!r}. Usually a newer holder has "
+        "just written. If it stays so: is the row also written under another lock, whose tokens cannot be compared? Or "
+        'has ZooKeeper lost its data? Then its tokens began again at low numbers; see "After ZooKeeper has lost its '
+        'data" in docs/how-to/fence-your-rows.md.',
+        lock=fence.key,
+    )
 
 
 def _as_hold(fence: Fence) -> Hold | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core import checks
 from django.db import IntegrityError, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -54,7 +55,7 @@ class FencedModel(models.Model):
     A model whose rows refuse the writes of a stale holder of their lock.
 
     A row belongs to one lock: tokens of different locks cannot be compared. A plain `save()` or `update()` is not
-    refused, and does not change the token.
+    refused, and does not change the token. Multi-table inheritance is refused.
     """
 
     fencing_token: models.Field[int, int] = FencingTokenField()
@@ -66,6 +67,12 @@ class FencedModel(models.Model):
 
         abstract = True
 
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Refuse a model whose rows cannot be fenced."""
+        problem = row_tokens.problem_of(cls)
+        return [*super().check(**kwargs), *([checks.Error(problem, obj=cls, id="zklock.E018")] if problem else [])]
+
     def fence(self, fence: Fence, *, using: str | None = None, refresh: bool = False) -> None:
         """
         Raise the token of this row to that of `fence`, which locks the row to the end of the open transaction.
@@ -76,6 +83,7 @@ class FencedModel(models.Model):
         """
         using = using or router.db_for_write(type(self), instance=self)
         check_fence(fence)
+        row_tokens.check_model(type(self))
         require_transaction(using, "fence()")
         if not row_tokens.advance(self, fence, using):
             raise type(self).DoesNotExist(f"There is no {self._meta.label} {self.pk} to fence; save it first.")
@@ -96,6 +104,7 @@ class FencedModel(models.Model):
         """
         using = using or router.db_for_write(type(self), instance=self)
         check_fence(fence)
+        row_tokens.check_model(type(self))
         before = self.fencing_token
         try:
             with transaction.atomic(using=using):
@@ -122,8 +131,8 @@ class FencedModel(models.Model):
 
     def _insert_fenced(self, fence: Fence, using: str, save_kwargs: dict[str, Any]) -> None:
         # Otherwise Django would update a row that another process has inserted since, with a token of its own.
-        insert = {"force_insert": (row_tokens.owner(type(self)),), **save_kwargs}
-        if save_kwargs.get("force_insert") or row_tokens.owner_pk(self) is None:
+        insert = {"force_insert": True, **save_kwargs}
+        if save_kwargs.get("force_insert") or self.pk is None:
             self.save(using=using, **insert)
             return
         try:

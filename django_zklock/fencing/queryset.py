@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
+from django.core.exceptions import EmptyResultSet
 from django.db import connections, models, transaction
 
 from django_zklock.fencing import row_tokens
@@ -41,6 +41,7 @@ class FencedRows(Generic[_Model]):
                 "distinct(*fields); filter by their primary keys."
             )
         check_fence(fence)
+        row_tokens.check_model(queryset.model)
         self._rows = queryset.all()
         self._rows._for_write = True
         self._fence = fence
@@ -66,29 +67,28 @@ class FencedRows(Generic[_Model]):
             raise rows.model.DoesNotExist(f"{name} matching query does not exist.")
         if count > 1:
             raise rows.model.MultipleObjectsReturned(f"get() returned more than one {name}: {count}.")
-        found: _Model = row_tokens.current(rows).get()
-        return found
+        row: _Model = row_tokens.current(rows).get()
+        return row
 
     def update(self, **fields: Any) -> int:
         """Update the rows, all or none; return how many there were."""
         if row_tokens.FIELD in fields:
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
         with transaction.atomic(using=self._using):
-            if self._in_one_table(self._rows, fields):
+            if self._in_one_table(self._rows):
                 current = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
                 count: int = current.update(**fields, **{row_tokens.FIELD: self._fence.token})
                 self._refuse_newer(self._rows)
                 return count
             claimed = self._claim(self._rows)
-            return sum(self._rows.filter(pk__in=some).update(**fields) for some in batches(claimed))
+            return sum(self._rows.filter(pk__in=keys).update(**fields) for keys in _batches(claimed))
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete the rows, all or none, with the rows that depend on them; return what `QuerySet.delete` returns."""
         counts: Counter[str] = Counter()
         with transaction.atomic(using=self._using):
-            for some in batches(self._claim(self._rows)):
-                rows: models.QuerySet[_Model] = models.QuerySet(model=self._rows.model, using=self._using)
-                counts.update(rows.filter(pk__in=some).delete()[1])
+            for keys in _batches(self._claim(self._rows)):
+                counts.update(row_tokens.table(self._rows.model, self._using).filter(pk__in=keys).delete()[1])
         return counts.total(), dict(counts)
 
     async def aget(self, *args: Any, **lookup: Any) -> _Model:
@@ -103,17 +103,8 @@ class FencedRows(Generic[_Model]):
         """Do the same as `delete`."""
         return await sync_to_async(self.delete)()
 
-    def _in_one_table(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
-        """Return whether one statement on the table with the tokens can find these rows and set these fields."""
-        meta = rows.model._meta
-        owner = row_tokens.owner(rows.model)
-        if owner is not meta.concrete_model:
-            return False
-        try:
-            if any(meta.get_field(name).model is not owner for name in fields):
-                return False
-        except FieldDoesNotExist:
-            pass  # Django has a better message
+    def _in_one_table(self, rows: models.QuerySet[_Model, Any]) -> bool:
+        """Return whether one UPDATE can find these rows."""
         query = rows.all().query
         query.get_initial_alias()
         one: bool = query.group_by is None and query.count_active_tables() == 1
@@ -132,21 +123,19 @@ class FencedRows(Generic[_Model]):
         The caller uses these keys from now on: a row that the query finds only later is not fenced.
         """
         everything = row_tokens.table(rows.model, self._using)
-        own_key = row_tokens.owner(rows.model)._meta.pk.name
-        found = row_tokens.current(rows.order_by().values_list("pk", own_key))
         # Before anything is read: with snapshot isolation, a transaction sees the state of its first read, and SQLite
         # cannot write after that if another connection has written since. MySQL cannot write to a table that a subquery
         # reads, but locks the rows as it reads them.
         if self._in_one_table(rows):
             row_tokens.compare_and_set(rows, self._fence.token)
         elif connections[self._using].vendor != "mysql":
-            row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(own_key)), self._fence.token)
-        own_keys = dict(found)
-        for some in batches(sorted(set(own_keys.values()))):
-            batch = everything.filter(pk__in=some)
-            if row_tokens.compare_and_set(batch, self._fence.token) < len(some):
+            row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values("pk")), self._fence.token)
+        claimed = list(dict.fromkeys(row_tokens.current(rows.order_by().values_list("pk", flat=True))))
+        for keys in _batches(sorted(claimed)):
+            batch = everything.filter(pk__in=keys)
+            if row_tokens.compare_and_set(batch, self._fence.token) < len(keys):
                 self._refuse_newer(batch)
-        return list(own_keys)
+        return claimed
 
     def _refuse_newer(self, rows: models.QuerySet[Any, Any]) -> None:
         newer = rows.filter(**{f"{row_tokens.FIELD}__gt": self._fence.token})
@@ -155,7 +144,7 @@ class FencedRows(Generic[_Model]):
             raise refusal(self._fence, f"a row of {rows.model._meta.label}", seen)
 
 
-def batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Split primary keys into batches, one for each statement."""
     for start in range(0, len(keys), BATCH):
         yield keys[start : start + BATCH]

@@ -1,4 +1,4 @@
-"""The tokens of rows in SQL: the table that has them, and the statement that compares and sets them."""
+"""The tokens of rows in SQL: the statement that compares and sets them, and the models that it works for."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from django_zklock.fencing.fence import Fence, refusal
 FIELD = "fencing_token"
 
 
-def owner(model: type[models.Model]) -> type[models.Model]:
-    """Return the model whose table has the column: with multi-table inheritance it may be a parent."""
-    found: type[models.Model] = model._meta.get_field(FIELD).model
-    return found
+def problem_of(model: type[models.Model]) -> str:
+    """Return why the rows of a model cannot be fenced; empty if they can."""
+    parents = model._meta.concrete_model._meta.parents  # type: ignore[union-attr]  # of a proxy it is another model
+    if not parents:
+        return ""
+    names = ", ".join(parent._meta.label for parent in parents)
+    return (
+        f"The rows of {model._meta.label} cannot be fenced: it inherits the table of {names}, and one statement cannot "
+        "compare the token in one table and write the other. Give the model a table of its own (an abstract base "
+        "class), or a foreign key to the other model."
+    )
+
+
+def check_model(model: type[models.Model]) -> None:
+    """Raise `TypeError` for a model whose rows cannot be fenced."""
+    problem = problem_of(model)
+    if problem:
+        raise TypeError(problem)
 
 
 def table(model: type[models.Model], using: str) -> models.QuerySet[Any]:
-    """Return all rows of that table; not by a manager, which may hide some."""
-    return models.QuerySet(model=owner(model), using=using)
-
-
-def owner_pk(instance: models.Model) -> Any:
-    """Return the primary key of an instance's row in that table."""
-    model = type(instance)
-    above = owner(model)
-    value = getattr(instance, above._meta.pk.attname)
-    if value is None:
-        link = model._meta.get_ancestor_link(above)
-        value = None if link is None else getattr(instance, link.attname)
-    return value
+    """Return all rows of the model; not by a manager, which may hide some."""
+    return models.QuerySet(model=model, using=using)
 
 
 def compare_and_set(rows: models.QuerySet[Any], token: int) -> int:
@@ -57,13 +60,13 @@ def current(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, Any]:
 
 def highest(rows: models.QuerySet[Any, Any]) -> int | None:
     """Return the highest token that these rows have seen; None if there are none."""
-    found: int | None = current(rows).order_by(f"-{FIELD}").values_list(FIELD, flat=True).first()
-    return found
+    token: int | None = current(rows).order_by(f"-{FIELD}").values_list(FIELD, flat=True).first()
+    return token
 
 
 def advance(instance: models.Model, fence: Fence, using: str) -> bool:
     """Raise the token of an instance's row; return whether there is one. Raises `StaleToken`."""
-    pk = owner_pk(instance)
+    pk = instance.pk
     if pk is None or (isinstance(pk, tuple) and None in pk):
         return False
     rows = table(type(instance), using).filter(pk=pk)

@@ -21,7 +21,7 @@ from asgiref.sync import sync_to_async
 from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
-from django_zklock.exceptions import ExpiredToken, ForgedToken
+from django_zklock.exceptions import InvalidToken, StaleToken
 from django_zklock.queue import nodes
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class FenceVerifier:
         """
         Return the content of a token that may write to the resource of `key`, the `hold.key` of the sender.
 
-        From then on, older tokens of the key are refused. Raises `ForgedToken` if the token is not trusted or is for
-        another key, `ExpiredToken` if its lease is over, `StaleToken` if a newer token was seen.
+        From then on, older tokens of the key are refused. Raises `InvalidToken` if the token is not trusted or is
+        for another key, and `StaleToken` if its lease is over or a newer token was seen.
         """
         fence = self._trusted(signed, key)
         self._store.advance(fence.key, fence.token)
@@ -118,7 +118,7 @@ class FenceVerifier:
     def _trusted(self, signed: str, key: str) -> VerifiedToken:
         fence = unseal(signed, conf.token_keys() if self._keys is None else self._keys)
         if fence.key != key:
-            raise ForgedToken(f"The fencing token is for the lock {fence.key!r}, not for {key!r}.", lock=key)
+            raise InvalidToken(f"The fencing token is for the lock {fence.key!r}, not for {key!r}.", lock=key)
         self._check_time(fence)
         return fence
 
@@ -126,9 +126,9 @@ class FenceVerifier:
         now = time.time()
         if now > fence.lease_until + self._leeway:
             over = now - fence.lease_until
-            raise ExpiredToken(f"The lease behind the fencing token has been over for {over:.1f} s.", lock=fence.key)
+            raise StaleToken(f"The lease behind the fencing token has been over for {over:.1f} s.", lock=fence.key)
         if now < fence.issued - self._leeway:
-            raise ExpiredToken(
+            raise StaleToken(
                 f"The fencing token was signed {fence.issued - now:.1f} s in the future: the clocks of sender and "
                 "receiver differ, so the end of its lease is unknown.",
                 lock=fence.key,
@@ -159,15 +159,15 @@ def seal(fence: VerifiedToken, keys: Sequence[str | bytes]) -> str:
 
 
 def unseal(signed: object, keys: Sequence[str | bytes]) -> VerifiedToken:
-    """Return the content of a token that was signed with one of the keys, of any age. Raises `ForgedToken`."""
+    """Return the content of a token that was signed with one of the keys, of any age. Raises `InvalidToken`."""
     if not isinstance(signed, str) or len(signed) > MAX_LENGTH:
-        raise ForgedToken("Not a fencing token.")
+        raise InvalidToken("Not a fencing token.")
     try:
         return _read(_signer(keys).unsign_object(signed))
     except BadSignature as error:
-        raise ForgedToken("The fencing token was not signed with one of our keys.") from error
+        raise InvalidToken("The fencing token was not signed with one of our keys.") from error
     except (TypeError, ValueError, LookupError) as error:
-        raise ForgedToken("The fencing token is signed, but its format is unknown.") from error
+        raise InvalidToken("The fencing token is signed, but its format is unknown.") from error
 
 
 def _signer(keys: Sequence[str | bytes]) -> Signer:

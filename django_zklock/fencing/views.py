@@ -2,7 +2,7 @@
 `@require_fence`: call a view only with the newest fencing token of a lock that another service holds.
 
 A request without a token is answered with 428, and one with an untrusted token with 403. If the lease of the token is
-over, or a newer one was used, the answer is 412. The body is JSON or plain text, as the client prefers.
+over, or a newer token was used, the answer is 412. The body is JSON or plain text, as the client prefers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_zklock import conf
-from django_zklock.exceptions import ExpiredToken, ForgedToken, StaleToken, ZkLockError
+from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
 from django_zklock.execution.binding import KeyBinder, Name, async_view
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
@@ -32,24 +32,22 @@ R = TypeVar("R")
 
 HEADER: Final = "X-Fencing-Token"
 
-MISSING, FORGED, STALE, EXPIRED = "fence_missing", "fence_forged", "fence_stale", "fence_expired"
-"""The `code` in a JSON answer. After "fence_expired" the holder may sign a new token; after "fence_stale" its lock is
-gone."""
-
-_ANSWERS: Final = {
-    MISSING: (428, "This request needs the fencing token of a lock, in the header {header}."),
-    FORGED: (403, "The fencing token is not for this resource, or was not signed with a known key."),
-    STALE: (412, "The fencing token is out of date: a newer one was used."),
-    EXPIRED: (412, "The lease behind this fencing token is over."),
-}
-
 
 class _MissingToken(ZkLockError):
     """The request has no fencing token."""
 
 
-_REFUSALS: Final = (_MissingToken, ForgedToken, StaleToken, ExpiredToken)
-_CODES: Final[dict[type, str]] = dict(zip(_REFUSALS, (MISSING, FORGED, STALE, EXPIRED), strict=True))
+_REFUSALS: Final = (_MissingToken, InvalidToken, StaleToken)
+_ANSWERS: Final[dict[type, tuple[int, str, str]]] = {
+    _MissingToken: (428, "fence_missing", "This request needs the fencing token of a lock, in the header {header}."),
+    InvalidToken: (
+        403,
+        "fence_invalid",
+        "The fencing token is not for this resource, or was not signed with a known key.",
+    ),
+    StaleToken: (412, "fence_stale", "The fencing token is out of date: its lease is over, or a newer one was used."),
+}
+"""The status, the code in JSON, and the text."""
 
 
 def require_fence(
@@ -158,8 +156,7 @@ class GuardedView:
         if request is None:
             raise error
         logger.warning("view %r refused a request for %r: %s", self, key, error, extra={"lock": key})
-        code = next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
-        status, text = _ANSWERS[code]
+        status, code, text = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
         detail = text.format(header=self._header)
         response: HttpResponse
         if request.get_preferred_type(["text/plain", "application/json"]) == "application/json":

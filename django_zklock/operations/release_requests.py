@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from django_zklock.exceptions import LockChangedHands, ReleaseRequestUnsupported
+from django_zklock.exceptions import LockChangedHands
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
@@ -52,9 +52,8 @@ def request_release(
 
     Raises:
         LockChangedHands: the lock has no holder, or not the one that is named (any more).
-        ReleaseRequestUnsupported: the holder is of a client that receives no requests, or is an operator hold.
         ZooKeeperUnavailable: ZooKeeper did not answer in time. If the request was sent, the holder may be asked.
-        ValueError: `reason` or `by` is empty.
+        ValueError: `reason` or `by` is empty. Or the holder is an operator hold or a client of kazoo.
 
     """
     check_no_running_loop("request_release", "await sync_to_async(request_release)(...)")
@@ -90,19 +89,16 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
     queue = order.ordered(client.run(children))
-    unsupported: ReleaseRequestUnsupported | None = None
+    problem = ""
     holders = tuple(queue[place] for place in holder_places(queue, client.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
         holders = _possible_holders(client, queue, guid)
     for child in holders:
         if guid and child.guid != guid:
             continue
-        try:
-            _write(client, targets, child, request, token)
-        except ReleaseRequestUnsupported as error:
-            unsupported = error  # the other holders may be able to receive the request
-    if unsupported is not None and not targets:
-        raise unsupported
+        problem = _write(client, targets, child, request, token) or problem
+    if problem and not targets:
+        raise ValueError(problem)
     if not targets:
         raise LockChangedHands(
             f"The lock {client.key!r} is no longer held by that contender."
@@ -119,11 +115,16 @@ def _possible_holders(client: QueueClient, queue: Queue, guid: str) -> tuple[Chi
     return tuple(child for child, node in nodes if node is not None and may_hold(client, queue, child, node))
 
 
-def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> None:
-    """Write the request into the znode, and again if another client has written it meanwhile."""
+def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> str:
+    """
+    Write the request into the znode, and again if another client has written it meanwhile.
+
+    Returns why this holder receives no requests, or an empty string. Other holders may receive them.
+    """
     target: _Target | None = None
     while (node := client.read(child.name)) is not None and token in (0, node.czxid):
-        _refuse_unsupported(client.key, child, node)
+        if problem := _why_unsupported(client.key, child, node):
+            return problem
         if target is None:
             target = _Target(ContenderInfo.from_node(client.key, child, node))
             targets.append(target)
@@ -139,21 +140,20 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
             raise client.about(answer)
         if isinstance(answer, Node):
             target.sure = True
-            return
+            return ""
     if target is not None:
         targets.remove(target)  # it has released by itself
+    return ""
 
 
-def _refuse_unsupported(key: str, child: Child, node: Node) -> None:
-    """Raise `ReleaseRequestUnsupported` if the holder would never see the request."""
+def _why_unsupported(key: str, child: Child, node: Node) -> str:
+    """Return why the holder would never see a request; empty if it would."""
     if operator_hold.is_operator(child.name):
         hold = read_hold(key, node)
-        raise ReleaseRequestUnsupported(
+        return (
             f"The lock {key!r} is held by {hold or 'an operator'}, and no program would see the request. "
-            "End it with end_hold.",
-            lock=key,
+            "End it with end_hold."
         )
     if Payload.decode(node.data) is None and not child.in_grammar_of_curator:
-        raise ReleaseRequestUnsupported(
-            f"The lock {key!r} is held by a client of kazoo, which receives no release requests.", lock=key
-        )
+        return f"The lock {key!r} is held by a client of kazoo, which receives no release requests."
+    return ""

@@ -21,7 +21,6 @@ CONTRACT = Path(__file__).parent
 OWN_CODE = frozenset(
     [
         "admin/test_inspection",
-        "fencing/test_last_zxid",
         "leader/test_leader",
         "leases/test_coordinator",
         "lifetime/test_abort",

@@ -16,6 +16,7 @@ import django_zklock
 from django_zklock import checks, conf
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.fencing import model
 from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.multi import MultiLock
@@ -80,7 +81,7 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
 
 def test_the_table_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
-    sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__)]
+    sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
     ids = {found for path in sources for found in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\| ([EW]\d{3}) \| [^|]+ \| [^|]+ \|$", SETTINGS, flags=re.MULTILINE)
     assert rows == sorted(ids)

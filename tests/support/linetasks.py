@@ -14,7 +14,6 @@ from celery.worker.control import inspect_command
 
 from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
-from django_zklock.fencing.fence import refusal
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.signals import waiting_tasks_changed
 from django_zklock.zk.loop import Loop
@@ -135,13 +134,6 @@ def tell(key: str) -> dict[str, Any]:
         "template": hold.template,
         "lease": hold.lease_remaining,
     }
-
-
-@app.task(name="line.stale")
-@zk_locked("{key}")
-def stale(key: str) -> str:
-    """Write to a row that has seen a token of the far future; return what kind of refusal that is."""
-    return type(refusal(current_hold(key), "the row", 2**62)).__name__
 
 
 @app.task(name="line.mark")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django_zklock import clock
 from django_zklock.conf.arguments import LeaderArguments
-from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter, run
@@ -249,7 +249,7 @@ class Leader(LeaderObserver):
         if isinstance(error, LockLost):
             return error.lock == self.key
         grant = self._lock.grant  # the row was written by a newer leader
-        return not isinstance(error, FenceRegressed) and grant is not None and grant.why_invalid() is not None
+        return grant is not None and grant.why_invalid() is not None
 
     def _log_outage(self, error: Exception) -> None:
         now = clock.now()

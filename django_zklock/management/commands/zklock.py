@@ -16,7 +16,6 @@ from django_zklock.management.zklock import (
     devserver,
     doctor,
     end_hold,
-    fences,
     hold,
     leader,
     limit,
@@ -42,7 +41,6 @@ SUBCOMMANDS = {
     "run": run,
     "serve": serve,
     "doctor": doctor,
-    "fences": fences,
     "devserver": devserver,
 }
 

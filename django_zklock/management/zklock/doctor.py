@@ -1,4 +1,4 @@
-"""Check the ensemble, the locks and the fences. The exit code tells a probe whether all is well."""
+"""Check the ensemble and the locks. The exit code tells a probe whether all is well."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import Error as DatabaseError
-from django.db import connections
-
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
-from django_zklock.fencing import regressions
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reservation_report import ReservationReport, report_reservations
 from django_zklock.management.arguments import add_answer
@@ -67,7 +62,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
-        checks += [*_locks(snapshot), *_reservations(report_reservations(reply_timeout)), *_fences()]
+        checks += [*_locks(snapshot), *_reservations(report_reservations(reply_timeout))]
     bad = {"error", "warning"} if options.strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if options.json:
@@ -189,29 +184,6 @@ def _reservations(found: ReservationReport) -> Iterator[Check]:
         some = ", ".join(found.dead[:MAX_DEAD])
         more = f" and {len(found.dead) - MAX_DEAD} more" if len(found.dead) > MAX_DEAD else ""
         yield Check("reservation", "info", f"dead, so the next publisher takes it over: {some}{more}")
-
-
-def _fences() -> Iterator[Check]:
-    models = list(regressions.fenced_models())
-    rows, sound = 0, True
-    for using in connections if models else ():
-        try:
-            findings, reached = regressions.look(regressions.columns(models, [using]))
-        except (DatabaseError, ImproperlyConfigured) as error:
-            sound = False
-            yield Check("fences", "warning", f"database {using} cannot be read: {error}")
-            continue
-        sound = sound and reached is not None
-        rows += sum(finding.rows for finding in findings)
-        for finding in findings:
-            if finding.ahead:
-                sound = False
-                where, seen = f"{finding.column.label} in {using}", f"have seen tokens up to {finding.highest}"
-                remedy = "Remedy: manage.py zklock fences --reset"
-                text = f"{where}: {finding.ahead} rows {seen}; ZooKeeper's last transaction id is {reached}. {remedy}"
-                yield Check("fences", "error", text)
-    if rows and sound:
-        yield Check("fences", "ok", f"{rows} rows, none of them ahead of ZooKeeper")
 
 
 def _why_orphan(contender: ContenderInfo) -> str:

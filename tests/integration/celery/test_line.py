@@ -127,11 +127,6 @@ def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) ->
         worker.zoo.wait_contenders("lingers", 1)
 
 
-def test_a_fence_that_has_regressed_is_told_from_a_stale_token(worker: Worker) -> None:
-    """The pool process asks ZooKeeper for its last transaction id, in a session of its own."""
-    assert worker.run("line.stale", "stale") == "FenceRegressed"
-
-
 def test_the_lock_is_free_before_the_result_is_stored(worker: Worker) -> None:
     """Also that of a task which fails."""
     for _ in range(20):

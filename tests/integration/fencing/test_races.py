@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from support.ledgers.models import Account, Savings
+from support.ledgers.models import Account
 from support.zoo import eventually
 
 from django_zklock.exceptions import StaleToken
@@ -53,7 +53,7 @@ def by_join(using: str, fence: Fence, pk: int) -> None:
 
 def by_child(using: str, fence: Fence, pk: int) -> None:
     with transaction.atomic(using=using):
-        row = Savings.objects.using(using).fenced(fence).get(pk=pk)
+        row = Account.objects.using(using).fenced(fence).get(pk=pk)
         work(row)
         row.save()
 
@@ -71,7 +71,7 @@ def test_no_update_is_lost_though_the_lock_grants_everybody(
     ledger: str, way: Callable[[str, Fence, int], None]
 ) -> None:
     """Values that are read after the fence are up to date when they are written."""
-    row = Savings(name="a")
+    row = Account(name="a")
     row.save(using=ledger)
     tokens = itertools.count(1)
     refused: list[int] = []
@@ -109,15 +109,15 @@ def update_by_join(using: str, fence: Fence, pk: int) -> None:
 
 
 def update_child(using: str, fence: Fence, pk: int) -> None:
-    Savings.objects.using(using).filter(pk=pk).fenced(fence).update(rate=100)
+    Account.objects.using(using).filter(pk=pk).fenced(fence).update(rate=100)
 
 
 def save(using: str, fence: Fence, pk: int) -> None:
-    Savings(pk=pk, account_ptr_id=pk, name="a", balance=100, rate=100).save_fenced(fence, using=using)
+    Account(pk=pk, name="a", balance=100, rate=100).save_fenced(fence, using=using)
 
 
 def delete(using: str, fence: Fence, pk: int) -> None:
-    Savings.objects.using(using).filter(pk=pk).fenced(fence).delete()
+    Account.objects.using(using).filter(pk=pk).fenced(fence).delete()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Calla
     """An older holder that waits for a newer one is refused when that one has committed."""
     if connections[ledger].vendor == "sqlite":
         return  # has one writer, and what waits there has not begun to compare
-    row = Savings(name="a")
+    row = Account(name="a")
     row.save(using=ledger)
     errors: list[BaseException] = []
 
@@ -141,14 +141,14 @@ def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Calla
 
     thread = threading.Thread(target=older)
     with transaction.atomic(using=ledger):
-        newer = Savings.objects.using(ledger).fenced(FixedFence(5)).get(pk=row.pk)
+        newer = Account.objects.using(ledger).fenced(FixedFence(5)).get(pk=row.pk)
         newer.balance = newer.rate = 7
         newer.save()
         thread.start()
         eventually(lambda: one_waits_for_a_lock(ledger), message="the older one does not wait")
     thread.join(30)
     assert len(errors) == 1
-    found = Savings.objects.using(ledger).get(pk=row.pk)
+    found = Account.objects.using(ledger).get(pk=row.pk)
     assert (found.balance, found.rate, found.fencing_token) == (7, 7, 5)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from django.db import connections, models, transaction
-from support.ledgers.models import Account, Bank, Savings
+from support.ledgers.models import Account, Bank
 from support.work import run_in_thread
 
 from django_zklock.contrib.fences import advance
@@ -71,7 +71,7 @@ def update_by_aggregate(using: str, pk: int) -> None:
 
 
 def update_child(using: str, pk: int) -> None:
-    Savings.objects.using(using).filter(pk=pk).fenced(STALE).update(rate=777)
+    Account.objects.using(using).filter(pk=pk).fenced(STALE).update(rate=777)
 
 
 def delete(using: str, pk: int) -> None:
@@ -98,7 +98,7 @@ def new_token(using: str, pk: int) -> None:
 
 def write_as_newer_holder(using: str, pk: int) -> None:
     with transaction.atomic(using=using):
-        row = Savings.objects.using(using).fenced(NEWER).get(pk=pk)
+        row = Account.objects.using(using).fenced(NEWER).get(pk=pk)
         row.balance = row.rate = 100
         row.save()
         advance("known", NEWER.token, using)
@@ -130,16 +130,16 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Callab
     """The newer holder has committed since, which a snapshot does not show. Nothing is changed."""
     if connections[ledger].vendor == "sqlite":
         return  # refuses any write of a transaction that has read before another one wrote: "database is locked"
-    row, other = Savings(name="a"), Savings(name="b")
+    row, other = Account(name="a"), Account(name="b")
     row.save(using=ledger)
     other.save(using=ledger)
     advance("known", 1, ledger)
     with pytest.raises(StaleToken), transaction.atomic(using=ledger):
-        for model in (Savings, Fence):
+        for model in (Account, Fence):
             list(model._base_manager.using(ledger).all())
         run_in_thread(lambda: write_as_newer_holder(ledger, row.pk))
         way(ledger, row.pk)
-    found = Savings.objects.using(ledger).order_by("pk").values_list("balance", "rate", "fencing_token")
+    found = Account.objects.using(ledger).order_by("pk").values_list("balance", "rate", "fencing_token")
     assert list(found) == [(100, 100, 20), (0, 0, 0)]
     assert dict(Fence.objects.using(ledger).values_list("name", "token")) == {"known": 20, "new": 20}
 

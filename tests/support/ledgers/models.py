@@ -20,29 +20,15 @@ class Bank(models.Model):
 
 
 class Account(FencedModel):
-    """One table."""
+    """A row for each account."""
 
     name: models.Field[str, str] = models.CharField(max_length=20)
     balance: models.Field[int, int] = models.IntegerField(default=0)
+    rate: models.Field[int, int] = models.IntegerField(default=0)
     bank: models.Field[Any, Any] = models.ForeignKey(Bank, null=True, on_delete=models.CASCADE)
 
     def __str__(self) -> str:
         return self.name
-
-
-class Savings(Account):
-    """A second table, below the one that has the token."""
-
-    rate: models.Field[int, int] = models.IntegerField(default=0)
-
-
-class Plain(models.Model):
-    """A table without a token."""
-
-    label: models.Field[str, str] = models.CharField(max_length=20)
-
-    def __str__(self) -> str:
-        return self.label
 
 
 class OwnQuerySet(FencedQuerySet["Vault"]):
@@ -53,8 +39,8 @@ class OwnQuerySet(FencedQuerySet["Vault"]):
         return found
 
 
-class Vault(Plain, FencedModel):
-    """The token is in the lower of two tables, and the manager is the project's own."""
+class Vault(FencedModel):
+    """The manager is the project's own."""
 
     weight: models.Field[int, int] = models.IntegerField(default=0)
 

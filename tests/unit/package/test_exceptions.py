@@ -37,7 +37,7 @@ def test_interrupt_alone_stands_outside_the_tree() -> None:
         (exceptions.LockInTransaction, RuntimeError),
         (exceptions.ZooKeeperUnavailable, ConnectionError),
         (exceptions.InvalidLockName, ValueError),
-        (exceptions.ForgedToken, PermissionError),
+        (exceptions.InvalidToken, PermissionError),
     ],
 )
 def test_builtin_a_caller_would_catch_is_a_base(error: type[ZkLockError], builtin: type[Exception]) -> None:

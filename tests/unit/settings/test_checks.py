@@ -14,6 +14,7 @@ from django.test import override_settings
 from django_zklock import checks, conf, zk_locked
 from django_zklock.conf import errors as findings
 from django_zklock.conf import leases, options
+from django_zklock.fencing import model
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 
@@ -156,9 +157,9 @@ def test_warnings_wait_until_the_errors_are_gone() -> None:
 def test_table_lists_every_id() -> None:
     """The ids in the code and the ids in the documentation of the module are the same."""
     documented = set(IDS.findall(str(checks.__doc__)))
-    modules = (conf.settings, options, leases, findings, checks)
+    modules = (conf.settings, options, leases, findings, checks, model)
     texts = {module: Path(str(module.__file__)).read_text() for module in modules}
-    errors = {f"zklock.{id}" for text in texts.values() for id in re.findall(r'"(E\d{3})"', text)}
+    errors = {f"zklock.{id}" for text in texts.values() for id in re.findall(r'"(?:zklock\.)?(E\d{3})"', text)}
     warnings = set(re.findall(r'id="(zklock\.W\d{3})"', texts[checks]))
     assert documented == errors | warnings
 
