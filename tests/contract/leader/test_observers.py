@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from kazoo.exceptions import NoNodeError
+from support.ensemble import Ensemble, four_letter
 from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session
 from support.proxy import Proxy
 from support.zoo import Zoo, eventually
@@ -21,7 +22,6 @@ from support.zoo import Zoo, eventually
 from django_zklock import Leader, operations, zk_leader
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import ContenderInfo
-from django_zklock.testing.ensemble import Ensemble, four_letter
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
 

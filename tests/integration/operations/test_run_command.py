@@ -17,13 +17,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.ensemble import Ensemble
 from support.locking import MANAGE, ending, environment
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.management.zklock.run import _Command
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 
