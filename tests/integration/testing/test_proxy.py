@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
+from support.ensemble import Ensemble, Server
 from support.proxy import (
     CONNECT,
     CREATE,
@@ -22,8 +23,6 @@ from support.proxy import (
     Proxy,
     count_round_trips,
 )
-
-from django_zklock.testing.ensemble import Ensemble, Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
