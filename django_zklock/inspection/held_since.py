@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from django_zklock.inspection.scan import ScanResult
+from django_zklock.zk.session import Session
 
 MAX_LOCKS: Final = 10_000  # locks that are remembered
 
@@ -26,9 +27,9 @@ class _LastScan:
 
 
 class HeldSinceTracker:
-    """The holders in the last scan of each lock; used on the protocol's thread."""
+    """The holders in the last scan of each lock of a session; used on the protocol's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
         self._last: dict[str, _LastScan] = {}  # by key
 
     def update(self, result: ScanResult, *, complete: bool) -> HeldSince:
@@ -42,13 +43,13 @@ class HeldSinceTracker:
             self._last = scanned
         else:
             self._last.update(scanned)
-        return {(key, name): since for key, each in scanned.items() for name, since in each.since.items()}
+        return {(key, name): since for key, scan in scanned.items() for name, since in scan.since.items()}
 
     def _compare(self, result: ScanResult, key: str) -> _LastScan:
         last = self._last.get(key)
         since: dict[str, float] = {}
         queue = result.queues[key]
-        for child in (queue[place] for place in result.holders(key)):
+        for child in (queue[index] for index in result.holders(key)):
             node = result.nodes.get((key, child.name))
             if node is None:
                 continue

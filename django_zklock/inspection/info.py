@@ -11,7 +11,7 @@ from django_zklock.queue.operator_hold import OperatorHold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectionInfo:
     """The connection of this process."""
 
     state: str
@@ -131,7 +131,7 @@ class Snapshot:
     """Why it is old or incomplete; empty if all is well."""
     notes: tuple[str, ...]
     """Oddities below the root that were skipped, such as names that are not the key of a lock."""
-    connection: Connection
+    connection: ConnectionInfo
     """The present one, even if the snapshot is old."""
     waits: tuple[Wait, ...]
     """The owners that hold one lock and wait for another, among the contenders that were read."""

@@ -93,11 +93,7 @@ def _ensemble(reply_timeout: float) -> Iterator[Check]:
             continue  # it is among the findings
         facts = [server.role, f"ZooKeeper {server.version}"]
         if server.latency is not None:
-            facts.append(f"{server.latency * 1000:.1f} ms on average")
-        if server.outstanding is not None:
-            facts.append(f"{server.outstanding} requests to answer")
-        if server.connections is not None:
-            facts.append(f"{server.connections} connections")
+            facts.append(f"{server.milliseconds} ms on average")
         yield Check("server", "ok" if server.serves else "warning", f"{server.address}: {', '.join(facts)}")
     for finding in found.findings:
         yield Check("ensemble", finding.result, finding.text)

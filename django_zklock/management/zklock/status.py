@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import inspection
-from django_zklock.inspection import Connection, Snapshot
+from django_zklock.inspection import ConnectionInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
@@ -55,7 +55,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     fail_if_incomplete(found)
 
 
-def _write_connection(out: Output, connection: Connection) -> None:
+def _write_connection(out: Output, connection: ConnectionInfo) -> None:
     server = f" to {connection.server}" if connection.server else ""
     write_line(out, f"{connection.state.upper()}{server}, one of {', '.join(connection.hosts)}")
     if connection.session_id:
