@@ -52,22 +52,22 @@ def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
     for wait in _without_free_permits(waits, locks) if waits else ():
         edges[wait.holds].setdefault(wait.waits_for, wait)
     cycles: list[tuple[Wait, ...]] = []
-    left: set[str] = set()
+    finished: set[str] = set()
     for start in sorted(edges):
         # A depth-first search without recursion, as anybody can forge a long chain. Each wait is followed once.
         path: list[Wait] = []
         position = {start: 0}  # on the path
-        branches = [] if start in left else [(start, iter(edges[start].values()))]
+        branches = [] if start in finished else [(start, iter(edges[start].values()))]
         while branches and len(cycles) < MAX_CYCLES:
             key, following = branches[-1]
             next_wait = next(following, None)
             if next_wait is None:
                 branches.pop()
                 del position[key], path[-1:]
-                left.add(key)
+                finished.add(key)
             elif next_wait.waits_for in position:
                 cycles.append((*path[position[next_wait.waits_for] :], next_wait))
-            elif next_wait.waits_for in edges and next_wait.waits_for not in left:
+            elif next_wait.waits_for in edges and next_wait.waits_for not in finished:
                 path.append(next_wait)
                 position[next_wait.waits_for] = len(path)
                 branches.append((next_wait.waits_for, iter(edges[next_wait.waits_for].values())))

@@ -11,8 +11,7 @@ from django_zklock.conf.url import host_port
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
-from django_zklock.inspection.describe import describe
-from django_zklock.inspection.held_since import HeldSince, HeldSinceTracker
+from django_zklock.inspection.describe import HeldSince, HeldSinceTracker, describe
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot, Wait
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.inspection.shared import Shared
@@ -52,7 +51,7 @@ def snapshot(
             locks=(),
             total=0,
             problem=problem,
-            notes=(),
+            skipped=(),
             connection=connection,
             waits=(),
             cycles=(),
@@ -64,7 +63,7 @@ def snapshot(
         locks=scan.locks,
         total=result.total - result.free,
         problem=problem,
-        notes=result.notes,
+        skipped=result.skipped,
         connection=connection,
         waits=scan.waits,
         cycles=scan.cycles,
@@ -117,8 +116,8 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
         return last, result.problem
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
     locks = describe(*scan)
-    waits = find_waits(locks)
-    described = _DescribedScan(options, result, locks, waits, find_cycles(waits, locks))
+    waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
+    described = _DescribedScan(options, result, locks, waits, find_cycles(waits, locks) if waits else ())
     if result.listed:
         _last_scan = described
     return described, result.problem

@@ -30,7 +30,7 @@ MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
 MAX_HELD: Final = 16 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a tenth of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode beyond these
 LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
-MAX_NOTES: Final = 10
+MAX_SKIPPED: Final = 10
 MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiters are more, or all are requested
 
 TOO_SHORT: Final = "The time was too short to read all locks."
@@ -63,7 +63,7 @@ class ScanResult:
     """How many waiters of each lock were requested; None: all."""
     total: int
     """The number of all queues."""
-    notes: tuple[str, ...]
+    skipped: tuple[str, ...]
     ended: float
     """On `clock.now()`."""
     began_at: float
@@ -74,8 +74,8 @@ class ScanResult:
     """Whether all directories were listed."""
     problem: str
     """Why the result is incomplete; empty if it is complete."""
-    over: frozenset[tuple[str, str]] = frozenset()
-    """By key and name, operator holds that are over. The next client that wants the lock ends them."""
+    expired_holds: frozenset[tuple[str, str]] = frozenset()
+    """By key and name, operator holds whose time is over. The next client that wants the lock ends them."""
 
     @property
     def complete(self) -> bool:
@@ -85,15 +85,15 @@ class ScanResult:
     @property
     def free(self) -> int:
         """The number of queues with nothing but holds that are over."""
-        keys = {key for key, _ in self.over if key in self.queues}
-        return sum(all((key, child.name) in self.over for child in self.queues[key].children) for key in keys)
+        keys = {key for key, _ in self.expired_holds if key in self.queues}
+        return sum(all((key, child.name) in self.expired_holds for child in self.queues[key].children) for key in keys)
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
         indexes = holder_places(self.queues[key], self.limits(key))
-        if not self.over:
+        if not self.expired_holds:
             return indexes
-        return tuple(index for index in indexes if (key, self.queues[key][index].name) not in self.over)
+        return tuple(index for index in indexes if (key, self.queues[key][index].name) not in self.expired_holds)
 
     def limits(self, key: str) -> Limits:
         """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
@@ -135,7 +135,7 @@ class Scan:
         self._nodes: dict[tuple[str, str], Node | None] = {}
         self._held = 0  # bytes of data in `_nodes`
         self._reads: set[tuple[str, str]] = set()  # by key and name
-        self._notes: list[str] = []
+        self._skipped: list[str] = []
         self._total = 0
         self._reading = False
         self._listed = False
@@ -212,9 +212,9 @@ class Scan:
         base = self._session.options.base
         return path(base, key) if key else base
 
-    def _note(self, text: str) -> None:
-        if len(self._notes) < MAX_NOTES:
-            self._notes.append(text)
+    def _skip(self, text: str) -> None:
+        if len(self._skipped) < MAX_SKIPPED:
+            self._skipped.append(text)
 
     # --- First step: list the directories -----------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Scan:
             if key == self._limits.key:
                 self._problem = str(reply)
             else:
-                self._note(f"{key!r} cannot be listed: {reply}")
+                self._skip(f"{key!r} cannot be listed: {reply}")
             return
         contenders = {name for name in reply if SEQUENCE_TAIL.search(name)}
         if contenders and key:
@@ -247,7 +247,7 @@ class Scan:
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
             else:
-                self._note(f"{quoted(below)} is not the key of a lock and was skipped.")
+                self._skip(f"{quoted(below)} is not the key of a lock.")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Scan:
         if isinstance(reply, NodeMissing):
             self._nodes[key, name] = None
         elif isinstance(reply, ZkError):
-            self._note(f"{self._path(key)}/{name} cannot be read: {reply}")
+            self._skip(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
             node, size = reply, len(reply.data)
             if size > MAX_DATA or self._held + size > MAX_HELD:
@@ -331,18 +331,18 @@ class Scan:
                 unreadable=self._unreadable,
                 max_waiters=self._limits.max_waiters,
                 total=self._total,
-                notes=tuple(self._notes),
+                skipped=tuple(self._skipped),
                 ended=ended,
                 began_at=server_time.at(self.started),
                 ended_at=server_time.at(ended, youngest),
                 listed=self._listed,
                 problem=self._problem,
-                over=_ended_holds(self._nodes, server_time.passed()),
+                expired_holds=_expired_holds(self._nodes, server_time.passed()),
             )
         )
 
 
-def _ended_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:
+def _expired_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:
     """Return the key and name of each operator hold that ended before a time of the server's clock."""
     ended: set[tuple[str, str]] = set()
     for (key, name), node in nodes.items():

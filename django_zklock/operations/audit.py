@@ -127,13 +127,13 @@ def record_end(client: QueueClient, hold: OperatorHold, by: str, reason: str) ->
 
 
 def _action(
-    client: QueueClient, what: str, by: str, reason: str, holder: ContenderInfo | None = None, **more: Any
+    client: QueueClient, what: str, by: str, reason: str, holder: ContenderInfo | None = None, **fields: Any
 ) -> Action:
     if holder is not None:
-        place = f"{holder.host or '?'} · pid {holder.pid}"
-        more["holder"] = printable(f"{place} · {holder.what}" if holder.what else place, MAX_TEXT)
-        more["token"] = holder.token
-    return Action(what=what, key=client.key, by=by, reason=reason, via=_via.get(), at=time.time(), **more)
+        process = f"{holder.host or '?'} · pid {holder.pid}"
+        fields["holder"] = printable(f"{process} · {holder.what}" if holder.what else process, MAX_TEXT)
+        fields["token"] = holder.token
+    return Action(what=what, key=client.key, by=by, reason=reason, via=_via.get(), at=time.time(), **fields)
 
 
 def _record(action: Action, message: str, *values: object, holder: ContenderInfo | None = None) -> None:

@@ -54,7 +54,7 @@ NOTHING = Snapshot(
     locks=(),
     total=0,
     problem="",
-    notes=(),
+    skipped=(),
     connection=ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=()),
     waits=(),
     cycles=(),
