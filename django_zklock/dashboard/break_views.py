@@ -40,14 +40,14 @@ class BreakViews(LockPages):
             return self.redirect_to()
         if not form.is_valid():
             return self._confirm(request, [target.key for target in chosen], form)
-        left, status = self._break_all(request, chosen, form.cleaned_data["reason"])
-        if left:
-            return self._confirm(request, [target.key for target in left], form, status)
+        remaining, status = self._break_all(request, chosen, form.cleaned_data["reason"])
+        if remaining:
+            return self._confirm(request, [target.key for target in remaining], form, status)
         return self.redirect_to({target.key for target in chosen})
 
     def _break_all(self, request: HttpRequest, targets: list[Target], reason: str) -> tuple[list[Target], int]:
         """Return the targets that were not broken, and the HTTP status that says why."""
-        left, status = [], 200
+        remaining, status = [], 200
         for number, target in enumerate(targets):
             key = clean(target.key)
             try:
@@ -55,16 +55,16 @@ class BreakViews(LockPages):
                     target.key, guid=target.guid, token=target.token, reason=reason, by=user_name(request)
                 )
             except LockChangedHands:
-                left.append(target)
+                remaining.append(target)
                 status = status if status == UNAVAILABLE else CONFLICT
                 text = _("The lock '%(lock)s' was not broken: its holder has changed. The page shows the new state.")
                 self.show_message(request, text % {"lock": key}, messages.ERROR)
             except ZkLockError as error:
-                left.append(target)
+                remaining.append(target)
                 text = _("It is unknown whether the lock '%(lock)s' was broken: %(error)s")
                 self.show_message(request, text % {"lock": key, "error": clean(error)}, messages.ERROR)
                 if isinstance(error, ZooKeeperUnavailable):
-                    return [*left, *targets[number + 1 :]], UNAVAILABLE  # the others would fail as slowly
+                    return [*remaining, *targets[number + 1 :]], UNAVAILABLE  # the others would fail as slowly
                 status = CONFLICT
             else:
                 values = {
@@ -78,7 +78,7 @@ class BreakViews(LockPages):
                 self.record_action(request, target.key, message % values)
                 text = _("The lock '%(lock)s' was broken. The loss is reported to its holder, %(who)s.")
                 self.show_message(request, text % values, messages.SUCCESS)
-        return left, status
+        return remaining, status
 
     def _confirm(self, request: HttpRequest, keys: Iterable[str], form: BreakForm, status: int = 200) -> HttpResponse:
         """Show the present holders of these locks. The form names each of them, and is shown again with its ticks."""

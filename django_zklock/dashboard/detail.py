@@ -86,8 +86,8 @@ class Detail:
     advice: str
     """What an operator can do; empty if there is nothing to do."""
     holders: tuple[Row, ...]
-    over: tuple[Row, ...]
-    """Operator holds that are over."""
+    expired_holds: tuple[Row, ...]
+    """Operator holds whose time is over."""
     waiters: tuple[Row, ...]
     waiting: int
     hidden: int
@@ -106,7 +106,7 @@ class Detail:
     @property
     def possible_holders(self) -> tuple[Row, ...]:
         """The holders, and the waiters that may hold a permit."""
-        return (*self.holders, *(each for each in self.waiters if each.info.may_hold))
+        return (*self.holders, *(waiter for waiter in self.waiters if waiter.info.may_hold))
 
 
 def detail(
@@ -116,7 +116,7 @@ def detail(
     state, label = state_of(info, long_held)
     holders = info.holders if info else ()
     waiters = info.waiters if info else ()
-    numbers = {each.name: number for number, each in enumerate(waiters, 1)}
+    numbers = {waiter.name: number for number, waiter in enumerate(waiters, 1)}
     path = info.path if info else names.path(conf.current().base, key)
     chain, is_cycle = _chain(key, others)
     return Detail(
@@ -131,10 +131,14 @@ def detail(
         reasons=tuple(reasons(info)) if info else (),
         advice=advice(info, is_cycle=is_cycle, long_held=long_held) if info else "",
         holders=tuple(
-            _row(key, each, number, others=_others(key, each, others)) for number, each in enumerate(holders, 1)
+            _row(key, holder, number, others=_others(key, holder, others)) for number, holder in enumerate(holders, 1)
         ),
-        over=tuple(_row(key, each, number) for number, each in enumerate(info.over if info else (), 1)),
-        waiters=tuple(_row(key, each, numbers[each.name], numbers.get(each.waits_behind, 0)) for each in waiters),
+        expired_holds=tuple(
+            _row(key, hold, number) for number, hold in enumerate(info.expired_holds if info else (), 1)
+        ),
+        waiters=tuple(
+            _row(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in waiters
+        ),
         waiting=info.waiting if info else 0,
         hidden=max(0, info.waiting - len(waiters)) if info else 0,
         commands=tuple(_commands(path, holders)),
@@ -149,9 +153,9 @@ def detail(
 def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
     """Return why a lock is not released, and whether that is a deadlock. Other waits in a circle end by themselves."""
     for cycle in others.cycles:
-        for place, wait in enumerate(cycle):
+        for index, wait in enumerate(cycle):
             if wait.holds == key:
-                return (*cycle[place:], *cycle[:place]), True
+                return (*cycle[index:], *cycle[:index]), True
     chain = lazy.inspection.chain_from(key, others.waits)
     return chain, bool(chain) and any(chain[-1] in cycle for cycle in others.cycles)
 
@@ -184,7 +188,7 @@ def _others(key: str, holder: ScannedContender, others: Snapshot) -> list[str]:
     return [
         lock.key
         for lock in others.locks
-        if lock.key != key and any(each.session_id == holder.session_id != 0 for each in lock.holders)
+        if lock.key != key and any(other.session_id == holder.session_id != 0 for other in lock.holders)
     ]
 
 
@@ -203,16 +207,16 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
         "token": str(contender.token),
         **contender.about,
     }
-    found = []
+    addresses = []
     for label, template in conf.current().admin_links.items():
         fields = [name for _, name, _, _ in string.Formatter().parse(template) if name]
         if all(values.get(name) for name in fields):
-            found.append((label, template.format_map({name: quote(values[name], safe="") for name in fields})))
-    return found
+            addresses.append((label, template.format_map({name: quote(values[name], safe="") for name in fields})))
+    return addresses
 
 
 def _commands(path: str, holders: tuple[ContenderInfo, ...]) -> list[str]:
     """Return commands to paste into a shell. One with characters that do not print is left out."""
     server = ",".join(host_port(*host) for host in conf.current().hosts)
-    commands = [f"ls {shlex.quote(path)}", *(f"get -s {shlex.quote(each.path)}" for each in holders[:1])]
+    commands = [f"ls {shlex.quote(path)}", *(f"get -s {shlex.quote(holder.path)}" for holder in holders[:1])]
     return [f"zkCli.sh -server {shlex.quote(server)} {command}" for command in commands if command.isprintable()]

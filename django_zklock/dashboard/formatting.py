@@ -1,8 +1,8 @@
-"""Texts about locks and contenders, in the language of the page."""
+"""Texts about locks and contenders: in the language of the page, and in English for `manage.py zklock`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -10,9 +10,10 @@ from django.utils.translation import ngettext
 from django_zklock.queue.escaping import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit
+    from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper or from an error."""
@@ -59,7 +60,7 @@ def work_of(contender: ContenderInfo) -> str:
 
 
 def use_of(contender: ScannedContender) -> str:
-    """Return what a contender runs, or for how long nobody has used the lock that its process keeps."""
+    """Return what a contender runs, or for how long its process has kept the lock without a user."""
     if contender.idle_for is None:
         return work_of(contender)
     return _("kept for the next user, idle for %(age)s") % {"age": duration(contender.idle_for)}
@@ -72,7 +73,7 @@ def holder_text(holder: ContenderInfo) -> str:
 
 def kind_text(lock: LockInfo) -> str:
     """Return the kind of a lock; for a semaphore, how many permits are in use."""
-    if lock.limit is not None and all(each.kind == "semaphore" for each in lock.holders):
+    if lock.limit is not None and all(holder.kind == "semaphore" for holder in lock.holders):
         return _("%(used)d of %(limit)d permits") % {"used": len(lock.holders), "limit": lock.limit}
     if lock.kind == "semaphore":
         return _("Semaphore")
@@ -111,16 +112,28 @@ def reasons(lock: LockInfo) -> list[str]:
     if lock.problem:
         text = _("The queue cannot be read, so the lock is not granted: %(problem)s")
         return [text % {"problem": clean(lock.problem)}]
-    over = [_over(each.operator) for each in lock.over if each.operator is not None]
+    expired = [_expired(hold.operator) for hold in lock.expired_holds if hold.operator is not None]
     if not lock.holders:
-        return [_("The lock is being handed over to the first waiter."), *over] if lock.waiting else []
-    texts = [_held_by(lock), *over]
+        return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
+    texts = [_held_by(lock), *expired]
     if lock.waiting:
         texts.append(_waiters(lock.waiting))
     if lock.own_limits:
-        text = _("Its holders and waiters have different limits in their code (%(limits)s). Set one for all.")
-        texts.append(text % {"limits": ", ".join(map(str, lock.own_limits))})
+        texts.append(different_limits(lock))
     return texts
+
+
+def different_limits(lock: LockInfo) -> str:
+    """Return that the processes use different limits for a semaphore."""
+    text = _("Its holders and waiters have different limits in their code (%(limits)s). Set one for all.")
+    return text % {"limits": ", ".join(map(str, lock.own_limits))}
+
+
+def cycle_text(cycle: Sequence[Wait]) -> str:
+    """Return a deadlock in one line."""
+    text = _("%(who)s holds %(holds)s and waits for %(waits)s")
+    waits = ({"who": clean(wait.who), "holds": clean(wait.holds), "waits": clean(wait.waits_for)} for wait in cycle)
+    return "; ".join(text % values for values in waits)
 
 
 def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
@@ -138,7 +151,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     return ""
 
 
-def _over(hold: OperatorHold) -> str:
+def _expired(hold: OperatorHold) -> str:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     return text % {"name": hold.by, "until": _time(hold.until)}
 
@@ -147,20 +160,21 @@ def _held_by(lock: LockInfo) -> str:
     first = lock.holders[0]
     hold = first.operator
     if hold is not None:
-        values = {"name": hold.by, "until": _time(hold.until), "reason": hold.reason}
-        return _("%(name)s holds it until %(until)s: %(reason)s") % values
+        text = _("%(name)s holds it until %(until)s: %(reason)s")
+        return text % {"name": hold.by, "until": _time(hold.until), "reason": hold.reason}
     count = len(lock.holders)
     age = duration(lock.held_for or 0.0)
-    names = {"place": process_of(first), "work": use_of(first), "age": age, "count": count, "limit": lock.limit}
+    values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": age}
+    values |= {"count": count, "limit": lock.limit}
     if lock.limit is not None and first.kind == "semaphore":
-        return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % names
+        return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % values
     if count > 1:
-        return _("%(count)d readers. %(place)s has read the longest: %(age)s.") % names
+        return _("%(count)d readers. %(place)s has read the longest: %(age)s.") % values
     if lock.idle_for is not None:
-        return _("%(place)s: %(work)s. Another process that waits gets it at once.") % names
-    if not names["work"]:
-        return _("%(place)s has held it for %(age)s.") % names
-    return _("%(place)s has held it for %(age)s, for %(work)s.") % names
+        return _("%(place)s: %(work)s. Another process that waits gets it at once.") % values
+    if not values["work"]:
+        return _("%(place)s has held it for %(age)s.") % values
+    return _("%(place)s has held it for %(age)s, for %(work)s.") % values
 
 
 def _waiters(count: int) -> str:

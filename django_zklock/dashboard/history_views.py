@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,25 +10,19 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.contenttypes.models import ContentType
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from django_zklock.dashboard import lazy
+from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 from django_zklock.dashboard.pages import Breadcrumb, LockPages
-from django_zklock.dashboard.past import has_past, last_attempts
-from django_zklock.exceptions import ZkLockError
 from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.models import Attempt
-    from django_zklock.operations import Action
+    from django_zklock.contrib.events.models import Attempt, OperatorAction
 
 MOST_ENTRIES: Final = 200
-"""Entries of the admin's own history, and attempts, that a page shows at most."""
-SAME: Final = 10.0
-"""Seconds after an action within which the admin writes its own entry of it."""
+"""The most actions, and the most attempts, that a page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +61,20 @@ class HistoryViews(LockPages):
         return self._history_page(request, "", {"title": _("History of all locks"), "key": ""})
 
     def _history_page(self, request: HttpRequest, key: str, context: dict[str, Any]) -> HttpResponse:
-        problem = ""
-        actions: tuple[Action, ...] = ()
-        try:
-            actions = lazy.operations.recent_actions(key, reply_timeout=self.reply_timeout)
-        except ZkLockError as error:
-            problem = clean(error)
-        events = [
-            *(self._of_action(each) for each in actions),
-            *(self._of_entry(each) for each in _without(actions, _entries(key))),
-            *(self._of_attempt(each) for each in last_attempts(key, MOST_ENTRIES)),
-        ]
+        """Show the actions in the tables of `contrib.events`. Without that app, show those in this admin's own log."""
+        events: list[PastEvent] = []
+        if past.source is None:
+            events += map(self._of_entry, _entries(key))
+        else:
+            actions: list[OperatorAction] = []
+            attempts: list[Attempt] = []
+            events += map(self._of_action, past.read(lambda source: source.last_actions(key, MOST_ENTRIES), actions))
+            events += map(self._of_attempt, past.read(lambda source: source.last_attempts(key, MOST_ENTRIES), attempts))
         events.sort(key=lambda event: event.at.timestamp(), reverse=True)
-        more = {"events": events, "problem": problem, "has_past": has_past()}
-        return self.page(request, "history", {**more, **context})
+        return self.page(request, "history", {"events": events, "has_past": past.source is not None, **context})
 
-    def _of_action(self, action: Action) -> PastEvent:
-        holder = " · ".join(filter(None, (action.host, str(action.pid or ""), action.work))) or "?"
-        values = {"who": clean(holder), "limit": action.limit, "time": duration(action.seconds)}
+    def _of_action(self, action: OperatorAction) -> PastEvent:
+        values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
         texts = {
             "broken": _("Broken; it was held by %(who)s"),
             "held": _("Held by an operator for %(time)s"),
@@ -97,7 +86,7 @@ class HistoryViews(LockPages):
         what = texts[action.what] % values if action.what in texts else clean(action.what)
         origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
         return PastEvent(
-            at=datetime.fromtimestamp(action.at, timezone.now().tzinfo),
+            at=action.at,
             key=clean(action.key, MAX_KEY),
             url=self._url_of(action.key),
             what=what if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": what},
@@ -140,21 +129,7 @@ class HistoryViews(LockPages):
 
 
 def _entries(key: str) -> list[LogEntry]:
-    """Return the newest entries of the admin's own history of this lock, or of all."""
-    found = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Lock, for_concrete_model=False))
-    found = found.filter(object_id=key) if key else found
-    return list(found.select_related("user").order_by("-action_time")[:MOST_ENTRIES])
-
-
-def _without(actions: Iterable[Action], entries: Iterable[LogEntry]) -> list[LogEntry]:
-    """Return the entries without those of actions on the list, which the admin writes just after them."""
-    written = [each for each in actions if each.via == "admin"]
-    left = []
-    for entry in entries:
-        user, at = clean(entry.user.get_username(), 150), entry.action_time.timestamp()
-        same = [each for each in written if (each.key, each.by) == (entry.object_id, user) and 0 <= at - each.at < SAME]
-        if same:
-            written.remove(max(same, key=lambda action: action.at))
-        else:
-            left.append(entry)
-    return left
+    """Return the newest entries of Django's own log about this lock, or about all."""
+    entries = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Lock, for_concrete_model=False))
+    entries = entries.filter(object_id=key) if key else entries
+    return list(entries.select_related("user").order_by("-action_time")[:MOST_ENTRIES])

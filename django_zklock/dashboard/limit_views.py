@@ -101,10 +101,10 @@ class LimitViews(LockPages):
         context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key, "limit": None, "problem": ""}
         if key:
             try:
-                found = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
+                limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
             except (ZkLockError, ValueError) as error:
                 context["problem"] = clean(error)
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
             else:
-                context["limit"] = found and limit_text(found)
+                context["limit"] = limit and limit_text(limit)
         return self.page(request, "limit", context, status)

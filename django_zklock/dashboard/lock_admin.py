@@ -110,6 +110,14 @@ def _lock_of(info: LockInfo) -> Lock:
 def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
     texts = [lock.key]
-    for each in lock.info.holders if lock.info else ():
-        texts += [each.host, str(each.pid), each.what, each.guid, process_of(each), work_of(each), *each.about.values()]
+    for holder in lock.info.holders if lock.info else ():
+        texts += [
+            holder.host,
+            str(holder.pid),
+            holder.what,
+            holder.guid,
+            process_of(holder),
+            work_of(holder),
+            *holder.about.values(),
+        ]
     return " ".join(texts).casefold()

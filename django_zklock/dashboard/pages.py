@@ -1,4 +1,4 @@
-"""The base of all pages: addresses, the snapshot of a request, the frame of a page, messages and the history."""
+"""The base of all pages: permissions, addresses, the snapshot of a request, the frame, messages and the history."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from django.contrib.admin.helpers import AdminErrorList, AdminForm
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.formatting import clean
 from django_zklock.dashboard.forms import focus_first_error, use_widgets
-from django_zklock.dashboard.permissions import Permissions
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY, is_key
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_zklock.dashboard")
 
+VIEW: Final = "zklock.view_lock"
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
 AGE_OF_OTHERS: Final = 30.0
@@ -58,6 +60,45 @@ class Breadcrumb:
         return format_html("<bdi>{}</bdi>", clean(self.text, MAX_KEY))
 
 
+class Permissions:
+    """The permissions that a page demands before anything else; a part of `LockAdminMixin`."""
+
+    def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm(VIEW)  # type: ignore[union-attr]
+
+    # A user who may not see locks may not act on them either.
+
+    def has_break_permission(self, request: HttpRequest) -> bool:
+        """Return True if this user may break locks."""
+        return request.user.has_perms((VIEW, "zklock.break_lock"))  # type: ignore[union-attr]
+
+    def has_hold_permission(self, request: HttpRequest) -> bool:
+        """Return True if this user may hold locks as an operator."""
+        return request.user.has_perms((VIEW, "zklock.hold_lock"))  # type: ignore[union-attr]
+
+    def has_limit_permission(self, request: HttpRequest) -> bool:
+        """Return True if this user may set the limit of a semaphore."""
+        return request.user.has_perms((VIEW, "zklock.limit_lock"))  # type: ignore[union-attr]
+
+    def has_request_release_permission(self, request: HttpRequest) -> bool:
+        """Return True if this user may send release requests."""
+        return request.user.has_perms((VIEW, "zklock.request_release_lock"))  # type: ignore[union-attr]
+
+    def require(self, allowed: bool) -> None:
+        """Raise `PermissionDenied` unless this is allowed."""
+        if not allowed:
+            raise PermissionDenied(_("You may not do this."))
+
+
 class LockPages(Permissions):
     """The base of all pages; a part of `LockAdminMixin`."""
 
@@ -73,11 +114,11 @@ class LockPages(Permissions):
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
         """Return the snapshot of this request. It is made once and used again."""
-        found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
-        if found is None:
-            found = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
-            request._zklock_snapshot = found  # type: ignore[attr-defined]
-        return found
+        snapshot: Snapshot | None = getattr(request, "_zklock_snapshot", None)
+        if snapshot is None:
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
+            request._zklock_snapshot = snapshot  # type: ignore[attr-defined]
+        return snapshot
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock | None:
         """Return the lock with this key, free or not, without a request to ZooKeeper: the history needs none."""
@@ -89,7 +130,7 @@ class LockPages(Permissions):
             info = lazy.inspection.look_at(key, reply_timeout=self.reply_timeout)
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
-            info = next((each for each in last.locks if each.key == key), None)
+            info = next((lock for lock in last.locks if lock.key == key), None)
             return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
         others = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
         if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown

@@ -1,22 +1,20 @@
-"""The past of a lock, as the app `django_zklock.contrib.events` has recorded it. Without that app there is none."""
+"""The past of the locks, which the app `django_zklock.contrib.events` records. Without that app there is none."""
 
 from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from django.apps import apps
 from django.utils.translation import gettext as _
 
-from django_zklock import clock
 from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.models import Attempt
+    from django_zklock.contrib.events.models import Attempt, OperatorAction
     from django_zklock.dashboard.detail import Detail
 
 logger = logging.getLogger("django_zklock.dashboard")
@@ -24,48 +22,57 @@ logger = logging.getLogger("django_zklock.dashboard")
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
 LEAST_TIMES: Final = 2
-"""A hold that has lasted for fewer times the usual one is nothing special."""
+"""Ratio to the usual hold from which a hold is highlighted."""
 LEAST_SECONDS: Final = 1.0
-"""Nor is a shorter one."""
+"""A shorter hold is never highlighted."""
 FLAPPING_WITHIN: Final = 1800.0
 """Seconds in which the losses of a host are counted."""
 FLAPPING_FROM: Final = 3
-"""Losses of a host that are no accident."""
-CACHED: Final = 60.0
-"""Seconds for which a usual hold is remembered."""
-MOST_CACHED: Final = 1000
+"""Losses of a host from which the page of the health names it."""
 BAR: Final = 10
 """Units from one bar of a chart to the next."""
 HEIGHT: Final = 40
 """Units of the highest bar."""
 
-
-def last_attempts(key: str, most: int, *, granted: bool = False) -> list[Attempt]:
-    """Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first."""
-    found: list[Attempt] | None = _ask("last_attempts", key, most, granted=granted)
-    return found or []
+_T = TypeVar("_T")
 
 
-def last_grants(key: str, most: int = MOST_GRANTS) -> list[Attempt]:
-    """Return the last grants of this lock, newest first."""
-    return last_attempts(key, most, granted=True)
+class PastSource(Protocol):
+    """The functions of `contrib.events.table`."""
+
+    def last_attempts(self, key: str, most: int, *, granted: bool = False) -> list[Attempt]:
+        """Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first."""
+
+    def last_actions(self, key: str, most: int) -> list[OperatorAction]:
+        """Return the last actions of operators on this lock, or on any lock if `key` is empty; newest first."""
+
+    def usual_hold(self, template: str) -> float | None:
+        """Return for how many seconds locks of this template are usually held; None if that is not known."""
+
+    def losses(self, seconds: float) -> dict[str, int]:
+        """Return by host how many locks were lost that were granted within the last so many seconds."""
 
 
-_usual: dict[str, tuple[float, float | None]] = {}  # by template: until when it counts, and the seconds; any thread
+source: PastSource | None = None
+"""The tables of `django_zklock.contrib.events`; that app sets it when Django starts."""
+
+
+def read(ask: Callable[[PastSource], _T], default: _T) -> _T:
+    """Return what `ask` reads from the tables, or the default if they cannot be read or do not exist."""
+    if source is None:
+        return default
+    try:
+        return ask(source)
+    except Exception:
+        logger.exception("the table of events cannot be read")
+        return default
 
 
 def usual_hold(template: str) -> float | None:
     """Return for how many seconds locks of this template are usually held; None if that is not known."""
-    if not template or not has_past():
+    if not template:
         return None
-    until, found = _usual.get(template, (0.0, None))
-    now = clock.now()
-    if now >= until:
-        found = _ask("usual_hold", template)
-        if len(_usual) >= MOST_CACHED:
-            _usual.clear()
-        _usual[template] = now + CACHED, found
-    return found
+    return read(lambda source: source.usual_hold(template), None)
 
 
 def times_usual(seconds: float, template: str) -> str:
@@ -77,7 +84,8 @@ def times_usual(seconds: float, template: str) -> str:
 
 def flapping() -> list[str]:
     """Return a sentence for each host that has lost several locks within the last minutes."""
-    losses: dict[str, int] = _ask("losses", FLAPPING_WITHIN) or {}
+    none: dict[str, int] = {}
+    losses = read(lambda source: source.losses(FLAPPING_WITHIN), none)
     text = _(
         "%(host)s has lost %(count)d locks within %(time)s. Its connections to ZooKeeper break, or its processes "
         "pause: look at its network, its load and its memory."
@@ -87,22 +95,6 @@ def flapping() -> list[str]:
         for host, count in sorted(losses.items())
         if count >= FLAPPING_FROM
     ]
-
-
-def has_past() -> bool:
-    """Return whether the app is installed."""
-    return apps.is_installed("django_zklock.contrib.events")
-
-
-def _ask(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Return what this method of the app returns; None without the app, or if the table cannot be read."""
-    if not has_past():
-        return None
-    try:
-        return getattr(apps.get_app_config("zklock_events"), name)(*args, **kwargs)
-    except Exception:
-        logger.exception("the table of events cannot be read")
-        return None
 
 
 # --- the page of a lock -----------------------------------------------------------------------------------------------
@@ -128,7 +120,7 @@ class Bar:
     y: int
     height: int
     hollow: bool
-    """Whether it stands for a hold without a normal end."""
+    """True for a hold without a normal end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,21 +143,22 @@ class Past:
     usual: str
     """The usual hold of its template."""
     times: str
-    """How many times that the present hold lasts, if it is long."""
+    """The ratio of the present hold to it, as a text; empty for an ordinary hold."""
 
 
 def past_of(lock: Detail) -> Past | None:
     """Return the past of a lock, or None without the app."""
-    if not has_past():
+    if source is None:
         return None
-    found = last_grants(lock.key)
+    none: list[Attempt] = []
+    grants = read(lambda source: source.last_attempts(lock.key, MOST_GRANTS, granted=True), none)
     first = lock.holders[0] if lock.holders else None
-    template = first.info.template if first is not None else found[0].template if found else ""
+    template = first.info.template if first is not None else grants[0].template if grants else ""
     usual = usual_hold(template)
     tokens = {holder.info.token for holder in lock.holders}
     return Past(
-        grants=tuple(_grant(each, tokens) for each in found),
-        charts=_charts(found[::-1]) if len(found) > 1 else (),
+        grants=tuple(_grant(attempt, tokens) for attempt in grants),
+        charts=_charts(grants[::-1]) if len(grants) > 1 else (),
         usual="" if usual is None else duration(usual),
         times="" if first is None else times_usual(first.duration, template),
     )
@@ -191,16 +184,16 @@ def _end(attempt: Attempt, tokens: Collection[int | None]) -> str:
 
 
 def _charts(attempts: Sequence[Attempt]) -> tuple[Chart, ...]:
-    hollow = [each.outcome != each.RELEASED for each in attempts]
+    hollow = [attempt.outcome != attempt.RELEASED for attempt in attempts]
     return (
-        _chart(_("Hold"), [each.held or 0.0 for each in attempts], hollow),
-        _chart(_("Wait"), [each.waited or 0.0 for each in attempts], [False] * len(attempts)),
+        _chart(_("Hold"), [attempt.held or 0.0 for attempt in attempts], hollow),
+        _chart(_("Wait"), [attempt.waited or 0.0 for attempt in attempts], [False] * len(attempts)),
     )
 
 
 def _chart(title: str, seconds: Sequence[float], hollow: Sequence[bool]) -> Chart:
     longest = max(seconds)
-    heights = [max(1, round(HEIGHT * each / longest)) if longest else 1 for each in seconds]
+    heights = [max(1, round(HEIGHT * value / longest)) if longest else 1 for value in seconds]
     values = {"count": len(seconds), "middle": duration(statistics.median(seconds)), "longest": duration(longest)}
     return Chart(
         title=title,
@@ -208,6 +201,6 @@ def _chart(title: str, seconds: Sequence[float], hollow: Sequence[bool]) -> Char
         width=BAR * len(seconds),
         height=HEIGHT + 2,
         bars=tuple(
-            Bar(BAR * place + 1, HEIGHT + 1 - height, height, hollow[place]) for place, height in enumerate(heights)
+            Bar(BAR * index + 1, HEIGHT + 1 - height, height, hollow[index]) for index, height in enumerate(heights)
         ),
     )

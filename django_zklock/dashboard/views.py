@@ -77,8 +77,8 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             "show_history": True,
             "lock": shown,
             "holders": [
-                (each, self._request_form(number) if may_ask and each.can_be_asked else None)
-                for number, each in enumerate(shown.possible_holders, 1)
+                (row, self._request_form(number) if may_ask and row.can_be_asked else None)
+                for number, row in enumerate(shown.possible_holders, 1)
             ],
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
@@ -112,7 +112,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             "title": clean(within, MAX_KEY) or _("Groups of locks"),
             "by": by,
             "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in LABELS.items()],
-            "groups": [self._group_row(each, by) for each in grouped(snapshot.locks, by, within)],
+            "groups": [self._group_row(group, by) for group in grouped(snapshot.locks, by, within)],
             "problem": clean(snapshot.problem),
             "age": snapshot.age,
             "zklock_refresh": self.refresh,
@@ -128,15 +128,15 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
         self.require(self.has_view_permission(request))
-        found = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
+        report = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
         connection = lazy.inspection.connection()
         context = {
             "title": _("Health of ZooKeeper"),
             "connection": connection,
             "state_label": STATE_LABELS[connection.state],
             "session": session_hex(connection.session_id),
-            "servers": found.servers,
-            "findings": found.findings,
+            "servers": report.servers,
+            "findings": report.findings,
             "flapping": flapping(),
             "zklock_refresh": self.refresh,
         }

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from django_zklock.inspection.deadlocks import chain_from
-from django_zklock.inspection.ensemble import EnsembleReport, Finding, ServerReport, ensemble
-from django_zklock.inspection.info import Connection, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
+from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 
 __all__ = [
-    "Connection",
+    "ConnectionInfo",
     "ContenderInfo",
     "EnsembleReport",
-    "Finding",
+    "HealthFinding",
     "LockInfo",
     "OperatorHold",
     "ScannedContender",

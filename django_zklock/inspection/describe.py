@@ -1,11 +1,12 @@
-"""Turn the result of a scan into `LockInfo`s."""
+"""Turn the result of a scan into `LockInfo`s, and track since when each holder has held its lock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from django_zklock.inspection.held_since import HeldSince
 from django_zklock.inspection.info import LockInfo, ScannedContender
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
@@ -15,6 +16,57 @@ from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.zk.gateway import Node
 from django_zklock.zk.server_clock import to_datetime
+from django_zklock.zk.session import Session
+
+MAX_LOCKS: Final = 10_000  # locks that are remembered
+
+HeldSince: TypeAlias = Mapping[tuple[str, str], float]
+"""By key and name of the holder: seconds since 1970 by ZooKeeper's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastScan:
+    since: Mapping[str, float]  # by name of a holder
+    at: float
+
+
+class HeldSinceTracker:
+    """
+    The holders in the last scan of each lock of a session; used on the protocol's thread.
+
+    ZooKeeper stores when a contender's znode was created, but not when it got the lock: to record that would cost a
+    write. A contender that was seen waiting got the lock later than that.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._last: dict[str, _LastScan] = {}  # by key
+
+    def update(self, result: ScanResult, *, complete: bool) -> HeldSince:
+        """
+        Remember the holders in this result, and return since when at most each has held its lock.
+
+        With `complete`, locks that are not in the result are forgotten.
+        """
+        scanned = {key: self._compare(result, key) for key in result.queues}
+        if complete or len(self._last) + len(scanned) > MAX_LOCKS:
+            self._last = scanned
+        else:
+            self._last.update(scanned)
+        return {(key, name): since for key, scan in scanned.items() for name, since in scan.since.items()}
+
+    def _compare(self, result: ScanResult, key: str) -> _LastScan:
+        last = self._last.get(key)
+        since: dict[str, float] = {}
+        queue = result.queues[key]
+        for child in (queue[index] for index in result.holders(key)):
+            node = result.nodes.get((key, child.name))
+            if node is None:
+                continue
+            if last is None:
+                since[child.name] = node.ctime
+            else:
+                since[child.name] = last.since.get(child.name, max(node.ctime, last.at))
+        return _LastScan(since, result.began_at)
 
 
 def describe(result: ScanResult, since: HeldSince) -> tuple[LockInfo, ...]:
@@ -56,18 +108,18 @@ class _QueueDescription:
         key, queue = self._key, self._queue
         holders: list[ScannedContender] = []
         waiters: list[ScannedContender] = []
-        over: list[ScannedContender] = []
+        expired_holds: list[ScannedContender] = []
         waiting = 0
         problem = ""
-        for place, child in enumerate(queue.children):
+        for index, child in enumerate(queue.children):
             is_read = (key, child.name) in self._result.nodes
             node = self._node(child.name)
             if is_read and node is None:
                 continue  # it has gone since its directory was listed
-            info = None if node is None else self._contender(place, node)
-            if (key, child.name) in self._result.over:
-                group = over
-            elif place in self._held:
+            info = None if node is None else self._contender(index, node)
+            if (key, child.name) in self._result.expired_holds:
+                group = expired_holds
+            elif index in self._held:
                 group = holders
                 problem = problem if is_read else "The znode of its holder was not read."
             else:
@@ -85,12 +137,12 @@ class _QueueDescription:
             holders=tuple(holders),
             waiters=tuple(waiters[: self._result.max_waiters]),
             waiting=waiting,
-            longest_wait=max((each.age for each in waiters), default=None),
+            longest_wait=max((waiter.age for waiter in waiters), default=None),
             problem=problem,
             limit=max(limits.values(), default=None) if queue.limit is None else queue.limit,
             limit_set=self._limit_set(),
             own_limits=self._own_limits([*holders, *waiters]),
-            over=tuple(over),
+            expired_holds=tuple(expired_holds),
         )
 
     def _node(self, name: str) -> Node | None:
@@ -101,15 +153,17 @@ class _QueueDescription:
         return set_limit(node.name, node.data, node.ctime) if node is not None else None
 
     def _own_limits(self, contenders: Sequence[ScannedContender]) -> tuple[int, ...]:
-        limits = {each.limit for each in contenders if each.limit is not None} if self._queue.limit is None else set()
+        if self._queue.limit is not None:
+            return ()
+        limits = {contender.limit for contender in contenders if contender.limit is not None}
         return tuple(sorted(limits)) if len(limits) > 1 else ()
 
-    def _contender(self, place: int, node: Node) -> ScannedContender:
-        child = self._queue.children[place]
-        over = (self._key, child.name) in self._result.over
-        waits_behind = "" if over else waits_for(self._queue, place, self._held)
+    def _contender(self, index: int, node: Node) -> ScannedContender:
+        child = self._queue.children[index]
+        expired = (self._key, child.name) in self._result.expired_holds
+        waits_behind = "" if expired else waits_for(self._queue, index, self._held)
         held_since = None
-        if not waits_behind and not over:
+        if not waits_behind and not expired:
             held_since = to_datetime(self._since.get((self._key, child.name), node.ctime))
         return ScannedContender.from_node(
             self._key,
@@ -118,11 +172,11 @@ class _QueueDescription:
             age=max(0.0, self._result.ended_at - node.ctime),
             held_since=held_since,
             waits_behind=waits_behind,
-            may_hold=bool(waits_behind) and self._may_hold(place, node),
+            may_hold=bool(waits_behind) and self._may_hold(index, node),
         )
 
-    def _may_hold(self, place: int, node: Node) -> bool:
+    def _may_hold(self, index: int, node: Node) -> bool:
         marker = self._node(self._queue.limit_marker)
         if marker is None or node.czxid > marker.czxid:
             return False
-        return may_hold(self._queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)
+        return may_hold(self._queue, index, own_limit(node.data), LimitRecord.decode(marker.data).before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
@@ -11,7 +12,7 @@ from django_zklock.queue.operator_hold import OperatorHold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectionInfo:
     """The connection of this process."""
 
     state: str
@@ -47,7 +48,7 @@ class ScannedContender(ContenderInfo):
         return max(0.0, self.age - (self.idle_since - self.came).total_seconds())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties: a page asks for them many times
 class LockInfo:
     """A lock that is held or waited for."""
 
@@ -72,8 +73,8 @@ class LockInfo:
     """The limit that was set for all, or None."""
     own_limits: tuple[int, ...] = ()
     """The limits in the code of the contenders, sorted, if they differ and none was set for all. That is a mistake."""
-    over: tuple[ScannedContender, ...] = ()
-    """Operator holds and minimum holds that are over by ZooKeeper's clock. They neither hold the lock nor wait.
+    expired_holds: tuple[ScannedContender, ...] = ()
+    """Operator holds and minimum holds whose time is over by ZooKeeper's clock. They neither hold the lock nor wait.
 
     The next client of django-zklock that wants the lock ends them.
     """
@@ -83,7 +84,7 @@ class LockInfo:
         """Whether there are waiters."""
         return self.waiting > 0
 
-    @property
+    @cached_property
     def held_for(self) -> float | None:
         """Seconds for which its first holder has held it; None without a holder, or if the lock is idle."""
         if not self.holders or self.idle_for is not None:
@@ -92,7 +93,7 @@ class LockInfo:
         since = holder.held_since or holder.came
         return max(0.0, holder.age - (since - holder.came).total_seconds())
 
-    @property
+    @cached_property
     def idle_for(self) -> float | None:
         """Seconds for which a process has kept it for its next user (`linger`); None if it is in use."""
         return self.holders[0].idle_for if self.holders else None
@@ -129,9 +130,9 @@ class Snapshot:
     """The number of all locks."""
     problem: str
     """Why it is old or incomplete; empty if all is well."""
-    notes: tuple[str, ...]
-    """Oddities below the root that were skipped, such as names that are not the key of a lock."""
-    connection: Connection
+    skipped: tuple[str, ...]
+    """Sentences about znodes that were skipped, such as those whose names are not the key of a lock."""
+    connection: ConnectionInfo
     """The present one, even if the snapshot is old."""
     waits: tuple[Wait, ...]
     """The owners that hold one lock and wait for another, among the contenders that were read."""

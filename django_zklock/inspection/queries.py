@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
@@ -9,10 +10,11 @@ from django_zklock import clock
 from django_zklock.conf.url import host_port
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.inspection.info import Connection, LockInfo, Snapshot
-from django_zklock.inspection.scan import ScanLimits
+from django_zklock.inspection.deadlocks import find_cycles, find_waits
+from django_zklock.inspection.describe import HeldSince, HeldSinceTracker, describe
+from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot, Wait
+from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.inspection.shared import Shared
-from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
 from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
 from django_zklock.zk.client import SessionOptions
@@ -32,42 +34,39 @@ def snapshot(
     """
     Return a snapshot of all locks that are held or waited for, in `reply_timeout` seconds.
 
-    A snapshot that is at most `max_age` seconds old is returned again, and callers at the same time share one scan. Of
-    each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
+    A snapshot whose scan began at most `max_age` seconds ago is returned again, and callers at the same time share one.
+    Of each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
     `max_locks`, those with the most waiters are read. None removes a limit.
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """
     session = process.current()
-    waiter: ThreadWaiter[CacheReply] = ThreadWaiter()
-    limits = ScanLimits(max_locks, max_waiters)
-    session.post(lambda: session.attached(SnapshotCache).get(limits, reply_timeout, max_age, waiter.set))
-    reply = waiter.wait(reply_timeout + SLACK) or CacheReply(None, session.explain())
+    key = session.options, ScanLimits(max_locks, max_waiters), reply_timeout
+    scan, problem = _snapshots.get(key, reply_timeout, max_age)
     connection = connection_of(session)
-    if reply.scan is None:
+    if scan is None:
         return Snapshot(
             taken_at=datetime.now(timezone.utc),
             age=0.0,
             locks=(),
             total=0,
-            problem=reply.problem,
-            notes=(),
+            problem=problem,
+            skipped=(),
             connection=connection,
             waits=(),
             cycles=(),
         )
-    locks, waits, cycles = reply.scan.describe()
-    result = reply.scan.result
+    result = scan.result
     return Snapshot(
         taken_at=to_datetime(result.ended_at),
         age=max(0.0, clock.now() - result.ended),
-        locks=locks,
+        locks=scan.locks,
         total=result.total - result.free,
-        problem=reply.problem,
-        notes=result.notes,
+        problem=problem,
+        skipped=result.skipped,
         connection=connection,
-        waits=waits,
-        cycles=cycles,
+        waits=scan.waits,
+        cycles=scan.cycles,
     )
 
 
@@ -80,30 +79,80 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     if not is_key(key := show_tails(key)):
         return None
     session = process.current()
-    waiter: ThreadWaiter[CacheReply] = ThreadWaiter()
-    session.post(lambda: session.attached(SnapshotCache).read_one(key, reply_timeout, MAX_WAITERS, waiter.set))
-    reply = waiter.wait(reply_timeout + SLACK)
-    if reply is None or reply.scan is None or not reply.scan.result.listed or reply.problem:
-        raise ZooKeeperUnavailable(session.explain() if reply is None else reply.problem, lock=key)
-    locks, _, _ = reply.scan.describe()
+    scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), reply_timeout)
+    if scan is None or not scan[0].listed or scan[0].problem:
+        raise ZooKeeperUnavailable(session.explain() if scan is None else scan[0].problem, lock=key)
+    locks = describe(*scan)
     return locks[0] if locks else None
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedScan:
+    """The result of a scan of all locks, and what it says."""
+
+    options: SessionOptions
+    result: ScanResult
+    locks: tuple[LockInfo, ...]
+    waits: tuple[Wait, ...]
+    cycles: tuple[tuple[Wait, ...], ...]
+
+
+_last_scan: _DescribedScan | None = None  # the last that has listed all directories; written by any thread
+
+
+def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[_DescribedScan | None, str]:
+    """Return the last scan that has listed all directories, and what is wrong with the present one."""
+    global _last_scan
+    options, limits, _ = key
+    session = process.current()
+    scan = _scan(session, limits, timeout)
+    last = _last_scan
+    if last is not None and last.options != options:
+        last = None
+    if scan is None:
+        return last, session.explain()
+    result, _ = scan
+    if last is not None and not result.listed:
+        return last, result.problem
+    # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
+    locks = describe(*scan)
+    waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
+    described = _DescribedScan(options, result, locks, waits, find_cycles(waits, locks) if waits else ())
+    if result.listed:
+        _last_scan = described
+    return described, result.problem
+
+
+def _scan(session: Session, limits: ScanLimits, timeout: float) -> tuple[ScanResult, HeldSince] | None:
+    """Scan in at most `timeout` seconds; return None if the process is too busy for that."""
+    waiter: ThreadWaiter[tuple[ScanResult, HeldSince]] = ThreadWaiter()
+
+    def on_result(result: ScanResult) -> None:
+        tracker = session.attached(HeldSinceTracker)
+        waiter.set((result, tracker.update(result, complete=not limits.key and result.complete)))
+
+    session.post(lambda: Scan(session, limits, timeout, on_result).begin())
+    return waiter.wait(timeout + SLACK)
+
+
+_snapshots: Final = Shared(_take_snapshot)
 
 
 def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
     """
     Let a quorum carry out a transaction that changes nothing. If it does, locks can be granted.
 
-    A success that is at most `max_age` seconds old counts. Raises `ZooKeeperUnavailable` if there is no answer within
-    `reply_timeout` seconds.
+    A success of a check that began at most `max_age` seconds ago counts. Raises `ZooKeeperUnavailable` if there is no
+    answer within `reply_timeout` seconds.
     """
-    problem = _quorum_checks.get(reply_timeout, max_age)
+    problem = _quorum_checks.get((process.current().options, reply_timeout), reply_timeout, max_age)
     if problem:
         raise ZooKeeperUnavailable(problem)
 
 
-def _check_quorum(options: SessionOptions, reply_timeout: float) -> str:
+def _check_quorum(key: tuple[SessionOptions, float], timeout: float) -> str:
     try:
-        reply: int | ZkError = call(process.current(), Gateway.last_zxid, clock.now() + reply_timeout)
+        reply: int | ZkError = call(process.current(), Gateway.last_zxid, clock.now() + timeout)
     except ZooKeeperUnavailable as error:
         return str(error)
     return str(reply) if isinstance(reply, ZkError) else ""
@@ -112,14 +161,14 @@ def _check_quorum(options: SessionOptions, reply_timeout: float) -> str:
 _quorum_checks: Final = Shared(_check_quorum)
 
 
-def connection() -> Connection:
+def connection() -> ConnectionInfo:
     """Return the connection of this process."""
     return connection_of(process.current())
 
 
-def connection_of(session: Session) -> Connection:
+def connection_of(session: Session) -> ConnectionInfo:
     """Return the state of a session's connection; from any thread."""
-    return Connection(
+    return ConnectionInfo(
         state=str(session.state),
         server=session.server,
         session_id=session.session_id or 0,

@@ -25,15 +25,12 @@ from django_zklock.zk.loop import Timer
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
-FIRST_WINDOW: Final = 32  # requests that are sent at a time, at first
-MAX_WINDOW: Final = 128  # the same once the replies are fast, while directories are listed
-MIN_WINDOW: Final = 8  # the same while the replies are slow or large, as each may bring a megabyte
-SLOW_SHARE: Final = 1 / 80  # of the session timeout: a slower reply is slow; at 1/6 the session would be in danger
+WINDOW: Final = 32  # requests that are under way at a time; each reply may have a megabyte
 MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
 MAX_HELD: Final = 16 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a tenth of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode beyond these
 LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
-MAX_NOTES: Final = 10
+MAX_SKIPPED: Final = 10
 MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiters are more, or all are requested
 
 TOO_SHORT: Final = "The time was too short to read all locks."
@@ -66,7 +63,7 @@ class ScanResult:
     """How many waiters of each lock were requested; None: all."""
     total: int
     """The number of all queues."""
-    notes: tuple[str, ...]
+    skipped: tuple[str, ...]
     ended: float
     """On `clock.now()`."""
     began_at: float
@@ -77,8 +74,8 @@ class ScanResult:
     """Whether all directories were listed."""
     problem: str
     """Why the result is incomplete; empty if it is complete."""
-    over: frozenset[tuple[str, str]] = frozenset()
-    """By key and name, operator holds that are over. The next client that wants the lock ends them."""
+    expired_holds: frozenset[tuple[str, str]] = frozenset()
+    """By key and name, operator holds whose time is over. The next client that wants the lock ends them."""
 
     @property
     def complete(self) -> bool:
@@ -88,23 +85,23 @@ class ScanResult:
     @property
     def free(self) -> int:
         """The number of queues with nothing but holds that are over."""
-        keys = {key for key, _ in self.over if key in self.queues}
-        return sum(all((key, child.name) in self.over for child in self.queues[key].children) for key in keys)
+        keys = {key for key, _ in self.expired_holds if key in self.queues}
+        return sum(all((key, child.name) in self.expired_holds for child in self.queues[key].children) for key in keys)
 
     def holders(self, key: str) -> tuple[int, ...]:
-        """Return the places of the holders in a queue."""
-        places = holder_places(self.queues[key], self.limits(key))
-        if not self.over:
-            return places
-        return tuple(place for place in places if (key, self.queues[key][place].name) not in self.over)
+        """Return the indexes of the holders in a queue."""
+        indexes = holder_places(self.queues[key], self.limits(key))
+        if not self.expired_holds:
+            return indexes
+        return tuple(index for index in indexes if (key, self.queues[key][index].name) not in self.expired_holds)
 
     def limits(self, key: str) -> Limits:
         """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
         queue = self.queues[key]
         if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
             return UNKNOWN_LIMITS
-        found = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
-        return {name: own_limit(node.data) for name, node in found if node is not None}
+        nodes = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
+        return {name: own_limit(node.data) for name, node in nodes if node is not None}
 
 
 class Scan:
@@ -112,8 +109,8 @@ class Scan:
     One scan. It runs on the protocol's thread, and ends when its time is over.
 
     First all directories are listed, level by level. Then the znodes of the contenders are read, the first contender
-    of each queue first. Many requests are sent at a time, so that a level costs few round trips. They are never so many
-    that a lock or a heartbeat of this process would have to wait for long.
+    of each queue first. Many requests are sent at a time, so that a level costs few round trips. Their number is fixed,
+    so that no lock or heartbeat of this process waits behind them for long.
     """
 
     def __init__(
@@ -132,15 +129,13 @@ class Scan:
     def _reset(self) -> None:
         self._requests: deque[Callable[[], object]] = deque()
         self._pending = 0
-        self._window = FIRST_WINDOW
-        self._sent_at = 0.0  # of the last requests, on clock.now()
-        self._found: dict[str, Queue] = {}
+        self._listed_queues: dict[str, Queue] = {}
         self._unreadable: dict[str, tuple[int, str]] = {}
         self._queues: dict[str, Queue] = {}  # those of which the contenders are read
         self._nodes: dict[tuple[str, str], Node | None] = {}
         self._held = 0  # bytes of data in `_nodes`
         self._reads: set[tuple[str, str]] = set()  # by key and name
-        self._notes: list[str] = []
+        self._skipped: list[str] = []
         self._total = 0
         self._reading = False
         self._listed = False
@@ -163,7 +158,7 @@ class Scan:
         self._proceed()
 
     def _on_listing_timeout(self) -> None:
-        if self._done is not None and not self._reading and self._found:
+        if self._done is not None and not self._reading and self._listed_queues:
             self._problem = TOO_SHORT
             self._generation += 1
             self._pending = 0
@@ -189,26 +184,21 @@ class Scan:
         if not self._requests and not self._pending:
             self._finish()
             return
-        if self._requests and self._pending <= self._window // 2:
+        if self._requests and self._pending <= WINDOW // 2:
             # The next ones are sent together once half of them are answered, so that there are always some on the way.
-            self._window = min(2 * self._window, FIRST_WINDOW if self._reading else MAX_WINDOW)
-            self._sent_at = clock.now()
             generation = self._generation
-            while self._requests and self._pending < self._window and generation == self._generation:
+            while self._requests and self._pending < WINDOW and generation == self._generation:
                 self._pending += 1
                 self._requests.popleft()()
 
     def _guarded(self, callback: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return a callback for a request: drop outdated replies, begin again after a loss of the connection."""
         generation = self._generation
-        sent_at = self._sent_at
 
         def on_reply(reply: object) -> None:
             if generation != self._generation or self._done is None:
                 return
             self._pending -= 1
-            if clock.now() - sent_at > self._session.timeout * SLOW_SHARE:
-                self._window = MIN_WINDOW
             if isinstance(reply, (OutcomeUnknown, SessionGone)):
                 self._generation += 1
                 self._session.attached(OnConnected).call(self._on_connected)
@@ -222,9 +212,9 @@ class Scan:
         base = self._session.options.base
         return path(base, key) if key else base
 
-    def _note(self, text: str) -> None:
-        if len(self._notes) < MAX_NOTES:
-            self._notes.append(text)
+    def _skip(self, text: str) -> None:
+        if len(self._skipped) < MAX_SKIPPED:
+            self._skipped.append(text)
 
     # --- First step: list the directories -----------------------------------------------------------------------
 
@@ -238,12 +228,12 @@ class Scan:
             if key == self._limits.key:
                 self._problem = str(reply)
             else:
-                self._note(f"{key!r} cannot be listed: {reply}")
+                self._skip(f"{key!r} cannot be listed: {reply}")
             return
         contenders = {name for name in reply if SEQUENCE_TAIL.search(name)}
         if contenders and key:
             try:
-                self._found[key] = order.ordered(
+                self._listed_queues[key] = order.ordered(
                     name for name in reply if name in contenders or markers.is_marker(name)
                 )
             except UnreadableQueue as error:
@@ -257,32 +247,31 @@ class Scan:
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
             else:
-                self._note(f"{quoted(below)} is not the key of a lock and was skipped.")
+                self._skip(f"{quoted(below)} is not the key of a lock.")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
     def _begin_reading(self) -> None:
         self._reading = True
-        self._window = MIN_WINDOW  # the size of the replies is unknown
         self._requests.clear()
         limits = self._limits
-        keys = sorted(self._found)
+        keys = sorted(self._listed_queues)
         self._total = len(keys) + len(self._unreadable)
         if limits.max_locks is not None and self._total > limits.max_locks:
             self._unreadable = dict(sorted(self._unreadable.items())[: limits.max_locks])
             room = limits.max_locks - len(self._unreadable)
-            keys = sorted(sorted(keys, key=lambda key: -len(self._found[key]))[:room])
-        self._queues = {key: self._found[key] for key in keys}
-        reads: list[tuple[int, str, str]] = []  # with the place among the waiters; 0 for holders
+            keys = sorted(sorted(keys, key=lambda key: -len(self._listed_queues[key]))[:room])
+        self._queues = {key: self._listed_queues[key] for key in keys}
+        reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders
         for key, queue in self._queues.items():
             first_waiter = end_of_holders(queue)
             end = len(queue) if limits.max_waiters is None else first_waiter + max(1, limits.max_waiters)
             reads += [
-                (max(0, place - first_waiter + 1), key, child.name) for place, child in enumerate(queue.children[:end])
+                (max(0, index - first_waiter + 1), key, child.name) for index, child in enumerate(queue.children[:end])
             ]
         reads.sort()
         if limits.max_waiters is not None:
-            del reads[max(MAX_READS, sum(place < 2 for place, _, _ in reads)) :]
+            del reads[max(MAX_READS, sum(rank < 2 for rank, _, _ in reads)) :]
         for _, key, name in reads:
             self._read(key, name)
         for key, queue in self._queues.items():
@@ -302,11 +291,9 @@ class Scan:
         if isinstance(reply, NodeMissing):
             self._nodes[key, name] = None
         elif isinstance(reply, ZkError):
-            self._note(f"{self._path(key)}/{name} cannot be read: {reply}")
+            self._skip(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
             node, size = reply, len(reply.data)
-            if size > MAX_DATA:
-                self._window = MIN_WINDOW
             if size > MAX_DATA or self._held + size > MAX_HELD:
                 node = replace(reply, data=reply.data[:KEPT_DATA])
             self._held += len(node.data)
@@ -344,24 +331,24 @@ class Scan:
                 unreadable=self._unreadable,
                 max_waiters=self._limits.max_waiters,
                 total=self._total,
-                notes=tuple(self._notes),
+                skipped=tuple(self._skipped),
                 ended=ended,
                 began_at=server_time.at(self.started),
                 ended_at=server_time.at(ended, youngest),
                 listed=self._listed,
                 problem=self._problem,
-                over=_ended_holds(self._nodes, server_time.passed()),
+                expired_holds=_expired_holds(self._nodes, server_time.passed()),
             )
         )
 
 
-def _ended_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:
+def _expired_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:
     """Return the key and name of each operator hold that ended before a time of the server's clock."""
-    found: set[tuple[str, str]] = set()
+    ended: set[tuple[str, str]] = set()
     for (key, name), node in nodes.items():
         if node is None or node.owner:  # nearly all znodes have an owner, so that is checked first
             continue
         hold = read_hold(key, node)
         if hold is not None and hold.is_over(server_time):
-            found.add((key, name))
-    return frozenset(found)
+            ended.add((key, name))
+    return frozenset(ended)

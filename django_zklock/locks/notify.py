@@ -27,7 +27,7 @@ def set_sender(sender: type) -> None:
     _sender = sender
 
 
-notes: dict[Signal, Callable[..., object]] = {}
+event_hooks: dict[Signal, Callable[..., object]] = {}
 """
 By signal about a held lock, a function that is called with the grant and the arguments, before the signal is sent.
 
@@ -38,12 +38,12 @@ switch to the thread for receivers would take longer than all that. `contrib.eve
 
 def send(held: GrantPart, signal: Signal, /, **kwargs: object) -> None:
     """Send a signal about a held lock."""
-    note = notes.get(signal)
-    if note is not None:
+    hook = event_hooks.get(signal)
+    if hook is not None:
         try:
-            note(held.grant, **kwargs)
+            hook(held.grant, **kwargs)
         except Exception:
-            logger.exception("an event of the lock %r was not noted", held.key)
+            logger.exception("an event of lock %r was not recorded", held.key)
     if _has_receivers(signal):
         send_from(held.grant.session, signal, lock=held.key, hold=held.hold, **kwargs)
 
@@ -62,8 +62,8 @@ def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
 
 
 def has_receivers(signal: Signal) -> bool:
-    """Return whether anybody receives or notes this signal about locks."""
-    return signal in notes or _has_receivers(signal)
+    """Return whether a receiver or a hook gets this signal about locks."""
+    return signal in event_hooks or _has_receivers(signal)
 
 
 def _has_receivers(signal: Signal) -> bool:

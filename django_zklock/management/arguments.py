@@ -83,12 +83,12 @@ def seconds(text: str) -> float:
             number, factor = number.removesuffix(unit), _UNITS[unit]
             break
     try:
-        found = float(number) * factor
+        span = float(number) * factor
     except ValueError:
-        found = math.nan
-    if not 0 <= found <= _MAX_SECONDS:  # also false for NaN
+        span = math.nan
+    if not 0 <= span <= _MAX_SECONDS:  # also false for NaN
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds, or a unit as in 90s, 15m, 2h, 1d")
-    return found
+    return span
 
 
 def timeout(text: str) -> float | None:

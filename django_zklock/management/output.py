@@ -8,12 +8,9 @@ import json
 import shutil
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from django_zklock.queue.escaping import printable, session_hex
-
-if TYPE_CHECKING:
-    from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, SetLimit, Wait
+from django_zklock.queue.escaping import printable
 
 CELL: Final = 200  # characters of one cell or name
 LINE: Final = 4000  # characters of one line
@@ -90,72 +87,3 @@ def _drawn(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
     drawn = io.StringIO()
     Console(file=drawn, force_terminal=True, width=shutil.get_terminal_size().columns).print(table)
     return drawn.getvalue()
-
-
-# --- Texts about locks ----------------------------------------------------------------------------------------------
-
-
-def duration(seconds: float) -> str:
-    """Return a span of time in a few characters: 0.4s, 12s, 2m41s, 3h05m, 2d04h."""
-    seconds = max(0.0, seconds)
-    if seconds < 9.95:
-        return f"{seconds:.1f}s"
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes_left = divmod(minutes, 60)
-    days, hours_left = divmod(hours, 24)
-    if not minutes:
-        return f"{whole}s"
-    if not hours:
-        return f"{minutes}m{rest:02d}s"
-    return f"{days}d{hours_left:02d}h" if days else f"{hours}h{minutes_left:02d}m"
-
-
-def process_of(contender: ContenderInfo) -> str:
-    """Return the process of a contender, or the operator, or the other client."""
-    if contender.operator is not None:
-        return contender.operator.who
-    if contender.client != "zklock":
-        return f"{contender.client}, session {session_hex(contender.session_id)}"
-    return f"{contender.host}:{contender.pid}"
-
-
-def work_of(contender: ScannedContender) -> str:
-    """Return what a contender runs, for how long nobody uses the lock, or the end and reason of an operator hold."""
-    if contender.idle_for is not None:
-        return f"kept for the next user, idle for {duration(contender.idle_for)}"
-    hold = contender.operator
-    return contender.what if hold is None else f"until {hold.until:%Y-%m-%d %H:%M:%S} UTC: {hold.reason}"
-
-
-def kind(lock: LockInfo) -> str:
-    """Return the kind of a lock; for a semaphore, how many permits are in use."""
-    if lock.limit is None:
-        return lock.kind
-    used = len(lock.holders) if any(each.kind == "semaphore" for each in lock.holders) else 0
-    return f"{used} of {lock.limit}"
-
-
-def over(contender: ContenderInfo) -> str:
-    """Return that an operator hold is over."""
-    return f"{process_of(contender)}: its time is over"
-
-
-def limit_text(limit: SetLimit) -> str:
-    """Return a limit that was set, by whom, when and why."""
-    when = f" on {limit.when:%Y-%m-%d %H:%M:%S} UTC" if limit.when is not None else ""
-    return f"limit {limit.limit}, set by {limit.by or 'an unknown person'}{when}: {limit.reason}"
-
-
-def different_limits(lock: LockInfo) -> str:
-    """Return a warning that the processes use different limits for a semaphore; empty if they do not."""
-    if not lock.own_limits:
-        return ""
-    limits = f"{', '.join(map(str, lock.own_limits[:-1]))} and {lock.own_limits[-1]}"
-    advice = "Use the same limit everywhere, or set one for all processes"
-    return f"its holders and waiters have different limits in their code, {limits}, and each uses its own. {advice}"
-
-
-def deadlock(cycle: Sequence[Wait]) -> str:
-    """Return a deadlock in one line."""
-    return "; ".join(f"{wait.who} holds {wait.holds} and waits for {wait.waits_for}" for wait in cycle)

@@ -1,14 +1,12 @@
 """
 Step in as an operator: break a lock, ask its holders to release it, hold it for a time, or limit a semaphore.
 
-Each function blocks until ZooKeeper has answered. Before it returns, it writes to the log `zklock.audit` and to the
-list of actions in ZooKeeper, which `recent_actions` reads.
+Each function blocks until ZooKeeper has answered. Before it returns, it writes to the log `zklock.audit`. The app
+`django_zklock.contrib.events` also writes each action to its table.
 """
 
 from __future__ import annotations
 
-from django_zklock.operations.action_list import Action
-from django_zklock.operations.actions import recent_actions
 from django_zklock.operations.audit import acting_via
 from django_zklock.operations.breaks import Broken, break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
@@ -19,7 +17,6 @@ from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.release_request import ReleaseRequest
 
 __all__ = [
-    "Action",
     "Broken",
     "OperatorHold",
     "ReleaseRequest",
@@ -31,7 +28,6 @@ __all__ = [
     "end_hold",
     "hold_lock",
     "limit_of",
-    "recent_actions",
     "request_release",
     "set_limit",
 ]

@@ -1,47 +1,76 @@
-"""Record each operation on a lock, with the operator and the reason: in the log `zklock.audit` and in ZooKeeper."""
+"""Record each operation on a lock in the log `zklock.audit`, with the operator and the reason."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_text
-from django_zklock.operations.action_list import Action
-from django_zklock.operations.actions import add_action
 from django_zklock.operations.client import QueueClient
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import OperatorHold
 
 audit = logging.getLogger("zklock.audit")
+logger = logging.getLogger("django_zklock.operations")
 
 _via: ContextVar[str] = ContextVar("zklock_via", default="code")
 
 MAX_TEXT: Final = 500
 """Characters of a reason or a name that are logged."""
-_LOGGED: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")  # of a holder
+_HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """An action of an operator."""
+
+    what: str
+    """"broken", "held", "hold ended", "limit set", "limit cleared" or "release requested"."""
+    key: str
+    by: str
+    reason: str
+    via: str
+    """Its origin: "admin", "command" or "code"."""
+    at: float
+    """In seconds since 1970, by the clock of the process that acted."""
+    sure: bool = True
+    """False if ZooKeeper's answer was lost, so that it may not have happened."""
+    holder: str = ""
+    """Host, process and work of the holder that lost the lock or was asked."""
+    token: int | None = None
+    """The token of that holder, or of the operator hold."""
+    limit: int | None = None
+    """The new limit."""
+    seconds: float | None = None
+    """How long the operator hold lasts."""
+
+
+action_hook: Callable[[Action], object] | None = None
+"""A function that is called with each action. `contrib.events` sets it. It must not block."""
 
 
 def check_by(by: str) -> str:
     """Return the name of the operator, as it is logged. Raises `ValueError` if it is empty."""
     check_text("by", by, "a text that says who does it")
-    found = printable(by.strip(), MAX_TEXT)
-    if not found:
+    name = printable(by.strip(), MAX_TEXT)
+    if not name:
         raise ValueError("by is empty; say who does it.")
-    return found
+    return name
 
 
 def check_reason(reason: str) -> str:
     """Return the reason, as it is logged. Raises `ValueError` if it is empty."""
-    found = check_optional_reason(reason)
-    if not found:
+    text = check_optional_reason(reason)
+    if not text:
         raise ValueError("reason is empty; say why, as others will ask.")
-    return found
+    return text
 
 
 def check_optional_reason(reason: str) -> str:
@@ -62,73 +91,65 @@ def acting_via(origin: Literal["admin", "command"]) -> Iterator[None]:
 
 def record_break(client: QueueClient, holder: ContenderInfo, by: str, reason: str, *, sure: bool = True) -> None:
     """Record that a lock was broken, or may have been."""
-    what = "was broken" if sure else "may be broken, as the answer was lost,"
-    _record(
-        client,
-        ("lock %r %s by %s: %s; its holder was %s", client.key, what, by, reason, _description(holder)),
-        _action(client, "broken", by, reason, holder, sure=sure),
-        **_holder_fields(holder),
-    )
+    happened = "was broken" if sure else "may be broken, as the answer was lost,"
+    message = f"lock %r {happened} by %s: %s; its holder was %s"
+    values = (client.key, by, reason, _description(holder))
+    _record(_action(client, "broken", by, reason, holder, sure=sure), message, *values, holder=holder)
 
 
 def record_limit(client: QueueClient, limit: int, by: str, reason: str, *, sure: bool = True) -> None:
     """Record that the limit of a semaphore was set, or cleared (0), or may have been."""
     change = f"set to {limit}" if limit else "cleared"
-    what = f"was {change}" if sure else f"may have been {change}, as the answer was lost,"
-    _record(
-        client,
-        ("the limit of lock %r %s by %s: %s", client.key, what, by, reason),
-        _action(client, "limit set" if limit else "limit cleared", by, reason, limit=limit, sure=sure),
-    )
+    happened = f"was {change}" if sure else f"may have been {change}, as the answer was lost,"
+    action = _action(client, "limit set" if limit else "limit cleared", by, reason, limit=limit or None, sure=sure)
+    _record(action, f"the limit of lock %r {happened} by %s: %s", client.key, by, reason)
 
 
 def record_release_request(client: QueueClient, holder: ContenderInfo, by: str, reason: str, *, sure: bool) -> None:
     """Record that a holder was asked to release a lock, or may have been."""
-    what, description = "was" if sure else "may have been", _description(holder)
-    text = "the holder of lock %r %s asked to release by %s: %s; it is %s"
-    _record(
-        client,
-        (text, client.key, what, by, reason, description),
-        _action(client, "release requested", by, reason, holder, sure=sure),
-        **_holder_fields(holder),
-    )
+    happened = "was" if sure else "may have been"
+    message = f"the holder of lock %r {happened} asked to release by %s: %s; it is %s"
+    values = (client.key, by, reason, _description(holder))
+    _record(_action(client, "release requested", by, reason, holder, sure=sure), message, *values, holder=holder)
 
 
 def record_hold(client: QueueClient, hold: OperatorHold, by: str, reason: str) -> None:
     """Record that an operator holds a lock."""
     action = _action(client, "held", by, reason, token=hold.token, seconds=hold.seconds)
-    _record(client, ("lock %r is held by %s", client.key, hold), action, token=hold.token)
+    _record(action, "lock %r is held by %s", client.key, hold)
 
 
 def record_end(client: QueueClient, hold: OperatorHold, by: str, reason: str) -> None:
     """Record that an operator hold was ended before its time."""
     why = f": {reason}" if reason else ""
-    _record(
-        client,
-        ("the hold of lock %r by %s was ended by %s%s", client.key, hold, by, why),
-        _action(client, "hold ended", by, reason, token=hold.token),
-        token=hold.token,
-    )
+    action = _action(client, "hold ended", by, reason, token=hold.token)
+    _record(action, "the hold of lock %r by %s was ended by %s%s", client.key, hold, by, why)
 
 
 def _action(
-    client: QueueClient, what: str, by: str, reason: str, holder: ContenderInfo | None = None, **more: Any
+    client: QueueClient, what: str, by: str, reason: str, holder: ContenderInfo | None = None, **fields: Any
 ) -> Action:
     if holder is not None:
-        work = printable(holder.what, MAX_TEXT)
-        more |= {"host": printable(holder.host, MAX_TEXT), "pid": holder.pid, "work": work, "token": holder.token}
-    return Action(what=what, key=client.key, by=by, reason=reason, via=_via.get(), at=round(time.time(), 3), **more)
+        process = f"{holder.host or '?'} · pid {holder.pid}"
+        fields["holder"] = printable(f"{process} · {holder.what}" if holder.what else process, MAX_TEXT)
+        fields["token"] = holder.token
+    return Action(what=what, key=client.key, by=by, reason=reason, via=_via.get(), at=time.time(), **fields)
 
 
-def _record(client: QueueClient, message: tuple[Any, ...], action: Action, **more: object) -> None:
-    """Write to the log, with attributes for handlers that write more than the message; then to the list of actions."""
-    fields = {"lock": action.key, "user": action.by, "host": socket.gethostname(), "reason": action.reason}
-    audit.warning(*message, extra={**fields, "via": action.via, **more})
-    add_action(client.session, client.base, action)
-
-
-def _holder_fields(holder: ContenderInfo) -> dict[str, object]:
-    return {"holder": {name: getattr(holder, name) for name in _LOGGED}, "token": holder.token}
+def _record(action: Action, message: str, *values: object, holder: ContenderInfo | None = None) -> None:
+    """Write to the log, with attributes for handlers that write more than the message; then call the hook."""
+    extra: dict[str, object] = {"lock": action.key, "user": action.by, "reason": action.reason, "via": action.via}
+    extra["host"] = socket.gethostname()
+    if action.token is not None:
+        extra["token"] = action.token
+    if holder is not None:
+        extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
+    audit.warning(message, *values, extra=extra)
+    if action_hook is not None:
+        try:
+            action_hook(action)
+        except Exception:
+            logger.exception("the action %r on lock %r was not recorded", action.what, action.key)
 
 
 def _description(holder: ContenderInfo) -> str:

@@ -80,26 +80,26 @@ def break_lock(
     extra = (Create(path=record_path, data=record.encode()),)
     held = not may_hold(client, queue, child, node)
     delete = DeleteNode(client.parent, child.name, extra, held=held, limit=own_limit(node.data))
-    found = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
+    broken = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
     try:
         done = client.run(delete, directory=break_record.directory(client.base))
     except ZooKeeperUnavailable:
         if delete.tried:
-            record_break(client, found.holder, by, reason, sure=False)
+            record_break(client, broken.holder, by, reason, sure=False)
         raise
     if not done and not (delete.tried and _was_recorded(client, record, record_path)):
         raise _changed_hands(key)
-    record_break(client, found.holder, by, reason)
-    send_from(client.session, signals.lock_broken, lock=key, holder=found.holder, reason=reason, by=by)
+    record_break(client, broken.holder, by, reason)
+    send_from(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
     client.session.post(_purge, client, record_path)
-    return found
+    return broken
 
 
 def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
     """Tell whether the record of this break is there, so that a delete whose reply was lost was carried out."""
     answer = client.request(lambda gateway, done: gateway.read(path, done))
-    found = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
-    return found is not None and found.id == record.id
+    written = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
+    return written is not None and written.id == record.id
 
 
 def _purge(client: QueueClient, path: str) -> None:

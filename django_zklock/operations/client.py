@@ -41,7 +41,7 @@ class QueueClient:
         self._deadline = clock.now() + reply_timeout
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds until the deadline."""
         return max(0.0, self._deadline - clock.now())
 
@@ -51,21 +51,21 @@ class QueueClient:
             update = OptimisticUpdate(self.session, self.parent, decide, directory=directory or self.parent)
             return run(update, self._deadline)
         except ZkLockError as error:
-            self.about(error)
+            self.with_key(error)
             raise
 
     def gone(self, name: str, seconds: float) -> bool:
         """Wait until a znode of the queue is gone; return False if that takes more than these seconds."""
 
-        def decide(found: DirectoryState | None, session_id: int) -> Step:
-            return WaitUntilGone(name) if found is not None and name in found.children else Done(True)
+        def decide(directory: DirectoryState | None, session_id: int) -> Step:
+            return WaitUntilGone(name) if directory is not None and name in directory.children else Done(True)
 
         try:
             run(OptimisticUpdate(self.session, self.parent, decide), clock.now() + seconds)
         except ZooKeeperUnavailable:
             return False
         except ZkLockError as error:
-            self.about(error)
+            self.with_key(error)
             raise
         return True
 
@@ -74,7 +74,7 @@ class QueueClient:
         try:
             return call(self.session, ask, self._deadline)
         except ZooKeeperUnavailable as error:
-            self.about(error)
+            self.with_key(error)
             raise
 
     def read(self, name: str) -> Node | None:
@@ -83,16 +83,16 @@ class QueueClient:
         if isinstance(reply, NodeMissing):
             return None
         if isinstance(reply, ZkError):
-            raise self.about(reply)
+            raise self.with_key(reply)
         return reply
 
     def limits(self, names: Iterable[str]) -> dict[str, int]:
         """Return the limits that contenders for permits have, by name. It is 1 if the znode is gone or says none."""
         paths = {f"{self.parent}/{name}": name for name in names}
-        found = self.request(lambda gateway, done: gateway.read_all(tuple(paths), done))
-        if isinstance(found, ZkError):
-            raise self.about(found)
-        return {name: own_limit(found[path].data) if path in found else 1 for path, name in paths.items()}
+        nodes = self.request(lambda gateway, done: gateway.read_all(tuple(paths), done))
+        if isinstance(nodes, ZkError):
+            raise self.with_key(nodes)
+        return {name: own_limit(nodes[path].data) if path in nodes else 1 for path, name in paths.items()}
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
         """
@@ -100,21 +100,21 @@ class QueueClient:
 
         Contenders further back than the highest known limit are not read. They wait, unless one has a higher limit.
         """
-        found: dict[str, int] = {}
+        limits: dict[str, int] = {}
         names = holders.by_own_limit(queue)
-        while len(found) < min(len(names), max(found.values(), default=1)):
-            found.update(self.limits(names[len(found) : len(found) + BATCH]))
-        return found
+        while len(limits) < min(len(names), max(limits.values(), default=1)):
+            limits.update(self.limits(names[len(limits) : len(limits) + BATCH]))
+        return limits
 
-    def about(self, error: ZkLockError) -> ZkLockError:
+    def with_key(self, error: ZkLockError) -> ZkLockError:
         """Return the error, with the key of the lock."""
         error.lock = error.lock or self.key
         return error
 
 
-def children(found: DirectoryState | None, session_id: int) -> Step:
+def children(directory: DirectoryState | None, session_id: int) -> Step:
     """Read the names of all children; for `QueueClient.run`."""
-    return Done(() if found is None else found.children)
+    return Done(() if directory is None else directory.children)
 
 
 class DeleteNode:
@@ -135,10 +135,10 @@ class DeleteNode:
         self._held = held
         self._limit = limit  # that the contender itself has, if it has a permit
 
-    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
-        if found is None or self._name not in found.children:
+    def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
+        if directory is None or self._name not in directory.children:
             return Done(False)
-        if self._held and not holders.is_holder(order.ordered(found.children), self._name, self._limit):
+        if self._held and not holders.is_holder(order.ordered(directory.children), self._name, self._limit):
             return Done(False)
         self.tried = True
         return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)

@@ -123,11 +123,11 @@ def limit_of(key: str, *, reply_timeout: float = REPLY_TIMEOUT) -> SetLimit | No
 
 def may_hold(client: QueueClient, queue: Queue, child: Child, node: Node) -> bool:
     """Return whether a contender may hold a permit by an earlier limit. Raises `ZooKeeperUnavailable`."""
-    place = queue.place(child.name)
-    marker = client.read(queue.limit_marker) if queue.limit_marker and place is not None else None
-    if marker is None or place is None or node.czxid > marker.czxid:
+    index = queue.place(child.name)
+    marker = client.read(queue.limit_marker) if queue.limit_marker and index is not None else None
+    if marker is None or index is None or node.czxid > marker.czxid:
         return False
-    return holders.may_hold(queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)
+    return holders.may_hold(queue, index, own_limit(node.data), LimitRecord.decode(marker.data).before)
 
 
 class LimitChange:
@@ -145,9 +145,9 @@ class LimitChange:
         self._reason = reason
         self._id = str(uuid.uuid4())
 
-    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
-        names = () if found is None else found.children
-        last = LimitRecord.decode(b"" if found is None else found.data)
+    def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
+        names = () if directory is None else directory.children
+        last = LimitRecord.decode(b"" if directory is None else directory.data)
         if last.id == self._id:
             return Done(True)
         if not self._limit and not any(map(_sets_limit, names)):
@@ -159,7 +159,7 @@ class LimitChange:
             before=max(markers.limit_in(marker) or 0, last.before) if marker else 0,
             id=self._id,
         ).encode()
-        write = SetData(path=self._parent, data=record, version=0 if found is None else found.version)
+        write = SetData(path=self._parent, data=record, version=0 if directory is None else directory.version)
         make = Create(path=f"{self._parent}/{markers.limit_marker(self._limit)}", data=record)
         old = (Delete(path=f"{self._parent}/{name}") for name in names if markers.is_limit_marker(name))
         return Commit((write, *old, make), True)
@@ -170,9 +170,9 @@ def _sets_limit(name: str) -> bool:
     return markers.is_limit_marker(name) and markers.limit_in(name) != 0
 
 
-def _remove_marker(parent: str, found: DirectoryState | None, session_id: int) -> Step:
+def _remove_marker(parent: str, directory: DirectoryState | None, session_id: int) -> Step:
     """Remove the marker of a cleared limit if there are no contenders; else the last of them does."""
-    names = () if found is None else found.children
+    names = () if directory is None else directory.children
     old = markers.limit_marker(0)
     if old not in names or any(SEQUENCE_TAIL.search(name) for name in names):
         return Done(True)

@@ -92,14 +92,14 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
         contender.start()
         outcome = waiter.wait(wait)
         if outcome is None and not contender.placed:
-            outcome = waiter.wait(client.left)  # ZooKeeper has not answered yet
+            outcome = waiter.wait(client.remaining)  # ZooKeeper has not answered yet
         if not isinstance(outcome, Grant):
             raise _not_acquired(client, contender, outcome, wait)
         outcome.begun = True  # from now on its release leaves the hold
     finally:
         contender.abandon()
     own = outcome.path.rpartition("/")[2]
-    if not client.gone(own, client.left):
+    if not client.gone(own, client.remaining):
         raise ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     for name in client.run(children):
         if name.endswith(own[-SEQUENCE_DIGITS:]) and operator_hold.is_operator(name):
@@ -145,7 +145,7 @@ def _kind(client: QueueClient) -> Kind:
 def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | None, wait: float) -> ZkLockError:
     """Return the error that tells why the lock was not acquired."""
     if isinstance(outcome, ZkLockError):
-        return client.about(outcome)
+        return client.with_key(outcome)
     if not contender.placed:
         return ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     ahead = contender.ahead

@@ -64,9 +64,9 @@ def request_release(
     try:
         _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
     finally:
-        for each in targets:
-            record_release_request(client, each.holder, by, reason, sure=each.sure)
-    return ReleaseRequested(key=key, holders=tuple(each.holder for each in targets), reason=reason, by=by)
+        for target in targets:
+            record_release_request(client, target.holder, by, reason, sure=target.sure)
+    return ReleaseRequested(key=key, holders=tuple(target.holder for target in targets), reason=reason, by=by)
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
     )
     queue = order.ordered(client.run(children))
     problem = ""
-    holders = tuple(queue[place] for place in holder_places(queue, client.limits_in(queue)))
+    holders = tuple(queue[index] for index in holder_places(queue, client.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
         holders = _possible_holders(client, queue, guid)
     for child in holders:
@@ -137,7 +137,7 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
             )
         if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, Outdated)):
             targets.remove(target)
-            raise client.about(answer)
+            raise client.with_key(answer)
         if isinstance(answer, Node):
             target.sure = True
             return ""

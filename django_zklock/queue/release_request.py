@@ -49,7 +49,7 @@ def requested(data: bytes) -> ReleaseRequest | None:
     """Return the request in the data of a znode, or None. Never raises."""
     if data == CURATOR:
         return ReleaseRequest(by=BY_CURATOR, reason="")
-    found = _payload(data).get(_FIELD)
+    found = _payload(data).get(_FIELD) if _FIELD.encode() in data else None
     if not isinstance(found, dict):
         return None
     by, reason, at = (found.get(name, "") for name in ("by", "reason", "at"))

@@ -27,6 +27,8 @@ CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the ses
 _mutex = threading.Lock()
 _session: Session | None = None  # guarded by _mutex for writing
 _factory: Callable[[], SessionOptions] | None = None
+at_end: list[Callable[[], object]] = []
+"""Functions that `end` calls when the session is closed. They are added while Django starts."""
 
 
 def configure(factory: Callable[[], SessionOptions]) -> None:
@@ -83,6 +85,13 @@ def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
         session.close(timeout, at_exit=at_exit)
 
 
+def end(*, at_exit: bool = False) -> None:
+    """Close the session of a process that ends, and call the functions in `at_end`."""
+    reset(at_exit=at_exit)
+    for call in at_end:
+        call()
+
+
 def leave() -> None:
     """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
     global _session
@@ -100,4 +109,4 @@ def _forget_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
-atexit.register(reset, at_exit=True)
+atexit.register(end, at_exit=True)

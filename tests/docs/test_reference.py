@@ -17,7 +17,7 @@ from django_zklock import checks, conf
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.fencing import model
-from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait, serialize
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.multi import MultiLock
 
@@ -59,7 +59,7 @@ def test_every_public_attribute_is_in_the_section_of_its_class(name: str) -> Non
     assert public - named(section(f"`{name}`")) == set()
 
 
-@pytest.mark.parametrize("kind", [Connection, LockInfo, ScannedContender, Snapshot, Wait])
+@pytest.mark.parametrize("kind", [ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait])
 def test_every_field_of_the_values_is_named(kind: Any) -> None:
     """Inspection, operations and the leader return these values; the page of inspection describes them."""
     assert set(kind.__dataclass_fields__) <= named(INSPECTION)

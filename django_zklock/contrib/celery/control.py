@@ -91,7 +91,7 @@ def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingT
     ]
     waiting += _without_znode(tasks, {lock.key: len(lock.holders) + len(lock.waiters) for lock in found.locks}, waiting)
     problems = [f"{lock.key}: {lock.problem}" for lock in found.locks if lock.problem]
-    problem = found.problem or "; ".join([*problems, *found.notes])
+    problem = found.problem or "; ".join([*problems, *found.skipped])
     return {"held": held, "idle": idle, "waiting": waiting, "problem": problem}
 
 

@@ -37,7 +37,7 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
 
 def close_session(**kwargs: object) -> None:
     """End the session of a process that ends, so that its locks are released at once."""
-    process.reset()
+    process.end()
 
 
 worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")

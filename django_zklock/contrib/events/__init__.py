@@ -1,5 +1,5 @@
 """
-The past of all locks in a database table: a row for each hold, and for each wait that timed out.
+The past of all locks in two database tables: one of holds and of waits that timed out, one of operators' actions.
 
-Opt in by `"django_zklock.contrib.events"` in `INSTALLED_APPS` and `manage.py migrate`. No lock waits for the table.
+Opt in by `"django_zklock.contrib.events"` in `INSTALLED_APPS` and `manage.py migrate`. No lock waits for the tables.
 """

@@ -1,4 +1,4 @@
-"""The table of attempts to acquire locks."""
+"""The tables of attempts to acquire locks, and of operators' actions."""
 
 from __future__ import annotations
 
@@ -52,3 +52,29 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.outcome}"
+
+
+class OperatorAction(models.Model):
+    """An action of an operator, in the admin, by a command or in code."""
+
+    key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
+    what: models.Field[str, str] = models.CharField(max_length=32)
+    by: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    reason: models.Field[str, str] = models.TextField()
+    via: models.Field[str, str] = models.CharField(max_length=16)
+    at: models.Field[datetime, datetime] = models.DateTimeField()
+    """When it was done, by the clock of its host."""
+    sure: models.Field[bool, bool] = models.BooleanField(default=True)
+    holder: models.Field[str, str] = models.TextField()
+    token: models.Field[int | None, int | None] = models.BigIntegerField(null=True)
+    limit: models.Field[int | None, int | None] = models.IntegerField(null=True)
+    seconds: models.Field[float | None, float | None] = models.FloatField(null=True)
+
+    class Meta:
+        """The index for the last actions on a lock."""
+
+        default_permissions = ()
+        indexes: ClassVar = [models.Index(fields=["key", "at"], name="zklock_events_action")]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.what} by {self.by}"

@@ -1,10 +1,8 @@
-"""Notes what happens to the locks of this process, and hands it to the writer."""
+"""Pass the events of this process's locks, and its operators' actions, to the writer."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +15,7 @@ from django_zklock.contrib.events.table import Ended, Granted, TimedOut
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant
+from django_zklock.operations import audit
 from django_zklock.zk import process
 
 EXIT_TIMEOUT: Final = 2.0
@@ -26,30 +25,25 @@ _writer = Writer()  # of this process
 
 
 def connect() -> None:
-    """Record from now on. Further calls change nothing."""
-    notify.notes.update(_NOTES)
+    """Record from now on. The call is idempotent."""
+    notify.event_hooks.update(_HOOKS)
+    audit.action_hook = _on_action
     signals.lock_contended.connect(_on_contended)
-    atexit.unregister(_end)
-    atexit.register(_end)
-    if "celery.signals" in sys.modules:  # a pool process ends without its exit handlers
-        sys.modules["celery.signals"].worker_process_shutdown.connect(flush)
+    if flush not in process.at_end:
+        process.at_end.append(flush)
 
 
 def disconnect() -> None:
-    """Stop to record."""
+    """Stop recording."""
     signals.lock_contended.disconnect(_on_contended)
-    for signal in _NOTES:
-        notify.notes.pop(signal, None)
+    audit.action_hook = None
+    for signal in _HOOKS:
+        notify.event_hooks.pop(signal, None)
 
 
-def flush(timeout: float = EXIT_TIMEOUT, **kwargs: object) -> None:
-    """Write what has happened so far, and wait for that at most `timeout` seconds. A failure is logged."""
+def flush(timeout: float = EXIT_TIMEOUT) -> None:
+    """Write the events so far, and wait for that at most `timeout` seconds. A failure is logged."""
     _writer.flush(timeout)
-
-
-def _end() -> None:
-    process.reset(at_exit=True)  # first, so that the locks of this process do not wait for the database
-    flush()
 
 
 def _granted(grant: Grant, waited: float | None, at: float) -> Granted:
@@ -75,7 +69,11 @@ def _on_contended(*, lock: str, waited: float, template: str, kind: str, **kwarg
         _writer.put(TimedOut(time.time(), lock, template, kind, waited))
 
 
-_NOTES: Final[dict[Signal, Callable[..., object]]] = {
+def _on_action(action: audit.Action) -> None:
+    _writer.put(action)
+
+
+_HOOKS: Final[dict[Signal, Callable[..., object]]] = {
     signals.lock_acquired: _on_acquired,
     signals.lock_released: _on_released,
     signals.lock_lost: _on_lost,

@@ -1,4 +1,4 @@
-"""Read and write the table of attempts."""
+"""Read and write the tables."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import os
 import socket
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from django.db import Error, router, transaction
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Model, QuerySet
 from django.utils import timezone
 
-from django_zklock.contrib.events.models import MAX_TEXT, Attempt
+from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
+from django_zklock.inspection.shared import Shared
+from django_zklock.operations.audit import Action
 from django_zklock.queue.escaping import printable, shortened
 
 USUAL_OF: Final = 50
 """The last holds of a template, of which the median is the usual one."""
+USUAL_FOR: Final = 60.0
+"""Seconds for which that median is used."""
 LEAST: Final = 5
 """Fewer holds than this have no usual one."""
 
@@ -57,22 +62,26 @@ class TimedOut(NamedTuple):
     waited: float
 
 
-Event: TypeAlias = Granted | Ended | TimedOut
+Event: TypeAlias = Granted | Ended | TimedOut | Action
+_Row = TypeVar("_Row", bound=Model)
 
 
 def write(events: Iterable[Event], open_holds: Mapping[HoldId, float]) -> dict[HoldId, float | None]:
     """
-    Write events to the table in one transaction.
+    Write events to the tables in one transaction.
 
     `open_holds` are the holds with a row that says they are held, each with its time. Returns the changes to them:
     holds that are open from now on, and with None those that have ended.
     """
     rows: list[Attempt] = []
+    actions: list[OperatorAction] = []
     granted: dict[HoldId, tuple[float, Attempt]] = {}
     ended: list[Ended] = []
     for event in events:
         if isinstance(event, TimedOut):
             rows.append(_row(event, Attempt.TIMED_OUT, waited=event.waited))
+        elif isinstance(event, Action):
+            actions.append(_action(event))
         elif isinstance(event, Granted):
             row = _granted(event)
             granted[event.id] = event.at, row
@@ -90,11 +99,12 @@ def write(events: Iterable[Event], open_holds: Mapping[HoldId, float]) -> dict[H
     table = Attempt._default_manager.using(database)
     with transaction.atomic(database):
         table.bulk_create(rows)
-        for each in ended:
-            hold = each.granted
-            own = table.filter(key=shortened(hold.key, MAX_TEXT), at=_time(open_holds[hold.id]), token=hold.id[0])
-            own.update(outcome=each.outcome, held=each.held, reason=printable(each.reason, MAX_TEXT))
-    return {**{each.granted.id: None for each in ended}, **{id: at for id, (at, _) in granted.items()}}
+        OperatorAction._default_manager.using(database).bulk_create(actions)
+        for end in ended:
+            hold = end.granted
+            open_row = table.filter(key=shortened(hold.key, MAX_TEXT), at=_time(open_holds[hold.id]), token=hold.id[0])
+            open_row.update(outcome=end.outcome, held=end.held, reason=printable(end.reason, MAX_TEXT))
+    return {**{end.granted.id: None for end in ended}, **{id: at for id, (at, _) in granted.items()}}
 
 
 def takes_rows() -> bool:
@@ -126,6 +136,11 @@ def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:
     )
 
 
+def _action(action: Action) -> OperatorAction:
+    texts = {"key": shortened(action.key, MAX_TEXT), "by": printable(action.by, MAX_TEXT)}
+    return OperatorAction(**{**asdict(action), **texts, "at": _time(action.at)})
+
+
 _HOST: Final = printable(socket.gethostname(), MAX_TEXT)
 
 
@@ -136,7 +151,11 @@ def _time(at: float) -> datetime:
 def delete_old(days: float, most: int) -> bool:
     """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
     before = timezone.now() - timedelta(days=days)
-    table = Attempt._default_manager.using(router.db_for_write(Attempt))
+    return any([_delete_before(before, Attempt, most), _delete_before(before, OperatorAction, most)])
+
+
+def _delete_before(before: datetime, model: type[Attempt | OperatorAction], most: int) -> bool:
+    table = model._default_manager.using(router.db_for_write(model))
     # Rows are inserted about in the order of their times, so no index on the time is needed.
     oldest = list(table.order_by("pk").values_list("pk", "at")[:most])
     old = [pk for pk, at in oldest if at < before]
@@ -146,18 +165,38 @@ def delete_old(days: float, most: int) -> bool:
 
 
 def last_attempts(key: str, most: int, *, granted: bool = False) -> list[Attempt]:
-    """Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first."""
-    found = Attempt._default_manager.filter(token__isnull=False) if granted else Attempt._default_manager.all()
+    """
+    Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first.
+
+    With `granted`, only those that were granted.
+    """
+    attempts = Attempt._default_manager.filter(token__isnull=False) if granted else Attempt._default_manager.all()
+    return _last(attempts, key, most)
+
+
+def last_actions(key: str, most: int) -> list[OperatorAction]:
+    """Return the last actions of operators on this lock, or on any lock if `key` is empty; newest first."""
+    return _last(OperatorAction._default_manager.all(), key, most)
+
+
+def _last(rows: QuerySet[_Row], key: str, most: int) -> list[_Row]:
     if key:
-        return _read(found.filter(key=shortened(key, MAX_TEXT)).order_by("-at")[:most])
-    return _read(found.order_by("-pk")[:most])
+        return _read(rows.filter(key=shortened(key, MAX_TEXT)).order_by("-at")[:most])
+    return _read(rows.order_by("-pk")[:most])
 
 
 def usual_hold(template: str) -> float | None:
     """Return for how many seconds locks of this template are usually held; None if that is not known."""
+    return usual_holds.get(template, 0.0, USUAL_FOR)
+
+
+def _median_hold(template: str, timeout: float) -> float | None:
     released = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), outcome=Attempt.RELEASED)
-    last = [each.held or 0.0 for each in _read(released.only("held").order_by("-at")[:USUAL_OF])]
+    last = [attempt.held or 0.0 for attempt in _read(released.only("held").order_by("-at")[:USUAL_OF])]
     return statistics.median(last) if len(last) >= LEAST else None
+
+
+usual_holds: Final = Shared(_median_hold, most=1000)
 
 
 def losses(seconds: float) -> dict[str, int]:
@@ -168,6 +207,6 @@ def losses(seconds: float) -> dict[str, int]:
         return dict(lost.values_list("host").annotate(Count("pk")))
 
 
-def _read(rows: QuerySet[Attempt]) -> list[Attempt]:
+def _read(rows: QuerySet[_Row]) -> list[_Row]:
     with transaction.atomic(rows.db):  # an error must not spoil the caller's transaction
         return list(rows)

@@ -14,6 +14,7 @@ from django_zklock import clock, conf
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Event, HoldId
+from django_zklock.operations.audit import Action
 from django_zklock.zk import process
 from django_zklock.zk.loop import Loop
 
@@ -67,6 +68,8 @@ class Writer:
             self._loop.post(self._wake)
         elif len(self._events) == BATCH and not self._failures:
             self._loop.post(self._write)
+        if isinstance(event, Action) and self._loop is not None:
+            self._loop.post(self._write)  # at once: the operator may look at the history next
 
     def flush(self, timeout: float) -> bool:
         """Write what was signalled so far; return whether that was tried within `timeout` seconds."""
@@ -119,17 +122,17 @@ class Writer:
 
     def _write(self) -> bool:
         """Write all events; return whether there were any."""
-        found = False
+        wrote = False
         while self._take():
-            found = True
-            some = self._batch[: self._most]
+            wrote = True
+            batch = self._batch[: self._most]
             try:
-                changes = table.write(some, self._open)
+                changes = table.write(batch, self._open)
             except Exception as error:
                 certain = isinstance(error, (DataError, IntegrityError, ValueError))  # another try would fail, too
                 refused = certain or (isinstance(error, DatabaseError) and table.takes_rows())
-                if refused and len(some) > 1:
-                    self._most = len(some) // 2
+                if refused and len(batch) > 1:
+                    self._most = len(batch) // 2
                     continue
                 if not (certain or (refused and self._failures)):
                     if not self._failures:
@@ -137,14 +140,14 @@ class Writer:
                     self._failures += 1
                     self._disconnect()
                     return True
-                logger.exception("the database refuses an event: %r", some[0])
+                logger.exception("the database refuses an event: %r", batch[0])
             else:
                 self._remember(changes)
             self._on_success()
-            del self._batch[: len(some)]
+            del self._batch[: len(batch)]
             self._most = BATCH
         self._delete_old()
-        return found
+        return wrote
 
     def _take(self) -> bool:
         while self._events and len(self._batch) < BATCH:

@@ -53,10 +53,10 @@ def span_of(about: Mapping[str, str]) -> SpanContext:
 
 
 def _parent(about: Mapping[str, str]) -> Context:
-    found = span_of(about)
-    if not found.is_valid:
+    context = span_of(about)
+    if not context.is_valid:
         return Context()
-    local = SpanContext(found.trace_id, found.span_id, is_remote=False, trace_flags=found.trace_flags)
+    local = SpanContext(context.trace_id, context.span_id, is_remote=False, trace_flags=context.trace_flags)
     return api.set_span_in_context(NonRecordingSpan(local), Context())
 
 

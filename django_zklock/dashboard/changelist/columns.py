@@ -68,15 +68,15 @@ class Columns:
         holders = lock.info.holders if lock.info else ()
         if not holders:
             return None
-        place, work = process_of(holders[0]), use_of(holders[0])
+        process, work = process_of(holders[0]), use_of(holders[0])
         others = len(holders) - 1
-        more = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
+        rest = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
         return format_html(
             '<span class="zklock-holder" title="{0} · {1}"><span>{0}</span> <span>{2}</span> '
             '<span class="zklock-work">{1}</span></span>',
-            place,
+            process,
             work,
-            more,
+            rest,
         )
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")

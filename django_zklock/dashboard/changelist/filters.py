@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.dashboard.changelist.groups import LABELS, grouped, is_in_group
+from django_zklock.dashboard.changelist.groups import LABELS, is_in_group, most_common
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import clean, source_of
 
@@ -110,7 +110,7 @@ class _GroupFilter(_LockFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         by = str(self.parameter_name)
-        names = [each.name for each in grouped(model_admin.snapshot(request).locks, by)[:MAX_GROUPS]]
+        names = most_common(model_admin.snapshot(request).locks, by, MAX_GROUPS)
         value = self.value()
         if value is not None and value not in names:  # a deeper path, or locks that are gone
             names.append(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -39,8 +40,13 @@ def grouped(locks: Iterable[LockInfo], by: str, within: str = "") -> list[Group]
     for lock in locks:
         for name in _names(lock, by, within):
             members.setdefault(name, []).append(lock)
-    found = [_group(name, each) for name, each in members.items()]
-    return sorted(found, key=lambda group: (-(group.longest_wait or 0.0), -(group.longest_hold or 0.0), group.name))
+    groups = [_group(name, locks_of_group) for name, locks_of_group in members.items()]
+    return sorted(groups, key=lambda group: (-(group.longest_wait or 0.0), -(group.longest_hold or 0.0), group.name))
+
+
+def most_common(locks: Iterable[LockInfo], by: str, most: int) -> list[str]:
+    """Return the names of the groups with the most locks."""
+    return [name for name, _ in Counter(name for lock in locks for name in _names(lock, by, "")).most_common(most)]
 
 
 def is_in_group(lock: LockInfo, by: str, name: str) -> bool:
@@ -54,7 +60,7 @@ def _names(lock: LockInfo, by: str, within: str) -> set[str]:
     if by == "host":
         return {holder.host for holder in lock.holders}
     if by == "template":
-        return {next((each.template for each in (*lock.holders, *lock.waiters) if each.template), "")}
+        return {next((contender.template for contender in (*lock.holders, *lock.waiters) if contender.template), "")}
     if not lock.key.startswith(within):
         return set()
     segment, slash, _ = lock.key[len(within) :].partition("/")

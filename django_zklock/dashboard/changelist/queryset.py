@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LOOKUPS: Final[dict[str, Callable[[str, Any], bool]]] = {
     "exact": lambda key, value: key == str(value),
-    "in": lambda key, value: key in {str(each) for each in value},
+    "in": lambda key, value: key in {str(wanted) for wanted in value},
     "contains": lambda key, value: str(value) in key,
     "icontains": lambda key, value: str(value).casefold() in key.casefold(),
     "startswith": lambda key, value: key.startswith(str(value)),
@@ -28,7 +28,9 @@ _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "waiting": lambda lock: lock.info.waiting if lock.info else 0,
     "longest_wait": lambda lock: (lock.info and lock.info.longest_wait) or 0.0,
     "trouble": lambda lock: _trouble(lock.info) if lock.info else (False, 0.0, 0.0),
-    "holder": lambda lock: [(each.host, each.pid, each.what) for each in lock.info.holders] if lock.info else [],
+    "holder": lambda lock: (
+        [(holder.host, holder.pid, holder.what) for holder in lock.info.holders] if lock.info else []
+    ),
     "kind": lambda lock: lock.info.kind if lock.info else "",
 }
 
@@ -56,16 +58,17 @@ class LockQuerySet(QuerySet[Lock]):
 
     def filter(self, *args: Any, **kwargs: Any) -> LockQuerySet:
         """Return the locks that match. Raises `FieldError` for all but lookups of the key."""
-        return self.selected(_matcher(Q(*args, **kwargs)))
+        condition = Q(*filter(None, args), **kwargs)
+        return self.selected(_matcher(condition)) if condition else self._clone()
 
     def exclude(self, *args: Any, **kwargs: Any) -> LockQuerySet:
         return self.selected(_matcher(~Q(*args, **kwargs)))
 
     def get(self, *args: Any, **kwargs: Any) -> Lock:
-        found = list(self.filter(*args, **kwargs))
-        if len(found) != 1:
-            raise Lock.DoesNotExist if not found else Lock.MultipleObjectsReturned
-        return found[0]
+        locks = list(self.filter(*args, **kwargs))
+        if len(locks) != 1:
+            raise Lock.DoesNotExist if not locks else Lock.MultipleObjectsReturned
+        return locks[0]
 
     def order_by(self, *names: Any) -> LockQuerySet:
         """Return the locks in this order. Raises `FieldError` for an unknown name."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_zklock.dashboard.formatting import clean, duration
+from django_zklock.dashboard.formatting import clean, cycle_text, duration
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import Snapshot, Wait
+    from django_zklock.inspection import Snapshot
 
 MAX_CYCLES: Final = 5
 STATE_LABELS: Final = {
@@ -62,10 +61,5 @@ def status_bar(snapshot: Snapshot) -> StatusBar:
         total=max(snapshot.total, len(locks)),
         problem=clean(snapshot.problem),
         age=duration(snapshot.age),
-        cycles=tuple("; ".join(map(_wait_text, cycle)) for cycle in snapshot.cycles[:MAX_CYCLES]),
+        cycles=tuple(map(cycle_text, snapshot.cycles[:MAX_CYCLES])),
     )
-
-
-def _wait_text(wait: Wait) -> str:
-    values = {"who": clean(wait.who), "holds": clean(wait.holds), "waits": clean(wait.waits_for)}
-    return _("%(who)s holds %(holds)s and waits for %(waits)s") % values

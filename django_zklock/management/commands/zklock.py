@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, no_translations
 
 from django_zklock.management.zklock import (
     break_,
@@ -61,6 +61,7 @@ class Command(BaseCommand):
             module.add_arguments(subparser)
             _add_common_arguments(subparser)
 
+    @no_translations
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand."""
         try:
@@ -97,11 +98,11 @@ class _SubcommandParser(CommandParser):
         if "command" not in {action.dest for action in self._actions} or "--" not in given:
             return super().parse_known_args(given, namespace)
         separator = given.index("--")
-        found, unknown = super().parse_known_args(given[:separator], namespace)
-        if found.command:
+        parsed, unknown = super().parse_known_args(given[:separator], namespace)
+        if parsed.command:
             self.error("give the whole command after --")
-        found.command = given[separator + 1 :]
-        return found, unknown
+        parsed.command = given[separator + 1 :]
+        return parsed, unknown
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:

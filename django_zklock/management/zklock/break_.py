@@ -7,11 +7,12 @@ import sys
 from typing import Final
 
 from django_zklock import operations
+from django_zklock.dashboard.formatting import duration, process_of, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import scanned_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output, duration, process_of, work_of, write_json, write_line
+from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.management.zklock.show import read_lock
 from django_zklock.queue.escaping import printable
 
@@ -62,14 +63,14 @@ def _holder(lock: LockInfo, token: int | None) -> ScannedContender:
     """Return the holder that is to lose the lock. A waiter that may hold a permit must be named by its token."""
     if lock.problem and not lock.holders:
         raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
-    found = [each for each in lock.holders if token is None or each.token == token]
-    found += [each for each in lock.waiters if each.may_hold and each.token == token]
-    if not found:
+    holders = [holder for holder in lock.holders if token is None or holder.token == token]
+    holders += [waiter for waiter in lock.waiters if waiter.may_hold and waiter.token == token]
+    if not holders:
         raise failure(f"{lock.key!r} has changed hands: no holder has token {token}.", ExitCode.CHANGED)
-    if len(found) > 1:
-        tokens = ", ".join(str(each.token) for each in found)
-        raise failure(f"{lock.key!r} has {len(found)} holders. Choose one with --token: {tokens}.", ExitCode.USAGE)
-    return found[0]
+    if len(holders) > 1:
+        tokens = ", ".join(str(holder.token) for holder in holders)
+        raise failure(f"{lock.key!r} has {len(holders)} holders. Choose one with --token: {tokens}.", ExitCode.USAGE)
+    return holders[0]
 
 
 def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
@@ -82,8 +83,8 @@ def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
             who=printable(process_of(holder)),
             age=duration(holder.age),
             token=holder.token,
-            work=printable(work_of(holder)),
-            next=printable(f"Next is {process_of(following)}: {work_of(following)}.")
+            work=printable(use_of(holder)),
+            next=printable(f"Next is {process_of(following)}: {use_of(following)}.")
             if following
             else "It has no waiters.",
         )

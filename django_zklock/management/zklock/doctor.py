@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import functools
+import contextlib
 import os
 import platform
 import socket
@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
+from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reservation_report import ReservationReport, report_reservations
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output, deadlock, different_limits, process_of, write_json, write_table
+from django_zklock.management.output import Output, write_json, write_table
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 
@@ -54,102 +55,87 @@ def run(out: Output, options: argparse.Namespace) -> None:
     reply_timeout = options.reply_timeout
     with errors_as_exit_codes():
         config = conf.current()
-        found = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
+        checkup = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
         snapshot = (
-            inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if found.connected else None
+            inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if checkup.connected else None
         )
-    checks = [*_versions(), *_ensemble(reply_timeout), *_connection(config, found)]
-    if found.connected:
-        checks += [*_speed(found), *_rights(config, found)]
+    checks = [*_versions(), *_ensemble(reply_timeout), *_connection(config, checkup)]
+    if checkup.connected:
+        checks += [*_speed(checkup), *_rights(config, checkup)]
     if snapshot is not None:
         checks += [*_locks(snapshot), *_reservations(report_reservations(reply_timeout))]
     bad = {"error", "warning"} if options.strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if options.json:
-        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **_figures(found)})
+        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **_figures(checkup)})
     else:
-        write_table(out, ("", "check", "finding"), [(each.result, each.name, each.text) for each in checks])
-    if not found.connected:
-        raise failure(found.problem, ExitCode.UNAVAILABLE)
+        write_table(out, ("", "check", "finding"), [(check.result, check.name, check.text) for check in checks])
+    if not checkup.connected:
+        raise failure(checkup.problem, ExitCode.UNAVAILABLE)
     if not healthy:
         raise failure("At least one check has failed.")
 
 
 def _versions() -> Iterator[Check]:
-    names = ("django-zklock", "Django", "kazoo", "celery")
-    known = ", ".join(f"{name} {version}" for name in names if (version := _version(name)))
-    yield Check("versions", "info", f"Python {platform.python_version()}, {known}")
+    known = [f"Python {platform.python_version()}"]
+    for name in ("django-zklock", "Django", "kazoo", "celery"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            known.append(f"{name} {metadata.version(name)}")
+    yield Check("versions", "info", ", ".join(known))
 
 
 def _ensemble(reply_timeout: float) -> Iterator[Check]:
-    found = inspection.ensemble(reply_timeout=reply_timeout, max_age=0)
-    for server in found.servers:
-        if server.problem:
-            continue  # it is among the findings
-        facts = [server.role, f"ZooKeeper {server.version}"]
-        if server.latency is not None:
-            facts.append(f"{server.latency * 1000:.1f} ms on average")
-        if server.outstanding is not None:
-            facts.append(f"{server.outstanding} requests to answer")
-        if server.connections is not None:
-            facts.append(f"{server.connections} connections")
-        yield Check("server", "ok" if server.serves else "warning", f"{server.address}: {', '.join(facts)}")
-    for finding in found.findings:
+    report = inspection.ensemble(reply_timeout=reply_timeout, max_age=0)
+    for server in report.servers:
+        if not server.problem:  # else it is among the findings
+            latency = f", {server.milliseconds} ms on average" if server.milliseconds else ""
+            text = f"{server.address}: {server.role}, ZooKeeper {server.version}{latency}"
+            yield Check("server", "ok" if server.serves else "warning", text)
+    for finding in report.findings:
         yield Check("ensemble", finding.result, finding.text)
 
 
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _connection(config: Config, found: CheckupResult) -> Iterator[Check]:
-    if not found.connected:
-        yield Check("connection", "error", found.problem)
+def _connection(config: Config, checkup: CheckupResult) -> Iterator[Check]:
+    if not checkup.connected:
+        yield Check("connection", "error", checkup.problem)
         return
-    session = session_hex(found.session_id)
-    yield Check("connection", "ok", f"to {found.server} within {found.connect_time * 1000:.0f} ms, session {session}")
+    text = f"to {checkup.server} within {checkup.connect_time * 1000:.0f} ms, session {session_hex(checkup.session_id)}"
+    yield Check("connection", "ok", text)
     yield Check("address", "info", config.url_for_log)
-    if found.problem:
-        yield Check("answers", "error", found.problem)
-    asked = f"{config.session_timeout:g} s requested, {found.timeout:g} s negotiated"
-    if abs(found.timeout - config.session_timeout) < 0.01:
-        yield Check("session timeout", "ok", f"{found.timeout:g} s, as requested")
+    if checkup.problem:
+        yield Check("answers", "error", checkup.problem)
+    if abs(checkup.timeout - config.session_timeout) < 0.01:
+        yield Check("session timeout", "ok", f"{checkup.timeout:g} s, as requested")
     else:
-        yield Check("session timeout", "warning", f"{asked}: the server allows 2 to 20 of its ticks")
+        text = f"{config.session_timeout:g} s requested, {checkup.timeout:g} s negotiated"
+        yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
 
 
-def _speed(found: CheckupResult) -> Iterator[Check]:
-    for name, times in (("read", found.reads), ("write", found.writes)):
+def _speed(checkup: CheckupResult) -> Iterator[Check]:
+    for name, times in (("read", checkup.reads), ("write", checkup.writes)):
         if times:
-            median, worst = statistics.median(times), max(times)
-            text = f"median {median * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
-            slow = worst > found.timeout * SLOW_SHARE
-            yield Check(name, "warning" if slow else "ok", text)
-    if found.clock_ahead is not None:
-        way = "ahead of" if found.clock_ahead >= 0 else "behind"
-        ahead, error = abs(found.clock_ahead), found.clock_error
+            worst = max(times)
+            text = f"median {statistics.median(times) * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
+            yield Check(name, "warning" if worst > checkup.timeout * SLOW_SHARE else "ok", text)
+    if checkup.clock_ahead is not None:
+        way = "ahead of" if checkup.clock_ahead >= 0 else "behind"
+        ahead, error = abs(checkup.clock_ahead), checkup.clock_error
         text = f"the server's is {ahead:.3f} s {way} ours, within {error * 1000:.0f} ms"
-        far = ahead - error > max(1.0, found.timeout * CLOCK_SHARE)
+        far = ahead - error > max(1.0, checkup.timeout * CLOCK_SHARE)
         yield Check("clock", "warning" if far else "ok", f"{text}; no lock depends on it" if far else text)
 
 
-def _rights(config: Config, found: CheckupResult) -> Iterator[Check]:
-    if found.refused:
-        yield Check("rights", "error", f"this client may not {found.refused}")
+def _rights(config: Config, checkup: CheckupResult) -> Iterator[Check]:
+    if checkup.refused:
+        yield Check("rights", "error", f"this client may not {checkup.refused}")
     else:
         yield Check("rights", "ok", f"this client may create, list and delete below {config.base}")
-    if found.base_acl is not None:
-        text = ", ".join(":".join(entry) for entry in found.base_acl)
-        open_to_all = any(entry[:2] == _WORLD and set(entry[2]) & set("wcda") for entry in found.base_acl)
+    if checkup.base_acl is not None:
+        text = ", ".join(":".join(entry) for entry in checkup.base_acl)
+        open_to_all = any(entry[:2] == _WORLD and set(entry[2]) & set("wcda") for entry in checkup.base_acl)
         if open_to_all and config.acl != "open":
-            yield Check(
-                "access list",
-                "warning",
-                f"{text}: any client may change {config.base}, though ACL in ZKLOCK is not 'open'",
-            )
+            text += f": any client may change {config.base}, though ACL in ZKLOCK is not 'open'"
+            yield Check("access list", "warning", text)
         else:
             yield Check("access list", "info" if open_to_all else "ok", text)
 
@@ -170,20 +156,20 @@ def _locks(snapshot: Snapshot) -> Iterator[Check]:
             if orphan:
                 yield Check("orphan", "warning", f"{lock.key}: {contender.name} {orphan}")
     for cycle in snapshot.cycles:
-        yield Check("deadlock", "error", deadlock(cycle))
-    for note in snapshot.notes:
-        yield Check("note", "info", note)
+        yield Check("deadlock", "error", cycle_text(cycle))
+    for text in snapshot.skipped:
+        yield Check("skipped", "info", text)
 
 
-def _reservations(found: ReservationReport) -> Iterator[Check]:
-    if found.total or found.problem:
-        yield Check("reservations", "info", f"{found.total} of unique tasks. {found.problem}".rstrip())
-    for key in found.unreadable:
+def _reservations(report: ReservationReport) -> Iterator[Check]:
+    if report.total or report.problem:
+        yield Check("reservations", "info", f"{report.total} of unique tasks. {report.problem}".rstrip())
+    for key in report.unreadable:
         yield Check("reservation", "error", f"{key}: cannot be read, so this task is not sent")
-    if found.dead:
-        some = ", ".join(found.dead[:MAX_DEAD])
-        more = f" and {len(found.dead) - MAX_DEAD} more" if len(found.dead) > MAX_DEAD else ""
-        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {some}{more}")
+    if report.dead:
+        listed = ", ".join(report.dead[:MAX_DEAD])
+        more = f" and {len(report.dead) - MAX_DEAD} more" if len(report.dead) > MAX_DEAD else ""
+        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}{more}")
 
 
 def _why_orphan(contender: ContenderInfo) -> str:
@@ -192,14 +178,14 @@ def _why_orphan(contender: ContenderInfo) -> str:
         return "" if contender.operator else "belongs to no session, so nothing deletes it"
     if contender.client == "unknown":
         return f"belongs to an unknown program ({process_of(contender)})"
-    if contender.client == "zklock" and contender.host == _host() and contender.pid and not _is_running(contender.pid):
+    if (
+        contender.client == "zklock"
+        and contender.host == socket.gethostname()
+        and contender.pid
+        and not _is_running(contender.pid)
+    ):
         return f"belongs to process {contender.pid} of this host, which has ended; it is deleted with its session"
     return ""
-
-
-@functools.cache
-def _host() -> str:
-    return socket.gethostname()
 
 
 def _is_running(pid: int) -> bool:
@@ -212,14 +198,11 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _figures(found: CheckupResult) -> dict[str, Any]:
-    def median(times: tuple[float, ...]) -> float | None:
-        return statistics.median(times) if times else None
-
+def _figures(checkup: CheckupResult) -> dict[str, Any]:
     return {
-        "connect_seconds": found.connect_time if found.connected else None,
-        "read_seconds": median(found.reads),
-        "write_seconds": median(found.writes),
-        "clock_ahead_seconds": found.clock_ahead,
-        "session_timeout": found.timeout or None,
+        "connect_seconds": checkup.connect_time if checkup.connected else None,
+        "read_seconds": statistics.median(checkup.reads) if checkup.reads else None,
+        "write_seconds": statistics.median(checkup.writes) if checkup.writes else None,
+        "clock_ahead_seconds": checkup.clock_ahead,
+        "session_timeout": checkup.timeout or None,
     }

@@ -24,7 +24,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     key, lock = read_lock(options)
     token = options.token
     if token is None:
-        holds = [each.operator for each in (*lock.holders, *lock.over) if each.operator is not None] if lock else []
+        contenders = (*lock.holders, *lock.expired_holds) if lock else ()
+        holds = [contender.operator for contender in contenders if contender.operator is not None]
         if not holds:
             raise failure(f"{key!r} has no operator hold.", ExitCode.FREE)
         token = holds[0].token

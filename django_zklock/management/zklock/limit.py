@@ -6,10 +6,11 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.conf.options import MOST_PERMITS, is_limit
+from django_zklock.dashboard.formatting import limit_text
 from django_zklock.inspection.serialize import limit_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output, limit_text, write_json, write_line
+from django_zklock.management.output import Output, write_json, write_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +38,11 @@ def run(out: Output, options: argparse.Namespace) -> None:
             operations.set_limit(key, permits, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
         elif options.clear:
             cleared = operations.clear_limit(key, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
-        found = operations.limit_of(key, reply_timeout=options.reply_timeout)
+        limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
-        write_json(out, {"key": key, "limit_set": limit_json(found)})
-    elif found is not None:
-        write_line(out, f"{key}: {limit_text(found)}")
+        write_json(out, {"key": key, "limit_set": limit_json(limit)})
+    elif limit is not None:
+        write_line(out, f"{key}: {limit_text(limit)}")
     else:
         state = "The limit is cleared" if cleared else "No limit is set"
         write_line(out, f"{key}: {state}. Each process uses the limit in its code.")

@@ -9,23 +9,13 @@ import time
 from typing import Final
 
 from django_zklock import inspection
+from django_zklock.dashboard.formatting import duration, kind_text, process_of, reasons, use_of
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer, seconds
 from django_zklock.management.exit_codes import errors_as_exit_codes
-from django_zklock.management.output import (
-    Output,
-    duration,
-    is_terminal,
-    kind,
-    over,
-    process_of,
-    work_of,
-    write_json,
-    write_line,
-    write_table,
-)
-from django_zklock.management.zklock.status import fail_if_incomplete, write_notes
+from django_zklock.management.output import Output, is_terminal, write_json, write_line, write_table
+from django_zklock.management.zklock.status import fail_if_incomplete, write_findings
 
 CLEAR: Final = "\x1b[H\x1b[J"  # to the top of the terminal, and nothing below
 HEAD: Final = ("lock", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
@@ -46,18 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """List the locks once, or repeatedly."""
     if options.watch is None:
-        found = _scan(options.reply_timeout)
-        _write(out, found, options)
-        fail_if_incomplete(found)
+        snapshot = _scan(options.reply_timeout)
+        _write(out, snapshot, options)
+        fail_if_incomplete(snapshot)
         return
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         while True:
-            found = _scan(options.reply_timeout)
+            snapshot = _scan(options.reply_timeout)
             if is_terminal(out) and not options.json:
                 out.write(CLEAR)
-            _write(out, found, options)
-            if found.problem and not options.json:
-                write_line(out, found.problem)
+            _write(out, snapshot, options)
+            if snapshot.problem and not options.json:
+                write_line(out, snapshot.problem)
             time.sleep(options.watch)
 
 
@@ -66,23 +56,23 @@ def _scan(reply_timeout: float) -> Snapshot:
         return inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=0)
 
 
-def _write(out: Output, found: Snapshot, options: argparse.Namespace) -> None:
+def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None:
     locks = [
         lock
-        for lock in found.locks
+        for lock in snapshot.locks
         if fnmatch.fnmatchcase(lock.key, options.pattern)
         and (lock.contended or not options.contended)
         and ((lock.held_for or 0.0) > options.longer_than or not options.longer_than)
     ]
     if options.json:
-        write_json(out, snapshot_json(found, locks), lines=options.watch is not None)
+        write_json(out, snapshot_json(snapshot, locks), lines=options.watch is not None)
         return
     if locks:
         write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS)
-    total = f" of {found.total}" if found.total != len(locks) else ""
-    age = f", as they were {found.age:.0f} s ago" if found.age > 1 else ""
+    total = f" of {snapshot.total}" if snapshot.total != len(locks) else ""
+    age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
     write_line(out, f"{len(locks)}{total} locks{age}")
-    write_notes(out, found)
+    write_findings(out, snapshot)
 
 
 def _row(lock: LockInfo) -> tuple[str, ...]:
@@ -90,9 +80,9 @@ def _row(lock: LockInfo) -> tuple[str, ...]:
     more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
     return (
         lock.key,
-        kind(lock),
-        f"{process_of(holder)}{more}" if holder else f"? {lock.problem or '; '.join(map(over, lock.over))}",
-        work_of(holder) if holder else "",
+        kind_text(lock),
+        f"{process_of(holder)}{more}" if holder else f"? {' '.join(reasons(lock))}",
+        use_of(holder) if holder else "",
         "" if lock.held_for is None else duration(lock.held_for),
         str(lock.waiting),
         "" if lock.longest_wait is None else duration(lock.longest_wait),

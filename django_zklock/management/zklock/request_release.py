@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
+from django_zklock.dashboard.formatting import holder_text
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.serialize import contender_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output, process_of, write_json, write_line
+from django_zklock.management.output import Output, write_json, write_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +41,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
                 raise
             raise failure(str(error), ExitCode.FREE) from error
     if options.json:
-        holders = [contender_json(each) for each in asked.holders]
+        holders = [contender_json(holder) for holder in asked.holders]
         write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})
         return
-    for each in asked.holders:
-        work = f", which runs {each.what}" if each.what else ""
-        write_line(out, f"Asked: {process_of(each)}{work} (token {each.token}) is asked to release {key}.")
+    for holder in asked.holders:
+        write_line(out, f"Asked: {holder_text(holder)} (token {holder.token}) is asked to release {key}.")

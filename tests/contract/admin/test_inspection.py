@@ -273,14 +273,14 @@ def test_an_unreadable_queue_is_shown_with_the_reason(zoo: Zoo) -> None:
     assert seen("odd").problem == odd.problem
 
 
-def test_names_that_are_no_keys_are_skipped_with_a_note(zoo: Zoo) -> None:
+def test_names_that_are_not_keys_are_skipped_and_reported(zoo: Zoo) -> None:
     contender(zoo, "fine")
     zoo.client.ensure_path(f"{zoo.base}/evil\u202elock")
     zoo.client.ensure_path(f"{zoo.base}/{'x' * 1100}")
     found = fresh()
     assert [lock.key for lock in found.locks] == ["fine"]
-    assert len(found.notes) == 2
-    assert all(note.isascii() and note.isprintable() and len(note) < 200 for note in found.notes)
+    assert len(found.skipped) == 2
+    assert all(note.isascii() and note.isprintable() and len(note) < 200 for note in found.skipped)
 
 
 HOSTILE = [

@@ -90,29 +90,29 @@ def test_it_is_held_until_then(zoo: Zoo, take: Callable[[str, float], None], mon
     monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 86400))
     (lock,) = fresh().locks
     assert lock.operator is not None
-    assert lock.over == ()
+    assert lock.expired_holds == ()
     assert len(lock.holders) == 1
 
 
-def test_those_behind_it_are_about_to_get_the_lock(zoo: Zoo, take: Callable[[str, float], None]) -> None:
-    """It is handed over, not held; what is in their way is told, and can be ended by who does not want to wait."""
+def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, take: Callable[[str, float], None]) -> None:
+    """The lock is handed over, not held. The expired hold is shown, and an operator can end it."""
     take("k", SHORT)
     waiter = wait_as_curator(zoo, "k")
     eventually(lambda: not fresh().locks[0].holders)
     (lock,) = fresh().locks
-    (over,) = lock.over
-    assert over.operator is not None
-    assert over.held_since is None
+    (expired,) = lock.expired_holds
+    assert expired.operator is not None
+    assert expired.held_since is None
     assert ([each.name for each in lock.waiters], lock.waiting, lock.held_for) == ([waiter], 1, None)
-    assert lock.waiters[0].waits_behind == over.name
+    assert lock.waiters[0].waits_behind == expired.name
     text = zklock("show", "k")
-    assert sum(line.startswith("over ") for line in text.splitlines()) == 1
-    assert "its time is over" in text
+    assert sum(line.startswith("expired ") for line in text.splitlines()) == 1
+    assert "held it until" in text
     assert "holds" not in text
     told = as_json("show", "k")
-    assert (told["holders"], [each["token"] for each in told["over"]]) == ([], [str(over.token)])
+    assert (told["holders"], [each["token"] for each in told["expired_holds"]]) == ([], [str(expired.token)])
     assert "0 locks held, 1 contended, 1 waiting" in zklock("status")
-    assert "its time is over" in zklock("list")
+    assert "ends this hold" in zklock("list")
     assert as_json("list", "--longer-than=1ms")["locks"] == []
     zklock("end-hold", "k")
     assert [each.name for each in fresh().locks[0].holders] == [waiter]
@@ -132,4 +132,4 @@ def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
 
         lock = eventually(holders)
         assert lock.holders[0].token == hold.token
-        assert ([each.name for each in lock.waiters], len(lock.over)) == ([first], 1)
+        assert ([each.name for each in lock.waiters], len(lock.expired_holds)) == ([first], 1)

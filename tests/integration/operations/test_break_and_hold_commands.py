@@ -53,7 +53,7 @@ def test_a_broken_lock_goes_to_the_next_waiter(
         lock.release()
     asked = capsys.readouterr().err
     assert str(hold.token) in asked
-    assert f"Next is {socket.gethostname()}:{waiter.pid}" in asked
+    assert f"Next is {socket.gethostname()} · pid {waiter.pid}" in asked
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
     assert "the deploy hangs" in record.getMessage()
 

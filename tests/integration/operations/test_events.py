@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
@@ -21,10 +21,18 @@ from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import recorder, table, writer
-from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
-from django_zklock.operations import break_lock
+from django_zklock.operations import (
+    acting_via,
+    break_lock,
+    clear_limit,
+    end_hold,
+    hold_lock,
+    request_release,
+    set_limit,
+)
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
@@ -50,7 +58,7 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
     """A database with the table, in which this process records."""
     router = OneDatabase("")
     routed = override_settings(DATABASE_ROUTERS=[router])
-    with routed, django_db_blocker.unblock(), database(database_settings, Attempt) as router.alias:
+    with routed, django_db_blocker.unblock(), database(database_settings, Attempt, OperatorAction) as router.alias:
         recorder.connect()
         yield router.alias
         recorder.disconnect()
@@ -60,6 +68,7 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
 @pytest.fixture(autouse=True)
 def own_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_writer", Writer())
+    table.usual_holds.clear()
 
 
 def make_table(alias: str) -> None:
@@ -115,6 +124,38 @@ def test_a_lost_hold_says_why(alias: str) -> None:
     (row,) = rows()
     assert row.reason == "it was broken by anna: it hangs"
     assert row.held is not None
+
+
+def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
+    """It has who did it and why, the origin, and the holder; with a transaction of the caller that is rolled back."""
+    why: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+    with pytest.raises(LockLost), zk_lock("a/b", what="the count") as hold:
+        request_release("a/b", **why)
+        with acting_via("admin"), pytest.raises(ZeroDivisionError), transaction.atomic():
+            break_lock("a/b", guid=guid_of(hold.path), token=hold.token, **why)
+            raise ZeroDivisionError
+        hold.wait_lost(10)
+        hold.check()
+    with acting_via("command"):
+        held = hold_lock("a/b", seconds=60, **why)
+    end_hold("a/b", token=held.token, by="bert")
+    set_limit("printers", 3, **why)
+    clear_limit("printers", **why)
+    recorder.flush(10)
+    found = list(OperatorAction._default_manager.order_by("pk"))
+    assert [(row.what, row.key, row.via, row.by, row.token) for row in found] == [
+        ("release requested", "a/b", "code", "anna", hold.token),
+        ("broken", "a/b", "admin", "anna", hold.token),
+        ("held", "a/b", "command", "anna", held.token),
+        ("hold ended", "a/b", "code", "bert", held.token),
+        ("limit set", "printers", "code", "anna", None),
+        ("limit cleared", "printers", "code", "anna", None),
+    ]
+    assert {row.reason for row in found} == {why["reason"], ""}
+    assert {row.holder for row in found[:2]} == {f"{socket.gethostname()} · pid {os.getpid()} · the count"}
+    assert (found[2].seconds, found[4].limit, all(row.sure for row in found)) == (60.0, 3, True)
+    assert table.last_actions("printers", 10) == found[:3:-1]
+    assert len(table.last_actions("", 10)) == 6
 
 
 def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
@@ -267,9 +308,12 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     insert("other", held=50)
     assert table.usual_hold("k") is None
     insert("k", held=3)
+    table.usual_holds.clear()
     assert table.usual_hold("k") == 3
     for _ in range(table.USUAL_OF):
         insert("k", held=7, at=timezone.now() + timedelta(seconds=1))
+    assert table.usual_hold("k") == 3, "a median is used for a minute"
+    table.usual_holds.clear()
     assert table.usual_hold("k") == 7
 
 

@@ -250,13 +250,13 @@ def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
 
 def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--reply-timeout` counts for the commands that ask how a server is, too."""
-    answer = COMMANDS[b"mntr"]
+    answer = COMMANDS[b"srvr"]
 
     def slow_answer(service: Any) -> str:
         time.sleep(1.5)
         return answer(service)
 
-    monkeypatch.setitem(COMMANDS, b"mntr", slow_answer)
+    monkeypatch.setitem(COMMANDS, b"srvr", slow_answer)
     with DevServer() as server, namespace(server) as zoo:
         (found,) = (check for check in as_json("doctor", "--reply-timeout=30s")["checks"] if check["name"] == "server")
         assert found["text"].startswith(f"{zoo.hosts}: standalone")

@@ -21,7 +21,7 @@ from django_zklock.dashboard.changelist.columns import state_of
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
-from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
@@ -54,8 +54,8 @@ NOTHING = Snapshot(
     locks=(),
     total=0,
     problem="",
-    notes=(),
-    connection=Connection(state="connected", server="", session_id=0, timeout=10.0, hosts=()),
+    skipped=(),
+    connection=ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=()),
     waits=(),
     cycles=(),
 )

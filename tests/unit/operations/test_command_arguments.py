@@ -27,14 +27,6 @@ def test_a_wrong_span_of_time_is_refused(text: str) -> None:
         seconds(text)
 
 
-@pytest.mark.parametrize(
-    ("span", "text"),
-    [(0.04, "0.0s"), (9.9, "9.9s"), (12, "12s"), (59.7, "1m00s"), (161, "2m41s"), (11100, "3h05m"), (187200, "2d04h")],
-)
-def test_a_span_of_time_is_written_in_two_units(span: float, text: str) -> None:
-    assert output.duration(span) == text
-
-
 def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
     """Wide characters take two columns, combining ones none."""
     out = io.StringIO()
