@@ -14,13 +14,13 @@ from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import messages, redelivery
 from django_zklock.contrib.celery.dispatch.result import WaitResult
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
-from django_zklock.contrib.celery.task_reservations import WAITING_HEADER, waiting_key
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.lifecycle import WAITING_HEADER, waiting_key
+from django_zklock.contrib.celery.unique.reservations import Taken
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
 from django_zklock.locks.queue_reader import ContenderInfo, contenders
-from django_zklock.operations import reservations
-from django_zklock.operations.reservations import Taken
 
 logger = logging.getLogger("django_zklock.celery")
 

@@ -19,9 +19,9 @@ from django.db import connections
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.fencing import regressions
 from django_zklock.inspection import ContenderInfo, Snapshot
-from django_zklock.inspection.reservation_report import ReservationReport, report_reservations
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
@@ -67,7 +67,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
-        checks += [*_locks(snapshot), *_reservations(report_reservations(reply_timeout)), *_fences()]
+        checks += [*_locks(snapshot), *_reservations(reservations.report(reply_timeout)), *_fences()]
     bad = {"error", "warning"} if options.strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if options.json:
@@ -180,7 +180,7 @@ def _locks(snapshot: Snapshot) -> Iterator[Check]:
         yield Check("note", "info", note)
 
 
-def _reservations(found: ReservationReport) -> Iterator[Check]:
+def _reservations(found: reservations.ReservationReport) -> Iterator[Check]:
     if found.total or found.problem:
         yield Check("reservations", "info", f"{found.total} of unique tasks. {found.problem}".rstrip())
     for key in found.unreadable:
