@@ -29,10 +29,10 @@ PROMISES: Final = (
         f"dispatcher.Dispatcher.{name}"
         for name in (
             *("__init__", "include_if", "accept", "register_with_event_loop", "stop", "shutdown"),
-            *("take_step", "_do", "_give_to_pool", "_put", "_check", "_on_wakeup"),
+            *("take_step", "_run_step", "_give_to_pool", "_give_now", "_check", "_on_wakeup"),
         )
     ),
-    *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call"),
+    *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_and_end"),
     *("waiting_task.MessageWaiter.set", "waiting_task.MessageWaiter.on_queued", "waiting_task.WaitingTask.leave"),
 )
 """Those that promise that nothing is raised into Celery. All that they call fails instead."""

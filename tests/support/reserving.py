@@ -1,12 +1,11 @@
-"""The reservations in ZooKeeper, and who has the key of one."""
+"""The reservations in ZooKeeper, and the task that has a key."""
 
 from __future__ import annotations
 
 import time
 
-from django_zklock.operations import reservations
-from django_zklock.queue import reservations as rules
-from django_zklock.queue.reservations import Reservation, Verdict
+from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.contrib.celery.unique.record import Reservation, Verdict
 from django_zklock.zk.gateway import DirectoryState
 from django_zklock.zk.requests import Done, Step
 from support.zoo import Zoo
@@ -19,7 +18,7 @@ def holder(key: str) -> str | None:
         if found is None:
             return Done(None)
         current = Reservation.decode(found.data)
-        dead = rules.judge(current, found.children, time.time()) is Verdict.DEAD
+        dead = current.judge(found.children, time.time()) is Verdict.DEAD
         return Done(None if dead else current.task_id)
 
     found: str | None = reservations._run(key, decide, 5.0)
@@ -28,5 +27,5 @@ def holder(key: str) -> str | None:
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
     """Return the names of all reservations, or of those for this lock key."""
-    names = zoo.names(rules.directory(zoo.base))
+    names = zoo.names(record.directory(zoo.base))
     return [name for name in names if name.endswith(f"!{key}")] if key else names

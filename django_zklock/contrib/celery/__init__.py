@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CeleryLibrary", "ZkScheduler", "connect"]
 
-_LISTENERS: Final = ("worker", "leaks", "events", "task_reservations")
+_LISTENERS: Final = ("worker", "leaks", "events", "unique.lifecycle")
 """The modules here that connect to Celery's signals when they are imported."""
 
 
@@ -42,7 +42,7 @@ class CeleryLibrary:
                 raise ImproperlyConfigured(
                     'unique= is for Celery tasks, and Celery is not installed: pip install "django-zklock[celery]".'
                 ) from error
-            import_module(f"{__name__}.unique")
+            import_module(f"{__name__}.unique.publisher")
         connect()
 
     def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:

@@ -10,10 +10,11 @@ from celery import Task
 from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
+from django_zklock.contrib.celery import connect, messages, policy, redelivery
 from django_zklock.contrib.celery.dispatch.result import WaitResult, wait_result
 from django_zklock.contrib.celery.introspection import functions_of, work_of, work_of_message
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
+from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.execution import trace
@@ -68,7 +69,7 @@ class TaskContext:
         """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""
         if self._by_worker and self._task.request.headers:
             redelivery.check_done(self._task)
-            task_reservations.on_acquired(self._task, self._wrapper)
+            lifecycle.on_acquired(self._task, self._wrapper)
 
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""

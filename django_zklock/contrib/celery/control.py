@@ -31,7 +31,9 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     """List the locks that this worker's processes hold, keep for their next users, and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
-    waiting = {task_id: task for task_id, task in _tasks(state).items() if task.asked_at is not None}
+    dispatcher = _dispatcher(state)
+    tasks = {} if dispatcher is None else dict(dispatcher.tasks)  # it may change meanwhile, on a thread of its own
+    waiting = {task_id: task for task_id, task in tasks.items() if task.asked_at is not None}
     had_session = process.peek() is not None
     try:
         found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
@@ -47,14 +49,15 @@ _scheduled: Any = control.Panel.data["scheduled"]
 @inspect_command(alias="dump_schedule")
 def scheduled(state: Any, **kwargs: object) -> list[dict[str, Any]]:
     """List of currently scheduled ETA/countdown tasks, and of those that wait for their locks."""
-    waiting = [task.request for task in _tasks(state).values() if task.is_queued]
-    in_queue = [{"eta": None, "priority": 6, "request": request.info()} for request in waiting]
+    dispatcher = _dispatcher(state)
+    waiting = [] if dispatcher is None else list(dispatcher.waiting)
+    in_queue = [{"eta": None, "priority": 6, "request": task.request.info()} for task in waiting]
     return [*_scheduled(state, **kwargs), *in_queue]
 
 
-def _tasks(state: Any) -> dict[str, WaitingTask]:
+def _dispatcher(state: Any) -> Dispatcher | None:
     dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
-    return {} if dispatcher is None else dict(dispatcher.tasks)  # it may change meanwhile, on a thread of its own
+    return dispatcher
 
 
 def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import messages, redelivery
 from django_zklock.contrib.celery.dispatch.result import WaitResult
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
-from django_zklock.contrib.celery.task_reservations import WAITING_HEADER, waiting_key
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.lifecycle import WAITING_HEADER, waiting_key
+from django_zklock.contrib.celery.unique.reservations import Taken
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
 from django_zklock.locks.queue_reader import ContenderInfo, contenders
-from django_zklock.operations import reservations
-from django_zklock.operations.reservations import Taken
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -42,10 +42,10 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
     A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
     share a read lock or a semaphore with the other one either.
     """
-    for each in locks_of(lock):
-        if options.timeout != 0 or each.spec.shares:
-            error = LockBusy(f"The lock {each.key!r} is held by another copy of this task.", lock=each.key)
-            _end_if_copy(task, _read_queue(each), error, options)
+    for single in locks_of(lock):
+        if options.timeout != 0 or single.spec.shares:
+            error = LockBusy(f"The lock {single.key!r} is held by another copy of this task.", lock=single.key)
+            _end_if_copy(task, _read_queue(single), error, options)
 
 
 def on_not_acquired(
@@ -105,16 +105,11 @@ def _end_if_copy(
     task: Task[..., Any], queue: tuple[ContenderInfo, ...], error: ZkLockError, options: LockOptions
 ) -> None:
     """End this run if another copy of the task is in the queue. That is not a conflict."""
-    copy = redelivery.find_copy(task, queue)
-    if copy is None:
+    if redelivery.copy_of(task.request.id, queue) is None:
         return
-    if options.on_conflict in (*_SENT_AGAIN, "wait"):
-        done_waiting = _is_spent(task, CONFLICTS_HEADER, options)
-    else:
-        done_waiting = copy is queue[0] and redelivery.is_alive(task, copy)  # one that only waits does no work
-    if done_waiting:
+    if _is_spent(task, CONFLICTS_HEADER, options):
         raise Ignore(f"another copy of task {task.request.id} does the work")  # its result is the result
-    redelivery.retry_later(task, copy, error)
+    redelivery.retry_later(task, error)
 
 
 def _wait_or_yield(task: Task[..., Any], lock_key: str, error: ZkLockError) -> str:
@@ -129,12 +124,12 @@ def _wait_or_yield(task: Task[..., Any], lock_key: str, error: ZkLockError) -> s
     delay = messages.delay_before(times)
     until = time.time() + delay + MESSAGE_DELAY
     try:
-        found = reservations.reserve(key, str(request.id), late=bool(task.acks_late), until=until)
+        reservation = reservations.reserve(key, str(request.id), late=bool(task.acks_late), until=until)
     except (ZooKeeperUnavailable, LockTimeout) as unknown:
         messages.send_again(task, CONFLICTS_HEADER, unknown)
-    if isinstance(found, Taken):
-        return found.task_id
-    with reservations.confirmed(found):
+    if isinstance(reservation, Taken):
+        return reservation.task_id
+    with reservations.confirmed(reservation):
         signature = messages.send(task, {CONFLICTS_HEADER: times, WAITING_HEADER: key}, delay, error)
     messages.end_run(signature, delay, error)
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
 from django_zklock.inspection import ContenderInfo, Snapshot
-from django_zklock.inspection.reservation_report import ReservationReport, report_reservations
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
@@ -63,7 +63,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if checkup.connected:
         checks += [*_speed(checkup), *_rights(config, checkup)]
     if snapshot is not None:
-        checks += [*_locks(snapshot), *_reservations(report_reservations(reply_timeout))]
+        checks += [*_locks(snapshot), *_reservations(reservations.report(reply_timeout))]
     bad = {"error", "warning"} if options.strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if options.json:
@@ -161,7 +161,7 @@ def _locks(snapshot: Snapshot) -> Iterator[Check]:
         yield Check("skipped", "info", text)
 
 
-def _reservations(report: ReservationReport) -> Iterator[Check]:
+def _reservations(report: reservations.ReservationReport) -> Iterator[Check]:
     if report.total or report.problem:
         yield Check("reservations", "info", f"{report.total} of unique tasks. {report.problem}".rstrip())
     for key in report.unreadable:

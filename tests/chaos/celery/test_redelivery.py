@@ -11,8 +11,6 @@ from support.zoo import Zoo, eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
 
-SESSION = 2.0  # seconds
-
 
 def runs(journal: Path) -> int:
     return len(journal.read_text().splitlines())
@@ -31,22 +29,6 @@ def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_p
             gate.open()
         assert {policy: worker.get(result, 40) for policy, result in results.items()} == dict.fromkeys(POLICIES, "done")
         assert {policy: runs(tmp_path / f"{policy}.journal") for policy in POLICIES} == dict.fromkeys(POLICIES, 2)
-
-
-@pytest.mark.scenario("F54")
-@pytest.mark.parametrize("policy", ["skip", "raise", "value"])
-def test_a_copy_of_a_task_that_lives_is_given_up(zoo: Zoo, tmp_path: Path, policy: str) -> None:
-    """Once the node is older than any session of the dead worker, the copy ends. The first result stays."""
-    with Worker(zoo, tmp_path, session_timeout=SESSION) as worker, worker.log_shown():
-        gate, journal = worker.gate(), tmp_path / "journal"
-        result = worker.send(f"policy.{policy}", "copy", "linger", str(gate), str(journal))
-        gate.wait_entered()
-        worker.send(f"policy.{policy}", "copy", "linger", str(gate), str(journal), task_id=result.id)
-        eventually(lambda: f"policy.{policy}[{result.id}] ignored" in worker.log.read_text(), 30)
-        assert zoo.children("copy")[1:] == []
-        gate.open()
-        assert worker.get(result) == "done"
-        assert runs(journal) == 1
 
 
 @pytest.mark.scenario("F54")

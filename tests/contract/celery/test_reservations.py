@@ -1,4 +1,4 @@
-"""Reservations of unique tasks: who gets the key, who learns of whom, and when the key is free."""
+"""Reservations of unique tasks: which task has the key, and when the key is free again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from support.proxy import MULTI
 from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
 
+from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.contrib.celery.unique.record import Reservation, State
+from django_zklock.contrib.celery.unique.reservations import Attached, Reserved, Taken
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.operations import reservations
-from django_zklock.operations.reservations import Attached, Reserved, Taken
-from django_zklock.queue import reservations as rules
-from django_zklock.queue.reservations import Reservation
 from django_zklock.zk import process
 from django_zklock.zk.gateway import DirectoryState
 
@@ -24,30 +23,30 @@ pytestmark = pytest.mark.zookeeper
 
 def reserved(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
     """Reserve a key successfully."""
-    found = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
-    assert isinstance(found, Reserved), found
-    return found
+    outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
+    assert isinstance(outcome, Reserved), outcome
+    return outcome
 
 
 def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
     """Reserve a key for a task whose message is sent."""
-    found = reserved(key, task_id, **more)
-    reservations.confirm(found)
-    return found
+    reservation = reserved(key, task_id, **more)
+    reservations.conclude(reservation, sent=True)
+    return reservation
 
 
 def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> Attached:
     """Start the task of a key in a worker."""
-    found = reservations.start(key, task_id, late=late)
-    assert found is not None
-    return found
+    attached = reservations.start(key, task_id, late=late)
+    assert attached is not None
+    return attached
 
 
 def taken(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     """Reserve a key that another task has; return the id of that task."""
-    found = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
-    assert isinstance(found, Taken), found
-    return found.task_id
+    outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
+    assert isinstance(outcome, Taken), outcome
+    return outcome.task_id
 
 
 def end_session() -> None:
@@ -56,7 +55,7 @@ def end_session() -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e", "order/1795428818"])
-def test_the_second_is_told_of_the_first(zoo: Zoo, key: str) -> None:
+def test_a_second_publisher_gets_the_id_of_the_first_task(zoo: Zoo, key: str) -> None:
     """While a task waits, another one with its key learns its id."""
     queued(key)
     assert taken(key) == "one"
@@ -72,13 +71,13 @@ def test_other_keys_do_not_collide(zoo: Zoo) -> None:
 
 def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
     """No znode is left, however the task ended."""
-    reservations.withdraw(reserved())
+    reservations.conclude(reserved(), sent=False)
     assert reserved_names(zoo) == []
     queued()
-    assert reservations.free("a/b", "one", attached=started())
+    assert reservations.end("a/b", "one", attached=started())
     assert reserved_names(zoo) == []
     reserved()
-    assert reservations.free("a/b", "one")
+    assert reservations.end("a/b", "one")
     assert reserved_names(zoo) == []
     assert holder("a/b") is None
 
@@ -87,21 +86,21 @@ def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
     """A late confirmation changes nothing, while the task runs and after its end."""
     late = reserved()
     worker = started()
-    reservations.confirm(late)
+    reservations.conclude(late, sent=True)
     assert taken() == "one"
-    reservations.free("a/b", "one", attached=worker)
-    reservations.confirm(late)
+    reservations.end("a/b", "one", attached=worker)
+    reservations.conclude(late, sent=True)
     assert reserved_names(zoo) == []
     queued("a/b", "two")
-    reservations.confirm(late)
-    reservations.withdraw(late)
+    reservations.conclude(late, sent=True)
+    reservations.conclude(late, sent=False)
     assert holder("a/b") == "two"
 
 
 def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
     """A task that no longer has the key cannot free it."""
     queued()
-    reservations.free("a/b", "none")
+    reservations.end("a/b", "none")
     assert reservations.start("a/b", "none") is None
     assert holder("a/b") == "one"
 
@@ -111,13 +110,13 @@ def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
     queued()
     worker = started()
     again = reserved()
-    reservations.confirm(again)
-    reservations.leave(worker)
+    reservations.conclude(again, sent=True)
+    reservations.detach(worker)
     assert taken() == "one"
     second = started()
-    reservations.withdraw(reserved())
+    reservations.conclude(reserved(), sent=False)
     assert taken() == "one"
-    reservations.free("a/b", "one", attached=second)
+    reservations.end("a/b", "one", attached=second)
     assert reserved_names(zoo) == []
 
 
@@ -125,9 +124,9 @@ def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo:
     """Of a task that is delivered twice, the copy that runs decides."""
     queued()
     first, copy = started(late=True), started(late=True)
-    reservations.free("a/b", "one", attached=copy)
+    reservations.end("a/b", "one", attached=copy)
     assert taken() == "one"
-    reservations.free("a/b", "one", attached=first)
+    reservations.end("a/b", "one", attached=first)
     assert reserved_names(zoo) == []
 
 
@@ -135,7 +134,7 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     """The other worker may be dead, and only its session lasts."""
     queued()
     started(late=True)
-    reservations.free("a/b", "one", attached=started(late=True))
+    reservations.end("a/b", "one", attached=started(late=True))
     assert taken() == "one"
     end_session()
     assert holder("a/b") is None
@@ -147,22 +146,19 @@ def test_the_end_of_a_redelivered_task_is_the_end(zoo: Zoo) -> None:
     queued()
     started(late=True)
     started(late=True)
-    reservations.free("a/b", "one")
+    reservations.end("a/b", "one")
     assert reserved_names(zoo) == []
 
 
-def test_a_publisher_that_dies_leaves_no_key_behind(zoo: Zoo) -> None:
-    """Its message may never have been sent, so that waiting for it could last for ever."""
-    reserved()
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_dead_publisher_keeps_the_key_if_its_message_was_sent(zoo: Zoo, sent: bool) -> None:
+    """Otherwise, to wait for that message could last for ever."""
+    if sent:
+        queued()
+    else:
+        reserved()
     end_session()
-    assert reserved(task_id="two").task_id == "two"
-
-
-def test_a_message_outlives_its_publisher(zoo: Zoo) -> None:
-    """A message that was sent keeps the key."""
-    queued()
-    end_session()
-    assert taken() == "one"
+    assert holder("a/b") == ("one" if sent else None)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -173,7 +169,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
     end_session()
     assert holder("a/b") == ("one" if late else None)
     if late:
-        reservations.free("a/b", "one", attached=started(late=True))
+        reservations.end("a/b", "one", attached=started(late=True))
         assert reserved_names(zoo) == []
     else:
         queued(task_id="two")
@@ -182,7 +178,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
 def test_a_task_put_back_waits(zoo: Zoo) -> None:
     """A rejected message that the broker keeps is delivered again, even if its worker dies meanwhile."""
     queued()
-    reservations.leave(started(), waits=True)
+    reservations.detach(started(), waits=True)
     end_session()
     assert taken() == "one"
 
@@ -192,45 +188,39 @@ def test_an_expired_reservation_counts_while_the_task_runs(zoo: Zoo) -> None:
     queued(until=time.time() - 1)
     worker = started()
     assert taken() == "one"
-    reservations.leave(worker, waits=True)
-    queued(task_id="two", until=time.time() + 60)
+    reservations.detach(worker, waits=True)
+    queued(task_id="two", until=time.time() - 1)
+    queued(task_id="two", until=time.time() + 60)  # its new message has an expiry of its own
     assert taken(task_id="three") == "two"
 
 
-def test_a_task_that_is_published_again_has_a_new_expiry(zoo: Zoo) -> None:
-    """The new message has its own expiry."""
-    queued(until=time.time() - 1)
-    queued(until=time.time() + 60)
-    assert taken() == "one"
-
-
-def test_a_task_that_is_known_to_be_over_does_not_count(zoo: Zoo) -> None:
+def test_a_task_that_is_known_to_have_ended_does_not_count(zoo: Zoo) -> None:
     """Its result is stored before its worker has freed the key. That worker then frees nothing of the next task."""
     queued()
     worker = started()
-    assert taken(is_over=lambda task_id: False) == "one"
-    queued(task_id="two", is_over=lambda task_id: task_id == "one")
-    reservations.free("a/b", "one", attached=worker)
+    assert taken(has_ended=lambda task_id: False) == "one"
+    queued(task_id="two", has_ended=lambda task_id: task_id == "one")
+    reservations.end("a/b", "one", attached=worker)
     assert holder("a/b") == "two"
 
 
-def test_a_publisher_waits_for_another_to_be_done(zoo: Zoo) -> None:
+def test_a_publisher_waits_until_another_is_done(zoo: Zoo) -> None:
     """The first task may never be sent. To return its id would lose both."""
-    for end, expected in ((reservations.confirm, "one"), (reservations.withdraw, "two")):
+    for sent, expected in ((True, "one"), (False, "two")):
         first = reserved()
         second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
         eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
-        end(first)
+        reservations.conclude(first, sent=sent)
         assert second.result().task_id == expected
-        reservations.free("a/b", expected)
+        reservations.end("a/b", expected)
 
 
-def test_a_publisher_does_not_wait_for_ever(zoo: Zoo) -> None:
+def test_a_publisher_waits_for_its_deadline_only(zoo: Zoo) -> None:
     """It gets an error."""
     reserved()
     with within(2), pytest.raises(LockTimeout, match="Another publisher"):
         reservations.reserve("a/b", "two", deadline=0.5)
-    reservations.free("a/b", "one")
+    reservations.end("a/b", "one")
 
 
 def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo) -> None:
@@ -238,13 +228,13 @@ def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo) -> None:
     queued()
     stale = family(zoo)
     token = Reservation.decode(stale.data).token
-    reservations.free("a/b", "one")
+    reservations.end("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
     for plan in (
-        reservations._freeing("one", None),
+        reservations._ending("one", None),
         reservations._starting("a/b", "one", False, str(uuid.uuid4())),
-        reservations._Reserving("a/b", "three", late=False, until=None, over=token).decide,
+        reservations._reserving("a/b", Reservation(task_id="three", token="t", state=State.PUBLISHING), token),
     ):
         reservations._run("a/b", plan, 5, guess=stale)
         assert holder("a/b") == "two"
@@ -253,7 +243,7 @@ def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo) -> None:
 
 def family(zoo: Zoo) -> DirectoryState:
     """Read the reservation."""
-    path = rules.place(zoo.base, "a/b")
+    path = record.path_of(zoo.base, "a/b")
     data, stat = zoo.client.get(path)
     return DirectoryState(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
 
@@ -269,28 +259,28 @@ def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo
     queued(task_id="three")
 
 
-def test_a_reservation_that_nobody_can_read_stays(zoo: Zoo) -> None:
+def test_an_unreadable_reservation_stays(zoo: Zoo) -> None:
     """A later release may have written it."""
     queued()
-    zoo.client.set(rules.place(zoo.base, "a/b"), b"{}")
+    zoo.client.set(record.path_of(zoo.base, "a/b"), b"{}")
     with pytest.raises(UnreadableQueue):
         reservations.reserve("a/b", "two")
-    assert zoo.client.get(rules.place(zoo.base, "a/b"))[0] == b"{}"
+    assert zoo.client.get(record.path_of(zoo.base, "a/b"))[0] == b"{}"
 
 
 def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
     """Children of the reservation were deleted by hand. The error says so, and the number of requests is limited."""
     with proxied(zoo, 10) as proxy:
-        place = reserved()
-        path = rules.place(zoo.base, "a/b")
+        damaged = reserved()
+        path = record.path_of(zoo.base, "a/b")
         for name in zoo.client.get_children(path):
             zoo.client.delete(f"{path}/{name}")
         proxy.reset()
-        reservations.confirm(place)
+        reservations.conclude(damaged, sent=True)
         with pytest.raises(ZkLockError, match="delete the rest"):
             reservations.start("a/b", "one", deadline=20)
         assert proxy.counts[MULTI] < 100
-        assert reservations.free("a/b", "one")
+        assert reservations.end("a/b", "one")
         queued(task_id="two")
 
 
@@ -301,7 +291,7 @@ def test_one_of_many_publishers_gets_the_key(zoo: Zoo) -> None:
 
 
 def _publish(task_id: str) -> str:
-    found = reservations.reserve("a/b", task_id)
-    if isinstance(found, Reserved):
-        reservations.confirm(found)
-    return found.task_id
+    outcome = reservations.reserve("a/b", task_id)
+    if isinstance(outcome, Reserved):
+        reservations.conclude(outcome, sent=True)
+    return outcome.task_id

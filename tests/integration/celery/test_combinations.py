@@ -16,10 +16,9 @@ from support.uniquetasks import known_to, until_done
 from support.worker import Worker, settled
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery import task_reservations
+from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.contrib.celery.unique.reservations import Reserved
 from django_zklock.exceptions import LockBusy
-from django_zklock.operations import reservations
-from django_zklock.operations.reservations import Reserved
 
 pytestmark = pytest.mark.zookeeper
 
@@ -137,11 +136,11 @@ def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
         key = "task/until_done/unique/copy"
         place = reservations.reserve(key, "one")
         assert isinstance(place, Reserved)
-        reservations.confirm(place)
+        reservations.conclude(place, sent=True)
         assert reservations.start(key, "one") is not None
-        until_done.push_request(id="one", headers={task_reservations.UNIQUE_HEADER: key})
+        until_done.push_request(id="one", headers={lifecycle.UNIQUE_HEADER: key})
         try:
-            task_reservations.on_postrun(until_done, "one", state=states.IGNORED)
+            lifecycle.on_postrun(until_done, "one", state=states.IGNORED)
         finally:
             until_done.pop_request()
         assert holder(key) == "one"

@@ -15,7 +15,7 @@ from support.uniquetasks import known_to
 from support.worker import Worker
 from support.zoo import eventually
 
-from django_zklock.contrib.celery.task_reservations import UNIQUE_HEADER
+from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER
 from django_zklock.exceptions import AlreadyQueued
 
 pytestmark = pytest.mark.zookeeper

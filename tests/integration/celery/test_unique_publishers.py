@@ -19,10 +19,9 @@ from support.reserving import holder, reserved_names
 from support.uniquetasks import known_to
 from support.zoo import Zoo, eventually
 
+from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.operations import reservations
-from django_zklock.queue import reservations as rules
-from django_zklock.queue.reservations import Reservation
 
 pytestmark = pytest.mark.zookeeper
 
@@ -33,7 +32,7 @@ import os, signal, sys
 from celery import Celery
 from support import celeryapp
 from support.uniquetasks import app
-from django_zklock.operations import reservations
+from django_zklock.contrib.celery.unique import reservations
 
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -41,7 +40,7 @@ def die(*args, **kwargs):
 if sys.argv[1] == "before":  # reserved, not sent
     app.amqp.send_task_message = die
 elif sys.argv[1] == "after":  # sent, not confirmed
-    reservations.confirm = die
+    reservations.conclude = die
 print(app.tasks["until_done"].delay("k").id)
 """
 
@@ -55,7 +54,7 @@ def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
     for key in (KEY, "task/once/unique/k"):
         task_id = holder(key)
         if task_id is not None:
-            reservations.free(key, task_id)
+            reservations.end(key, task_id)
 
 
 def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
@@ -147,7 +146,7 @@ def test_a_broken_connection_is_no_duplicate(
 
 
 def state(zoo: Zoo) -> str:
-    return Reservation.decode(zoo.client.get(rules.place(zoo.base, KEY))[0]).state.value
+    return Reservation.decode(zoo.client.get(record.path_of(zoo.base, KEY))[0]).state.value
 
 
 def test_beat_goes_on_after_a_duplicate(

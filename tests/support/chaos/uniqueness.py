@@ -27,9 +27,9 @@ KEYS = ("a", "b/c")
 PROCESS = """
 import json, os, random, sys, time, uuid
 from pathlib import Path
-from django_zklock.operations import reservations
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZkLockError
-from django_zklock.operations.reservations import Taken
+from django_zklock.contrib.celery.unique.reservations import Taken
 
 role, home, done, late = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "done", sys.argv[4] == "late"
 KEYS = sys.argv[5:]
@@ -51,7 +51,7 @@ def publish():
     draft = home / f"draft-{task}"
     draft.write_text(json.dumps([key, task]))
     draft.rename(home / "messages" / task)
-    reservations.confirm(found, deadline=10)
+    reservations.conclude(found, sent=True, deadline=10)
     log("confirmed", key, task)
 
 def work():
@@ -69,12 +69,12 @@ def work():
         mine.unlink()
     reservations.start(key, task, late=late, deadline=10)
     if not done:
-        assert reservations.free(key, task, deadline=10)
+        assert reservations.end(key, task, deadline=10)
     log("enter", key, task)
     time.sleep(random.uniform(0, 0.03))
     log("leave", key, task)
     if done:
-        reservations.free(key, task)
+        reservations.end(key, task)
     mine.unlink(missing_ok=True)
 
 while role == "worker" or not (home / "stop").exists():

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_locked
+from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict, path_of
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.reservations import Reservation, State, Verdict, judge, place
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,12 @@ WORKER, PUBLISHER, MARK = "x-worker", "x-publisher", "t-token"
         (State.STARTED, True, NOW - 1, [MARK], Verdict.DEAD),
     ],
 )
-def test_the_rules(state: State, late: bool, until: float | None, children: list[str], verdict: Verdict) -> None:
+def test_a_reservation_is_judged_by_its_state_and_its_processes(
+    state: State, late: bool, until: float | None, children: list[str], verdict: Verdict
+) -> None:
     """A reservation counts while a process publishes or runs the task, or a message waits or will be redelivered."""
     found = Reservation(task_id="one", token="t", state=state, late=late, until=until)
-    assert judge(found, children, NOW) is verdict
+    assert found.judge(children, NOW) is verdict
     assert Reservation.decode(found.encode()) == found
 
 
@@ -78,6 +80,6 @@ def test_foreign_data_is_no_reservation(data: bytes) -> None:
 
 def test_no_two_keys_have_the_same_path() -> None:
     """No path is below another one, either."""
-    places = {place("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
-    assert len(places) == 5
-    assert {path.rpartition("/")[0] for path in places} == {"/zklock/!unique"}
+    paths = {path_of("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
+    assert len(paths) == 5
+    assert {path.rpartition("/")[0] for path in paths} == {"/zklock/!unique"}

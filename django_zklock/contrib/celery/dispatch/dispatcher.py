@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from celery import bootsteps
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 
-from django_zklock import clock, signals
+from django_zklock import clock
 from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import result
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
@@ -28,10 +28,10 @@ from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
+from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, headers_of
 from django_zklock.locks.protocol.directory import Directory
-from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -58,8 +58,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
-        self._first: deque[WaitingTask] = deque()  # those that go ahead of them
-        self._keys: Counter[str] = Counter()  # of the tasks that wait without a slot
+        self._ahead: deque[WaitingTask] = deque()  # those that go ahead of them
         self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
         self._dispatches = False  # whether `_dispatch` runs
@@ -79,6 +78,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.loop = event_loop_of(consumer)
         self._solo_loop = solo_loop_of(consumer)
         forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
+        self.waiting = WaitingTasks(consumer, Dispatcher)
         result.shared = SharedGrants()
         self._slots = PoolSlots(consumer, result.shared if forks else None, self._on_end)
         self._grants = PoolGrants(result.shared, self._on_wakeup)
@@ -92,8 +92,8 @@ class Dispatcher(bootsteps.StartStopStep):
         """Take a message; on the thread that has received it."""
         try:
             task = self._waiting_task(request)
-            if task is not None or self.tasks or self._queue or self._first:
-                self.loop.enter(functools.partial(self._do, self._enqueue, request, task))
+            if task is not None or self.tasks or self._queue or self._ahead:
+                self.loop.enter(self._run_step, self._enqueue, request, task)
                 return None
             self._slots.use(request)
         except Exception:
@@ -117,16 +117,15 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _has_copy(self, request: Any) -> bool:
         """
-        Return whether another delivery of this message is here. It must not wait behind that.
+        Return whether another delivery of this message has a slot. It must not wait behind that.
 
         A message that the task has sent again is another one. It may come before the end of the run that sent it.
         """
-        copies = self._slots.requests_of(request.id)
-        return request.id in self.tasks or any(_times_sent(copy) == _times_sent(request) for copy in copies)
+        return any(_times_sent(copy) == _times_sent(request) for copy in self._slots.requests_of(request.id))
 
     @property
     def _has_fixed_prefetch(self) -> bool:
-        """Whether messages that wait would keep others from coming: so it is with RabbitMQ's quorum queues."""
+        """Whether messages that wait would keep others from coming, as with RabbitMQ's quorum queues."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if driver != "amqp" or hasattr(consumer, "qos_global"):
@@ -155,13 +154,13 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
         """Take a step with a task soon, unless it has gone to the pool by then; from any thread."""
-        run_logged(functools.partial(self.loop.call_soon, functools.partial(self._take_step, task, step)))
+        run_logged(self.loop.call_soon, self._take_step, task, step)
 
     def _take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
         if self.tasks.get(task.request.id) is task:
-            self._do(step, task)
+            self._run_step(step, task)
 
-    def _do(self, step: Callable[..., object], message: Any, *args: Any) -> None:
+    def _run_step(self, step: Callable[..., object], message: Any, *args: Any) -> None:
         """Take a step with a request or a task. If it fails, the message goes to the pool without a lock."""
         request = message.request if isinstance(message, WaitingTask) else message
         try:
@@ -170,16 +169,16 @@ class Dispatcher(bootsteps.StartStopStep):
             logger.exception("task %s does not wait for its lock in the main process", request.id)
             task = self.tasks.pop(request.id, None)
             self._queue = deque(other for other in self._queue if other is not request and other is not task)
-            self._first = deque(other for other in self._first if other is not task)
+            self._ahead = deque(other for other in self._ahead if other is not task)
             request.request_dict.pop(PAYLOAD, None)
             if task is not None:
                 run_logged(task.leave)
-                run_logged(functools.partial(self._resume, task))
+                run_logged(self.waiting.remove, task)
             self._give_to_pool(request)
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
         if task is not None and self.tasks.setdefault(request.id, task) is not task:
-            task = None  # another delivery has come first, on a loop of its own thread
+            task = None  # another delivery waits already, and this one must not wait behind it
         self._queue.append(task or request)
         self._dispatch()
 
@@ -190,19 +189,19 @@ class Dispatcher(bootsteps.StartStopStep):
         self._check_later()
         self._dispatches = True
         try:
-            while (self._first or self._queue) and self._slots.free > 0:
-                self._do(self._begin, (self._first or self._queue).popleft())
+            while (self._ahead or self._queue) and self._slots.free > 0:
+                self._run_step(self._start, (self._ahead or self._queue).popleft())
         finally:
             self._dispatches = False
 
-    def _begin(self, message: Any) -> None:
+    def _start(self, message: Any) -> None:
         """Give a message to the pool, or ask for its lock first; there is a free slot."""
         if not isinstance(message, WaitingTask):
             self._give_to_pool(message)
-        elif message.is_over:
-            self._run(message)
+        elif message.has_result:
+            self._give_task(message)
         elif self.tasks.get(message.request.id) is message:  # else it was revoked
-            if self.is_answered and not any(self._keys[key] for key in message.keys):
+            if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
             elif not self._wait(message):  # behind others of this worker that wait, or for ZooKeeper
@@ -210,9 +209,17 @@ class Dispatcher(bootsteps.StartStopStep):
             self._grants.share_lease()
             message.ask()
 
+    def _wait(self, task: WaitingTask) -> bool:
+        """Have a task wait without a slot. Return False if too many wait already; then it is sent again."""
+        self.waiting.add(task)
+        if len(self.waiting) <= self._most_waiting:
+            return True
+        task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+        return False
+
     def pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
-        if task.has_slot and not task.is_over:
+        if task.has_slot and not task.has_result:
             task.has_slot = False
             self._slots.release(task.request)
             self._wait(task)
@@ -221,13 +228,13 @@ class Dispatcher(bootsteps.StartStopStep):
     def end_wait(self, task: WaitingTask) -> None:
         """Run a task that has its lock, or gets none, if the pool has a slot for it."""
         if task.has_slot or self._slots.free > 0:
-            self._run(task)
+            self._give_task(task)
         elif task.is_granted:
-            self._first.appendleft(task)
-            self.loop.call_later(SLOT_WITHIN, functools.partial(self._take_step, task, self._give_back))
+            self._ahead.appendleft(task)
+            self.loop.call_later(SLOT_WITHIN, self._take_step, task, self._give_back)
         else:
-            self._resume(task)
-            self._first.append(task)
+            self.waiting.remove(task)
+            self._ahead.append(task)
 
     def _give_back(self, granted: WaitingTask) -> None:
         """
@@ -235,19 +242,19 @@ class Dispatcher(bootsteps.StartStopStep):
 
         They are the first that get slots, in their order, and ask again then.
         """
-        if granted in self._first and granted.is_granted:
+        if granted in self._ahead and granted.is_granted:
             for task in list(self.tasks.values()):
-                if task.is_queued and not set(granted.keys).isdisjoint(task.keys):
-                    if task in self._first:  # it was granted its lock, too: a reader, or a permit of a semaphore
-                        self._first.remove(task)
+                if task in self.waiting and not set(granted.keys).isdisjoint(task.keys):
+                    if task in self._ahead:  # it was granted its lock, too: a reader, or a permit of a semaphore
+                        self._ahead.remove(task)
                     task.leave()
-                    self._resume(task)
-                    self._first.append(task)
+                    self.waiting.remove(task)
+                    self._ahead.append(task)
 
-    def _run(self, task: WaitingTask) -> None:
+    def _give_task(self, task: WaitingTask) -> None:
         """Give a task to the pool, with the locks or the error that its wait has come to."""
         request = task.request
-        self._resume(task)  # first: a request that is not reserved counts as ended
+        self.waiting.remove(task)  # first: a request that is not reserved counts as ended
         if task.is_granted:
             task.payload["grants"] = self._grants.add(task)
         request.request_dict[PAYLOAD] = {**task.payload, "worker": os.getpid()}
@@ -255,24 +262,24 @@ class Dispatcher(bootsteps.StartStopStep):
         self._give_to_pool(request)
 
     def _give_to_pool(self, request: Any) -> None:
-        run_logged(functools.partial(self._slots.use, request))
+        run_logged(self._slots.use, request)
         if self._solo_loop is None:
-            self._put(request)
+            self._give_now(request)
         else:
-            self._solo_loop.call_soon(functools.partial(self._put, request))
+            self._solo_loop.call_soon(self._give_now, request)
 
-    def _put(self, request: Any) -> None:
+    def _give_now(self, request: Any) -> None:
         try:
             self._to_pool(request)
         except Exception:
             logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
             state.task_ready(request)
             request.reject(requeue=True)
-        run_logged(functools.partial(self._slots.release_ended, request))  # it was revoked
+        run_logged(self._slots.release_if_ended, request)  # it was revoked
 
     def _on_end(self, request: Any) -> None:
         """Free the slot of a task that has ended; from any thread."""
-        self.loop.enter(functools.partial(self._free_slot, request))
+        self.loop.enter(self._free_slot, request)
 
     def _free_slot(self, request: Any) -> None:
         self._slots.note_end(request)
@@ -280,57 +287,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _on_wakeup(self) -> None:
         """A pool process has said something; on the thread that waits for that."""
-        run_logged(functools.partial(self.loop.call_soon, self._dispatch))
-
-    # --- what Celery counts -----------------------------------------------------------------------------------------
-
-    def _wait(self, task: WaitingTask) -> bool:
-        """
-        Count a message that waits without a slot as one with an ETA: neither as prefetched, nor for autoscale.
-
-        Return False if too many wait already. Then the task is sent again.
-        """
-        qos = self._consumer.qos
-        before = qos.value
-        qos.increment_eventually()
-        if self._consumer.hub is None and self._consumer.connection.transport.driver_type != "amqp":
-            qos.update()  # the consumer may wait for messages until this; RabbitMQ's socket is in use by then
-        task.prefetch = qos.value - before
-        task.is_queued = True
-        self._keys.update(task.keys)
-        state.reserved_requests.discard(task.request)
-        self._send_count()
-        if self._count <= self._most_waiting:
-            return True
-        task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-        return False
-
-    def _resume(self, task: WaitingTask) -> None:
-        """Count a message as prefetched again, if it has waited without a slot."""
-        if not task.is_queued:
-            return
-        task.is_queued = False
-        self._keys.subtract(task.keys)
-        self._keys += Counter()  # without those that are 0
-        state.task_reserved(task.request)
-        qos = self._consumer.qos
-        # A worker that has connected again may have a new count, without this.
-        if task.prefetch and qos.value > self._consumer.initial_prefetch_count:
-            qos.decrement_eventually(task.prefetch)
-        task.prefetch = 0
-        self._send_count()
-        for callback in self._consumer.on_task_message:
-            callback(task.request)  # now the pool may have to grow
-
-    @property
-    def _count(self) -> int:
-        return sum(task.is_queued for task in self.tasks.values())
-
-    def _send_count(self) -> None:
-        """Send how many messages wait, if there are receivers."""
-        if signals.waiting_tasks_changed.receivers:
-            send = signals.waiting_tasks_changed.send_robust
-            process.current().dispatch(functools.partial(send, Dispatcher, waiting=self._count))
+        run_logged(self.loop.call_soon, self._dispatch)
 
     # --- from time to time ------------------------------------------------------------------------------------------
 
@@ -343,7 +300,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._next_check = None
         run_logged(self._check_later)
         run_logged(self._slots.release_ended)
-        run_logged(self._keep_prefetch_count)
+        run_logged(self.waiting.check, self.tasks.values())
         for task in list(self.tasks.values()):
             self._take_step(task, self._check_task)
         self._dispatch()
@@ -351,28 +308,21 @@ class Dispatcher(bootsteps.StartStopStep):
     def _check_task(self, task: WaitingTask) -> None:
         request = task.request
         concerned = request.expires or request.id in state.revoked or state.revoked_stamps
-        if task.is_over and task not in self._first:  # a step has failed
+        if task.has_result and task not in self._ahead:  # a step has failed
             self.end_wait(task)
         elif task.has_value:  # likewise
             task.step()
-        elif not task.is_over and concerned and request.revoked():
+        elif not task.has_result and concerned and request.revoked():
             del self.tasks[request.id]
             task.leave()
             self._slots.release(request)
-            self._resume(task)
+            self.waiting.remove(task)
             state.task_ready(request)
-        elif task.is_queued and task.is_too_long:
+        elif task in self.waiting and task.is_too_long:
             task.send_again("the broker would deliver the message again soon")
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
-
-    def _keep_prefetch_count(self) -> None:
-        """Raise the prefetch count if Celery has set it again after a reconnect, without the messages that wait."""
-        qos, waiting = self._consumer.qos, sum(task.prefetch for task in self.tasks.values())
-        missing = self._consumer.initial_prefetch_count + waiting - qos.value
-        if qos.value and waiting and missing > 0:
-            qos.increment_eventually(missing)
 
     # --- the connection to the broker begins, and ends ----------------------------------------------------------------
 
@@ -400,14 +350,12 @@ class Dispatcher(bootsteps.StartStopStep):
             self._next_check = None
         tasks, self.tasks = self.tasks, {}
         self._queue.clear()
-        self._first.clear()
-        self._keys.clear()
+        self._ahead.clear()
+        run_logged(self.waiting.clear)
         for task_id, task in tasks.items():
             state.requests.pop(task_id, None)
             self._slots.release(task.request)
             run_logged(task.leave)
-        if tasks:
-            self._send_count()
 
     def shutdown(self, consumer: Any) -> None:
         """The worker ends, and its pool has stopped."""

@@ -20,10 +20,10 @@ from django_zklock.zk.loop import Loop, users_thread
 logger = logging.getLogger("django_zklock.celery")
 
 
-def run_logged(call: Callable[[], object]) -> None:
-    """Run `call()`, and log what it raises."""
+def run_logged(call: Callable[..., object], *args: Any) -> None:
+    """Run `call(*args)`, and log what it raises."""
     try:
-        call()
+        call(*args)
     except Exception:
         logger.exception("a step of the tasks that wait for locks failed: %r", call)
 
@@ -59,20 +59,20 @@ class EventLoop:
         self._consumer = consumer
         self._thread = threading.get_ident()
 
-    def enter(self, call: Callable[[], object]) -> None:
-        """Run `call()` now if this is the loop's thread, else soon; from any thread."""
+    def enter(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` now if this is the loop's thread, else soon; from any thread."""
         if threading.get_ident() == self._thread:
-            run_logged(call)
+            run_logged(call, *args)
         else:
-            self.call_soon(call)
+            self.call_soon(call, *args)
 
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Run `call()` soon; from any thread."""
-        self._consumer.call_soon(functools.partial(run_logged, call))
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` soon; from any thread."""
+        self._consumer.call_soon(functools.partial(run_logged, call, *args))
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
-        """Run `call()` after so many seconds; return an entry to cancel."""
-        return self._consumer.timer.call_after(seconds, functools.partial(self.enter, call))
+    def call_later(self, seconds: float, call: Callable[..., object], *args: Any) -> Any:
+        """Run `call(*args)` after so many seconds; return an entry to cancel."""
+        return self._consumer.timer.call_after(seconds, functools.partial(self.enter, call, *args))
 
     def cancel(self, entry: Any) -> None:
         """Do not run the call of an entry."""
@@ -91,8 +91,8 @@ class HubLoop(EventLoop):
         """Begin with the event loop of a connection to the broker."""
         hub.add_reader(self._wakeup, self._run)
 
-    def call_soon(self, call: Callable[[], object]) -> None:
-        self._calls.append(call)
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        self._calls.append(functools.partial(call, *args))
         self._wakeup.wake()
 
     def _run(self) -> None:
@@ -104,11 +104,11 @@ class HubLoop(EventLoop):
 class GreenLoop(EventLoop):
     """The timer of a pool of greenlets."""
 
-    def enter(self, call: Callable[[], object]) -> None:
-        run_logged(call)
+    def enter(self, call: Callable[..., object], *args: Any) -> None:
+        run_logged(call, *args)
 
-    def call_soon(self, call: Callable[[], object]) -> None:
-        self._consumer.timer.call_after(0, functools.partial(run_logged, call))
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        self._consumer.timer.call_after(0, functools.partial(run_logged, call, *args))
 
 
 class ThreadLoop(EventLoop):
@@ -118,17 +118,17 @@ class ThreadLoop(EventLoop):
         super().__init__(consumer)
         self._loop: Loop | None = None  # started with the first message: the pool is forked before
 
-    def enter(self, call: Callable[[], object]) -> None:
+    def enter(self, call: Callable[..., object], *args: Any) -> None:
         if self._loop is None:
             self._loop = Loop("zklock-dispatcher", users_thread)
             self._loop.start()
-        self._loop.post(run_logged, call)
+        self._loop.post(run_logged, call, *args)
 
     call_soon = enter
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
+    def call_later(self, seconds: float, call: Callable[..., object], *args: Any) -> Any:
         assert self._loop is not None  # this is its thread
-        return self._loop.call_later(seconds, functools.partial(run_logged, call))
+        return self._loop.call_later(seconds, functools.partial(run_logged, call, *args))
 
     def cancel(self, entry: Any) -> None:
         entry.cancel()

@@ -61,11 +61,15 @@ class PoolSlots:
         """Free the slot of this request. The call is idempotent."""
         self._used.pop(id(request), None)
 
-    def release_ended(self, *requests: Any) -> None:
-        """Free the slots of those of these requests, else of all, that Celery has dropped."""
-        for request in requests or self._requests():
-            if has_ended(request):
-                self.release(request)
+    def release_if_ended(self, request: Any) -> None:
+        """Free the slot of this request if Celery has dropped it."""
+        if has_ended(request):
+            self.release(request)
+
+    def release_ended(self) -> None:
+        """Free the slots of all requests that Celery has dropped."""
+        for request in self._requests():
+            self.release_if_ended(request)
 
     def requests_of(self, task_id: str) -> Iterator[Any]:
         """Yield the requests of this task that use a slot and have not ended."""
@@ -82,17 +86,17 @@ class PoolSlots:
         if is_pool(self._pool, "prefork"):
             for name in ("callback", "error_callback"):
                 if options.get(name) is not None:
-                    options[name] = functools.partial(self._call, request, options[name])
+                    options[name] = functools.partial(self._call_and_end, request, options[name])
         else:  # threads and greenlets call nothing back if an error is raised outside the task, or by a time limit
-            target = functools.partial(self._call, request, target)
+            target = functools.partial(self._call_and_end, request, target)
         return self._apply_async(target, args, kwargs, **options)
 
-    def _call(self, request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_and_end(self, request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function at the end of which the task has ended."""
         try:
             return function(*args, **kwargs)
         finally:
-            run_logged(functools.partial(self._on_end, request))
+            run_logged(self._on_end, request)
 
     def note_end(self, request: Any) -> None:
         """Free the slot of a request that has ended."""

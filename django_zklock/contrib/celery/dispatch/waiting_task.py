@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -45,13 +45,10 @@ class MessageWaiter:
         self._task.dispatcher.take_step(self._task, self._task.dispatcher.pass_slot_on)
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
-        """Return the value, or None if there is none within `timeout` seconds; yields the seconds that are left."""
-        until = None if timeout is None else clock.now() + timeout
-        while self.value is None:
-            left = None if until is None else until - clock.now()
-            if left is not None and left <= 0:
-                break
-            yield left
+        """Return the value, or None if there is none within `timeout` seconds; yields the remaining seconds."""
+        until = math.inf if timeout is None else clock.now() + timeout
+        while self.value is None and (remaining := until - clock.now()) > 0:
+            yield remaining
         return self.value
 
 
@@ -68,10 +65,8 @@ class WaitingTask:
         self.since = time.time()  # when it first asked for its lock
         self.asked_at: float | None = None  # on clock.now(); None: it does not ask
         self.has_slot = False
-        self.is_queued = False  # it waits for its lock without a slot
-        self.is_over = False  # its wait has come to locks or an error
+        self.has_result = False  # it has its locks, or an error
         self.payload: dict[str, Any] = {}  # for the process that runs the task
-        self.prefetch = 0  # by how much the prefetch count is higher for this
         self._timeout = call.timeout
         self._waited = 0.0  # seconds, before it gave its lock back
         self._until = received_at(request) + dispatcher.longest_wait
@@ -117,21 +112,20 @@ class WaitingTask:
 
     def step(self) -> None:
         """Wait, as far as that goes now."""
-        if self.is_over or self._routine is None:
+        if self.has_result or self._routine is None:
             return
         self._cancel_timer()
         try:
-            left = next(self._routine)
+            remaining = next(self._routine)
         except StopIteration:
-            self.is_over = True
+            self.has_result = True
             self.dispatcher.end_wait(self)
         except ZkLockError as error:
             self._end_with(error)
         else:
-            if left is not None:
+            if remaining < math.inf:
                 # kombu's timers stay until they are due, also those that were cancelled.
-                on_timer = functools.partial(_on_timer, weakref.ref(self))
-                self._timer = self.dispatcher.loop.call_later(left, on_timer)
+                self._timer = self.dispatcher.loop.call_later(remaining, _on_timer, weakref.ref(self))
 
     def on_timer(self) -> None:
         """The time is over that the routine wanted to wait."""
@@ -155,7 +149,7 @@ class WaitingTask:
 
     def send_again(self, why: str) -> None:
         """End the wait: the pool process sends the task again."""
-        if not self.is_over:
+        if not self.has_result:
             self.payload["resend"] = True
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
@@ -164,7 +158,7 @@ class WaitingTask:
         own = [acquisition.contender.guid for acquisition in self.entry.acquisitions if acquisition.contender]
         self.payload |= {"error": public.__name__, "text": str(error), "lock": error.lock, "own": own}
         self.leave()
-        self.is_over = True
+        self.has_result = True
         self.dispatcher.end_wait(self)
 
     def _cancel_timer(self) -> None:
@@ -178,7 +172,7 @@ class WaitingTask:
         if self.asked_at is not None:
             self._waited += clock.now() - self.asked_at
         self.asked_at = self._waiter = None
-        self.is_over = False
+        self.has_result = False
         if self._routine is not None:
             self._routine.close()
         self._routine = None

@@ -1,7 +1,7 @@
 """
 The life cycle of a task's reservations, in the process that runs the task and in the worker's main process.
 
-A task has up to two reservations (`operations.reservations`), named in the headers of its message. The one of `unique`
+A task has up to two reservations, named in the headers of its message. The one of `unique`
 begins before the task is sent, and ends when the task starts or is done. The one of `on_conflict="coalesce"` exists
 while the task waits for its lock: it ends under the lock, before the work begins, so that a later call waits itself.
 """
@@ -17,10 +17,10 @@ from celery.signals import task_failure, task_postrun, task_prerun, task_revoked
 
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, locked_of
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.reservations import Attached
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.operations import reservations
-from django_zklock.operations.reservations import Attached
 from django_zklock.queue.names import escape
 
 logger = logging.getLogger("django_zklock.celery")
@@ -31,7 +31,7 @@ WAITING_HEADER: Final = "zklock_waiting"
 """The key of the reservation that a task has while it waits for its lock."""
 
 _ATTACHED: Final = "zklock_attached"  # attributes of a request
-_FREED: Final = "zklock_freed"
+_ENDED: Final = "zklock_ended"
 
 
 def unique_prefix(task: Task[..., Any]) -> str:
@@ -63,74 +63,74 @@ def on_prerun(task: Task[..., Any], task_id: str, **kwargs: object) -> None:
 
 def on_acquired(task: Task[..., Any], wrapper: object) -> None:
     """
-    Free the reservations that end when the work begins; the lock of `wrapper` is acquired.
+    End the reservations that end when the work begins; the lock of `wrapper` is acquired.
 
     Raises `ZooKeeperUnavailable` if ZooKeeper does not confirm that: later callers would rely on a task that has begun.
     """
     request: Any = task.request
-    freed: set[str] = request.__dict__.setdefault(_FREED, set())
+    ended: set[str] = request.__dict__.setdefault(_ENDED, set())
     ending = [messages.text(request, WAITING_HEADER)]
     locked = locked_of(task)
     if locked is not None and locked.wrapper is wrapper and locked.uniqueness and not locked.uniqueness.done:
         ending.append(messages.text(request, UNIQUE_HEADER))
     for key in ending:
-        if key and key not in freed:
-            if not reservations.free(key, str(request.id), deadline=reservations.DEADLINE):
+        if key and key not in ended:
+            if not reservations.end(key, str(request.id), deadline=reservations.DEADLINE):
                 raise ZooKeeperUnavailable("ZooKeeper did not confirm that the task no longer waits.", lock=key)
-            freed.add(key)
+            ended.add(key)
 
 
 def on_postrun(
     task: Task[..., Any], task_id: str, retval: Any = None, state: str | None = None, **kwargs: object
 ) -> None:
     """
-    Free the reservations of a task that has ended; keep those of one that will run again.
+    End the reservations of a task that has ended; keep those of one that will run again.
 
     Without a state the process is ending. It does not know whether the task will run again.
     """
     request: Any = task.request
     if not request.headers:
         return
-    freed = request.__dict__.get(_FREED, ())
+    ended = request.__dict__.get(_ENDED, ())
     attached: Attached | None = getattr(request, _ATTACHED, None)
     given_back = messages.is_given_back(task, state, retval)
     runs_again = given_back or state in (None, states.RETRY)
     key = messages.text(request, UNIQUE_HEADER)
-    if key and key not in freed:
+    if key and key not in ended:
         if not runs_again:
-            # An ignored copy must not free the key while another process runs the task, even if it did not attach.
+            # An ignored copy must not end it while another process runs the task, even if it did not attach.
             own = attached or Attached(key, task_id, token="", attachment="none")
-            reservations.free(key, task_id, attached=own if state == states.IGNORED else None)
+            reservations.end(key, task_id, attached=own if state == states.IGNORED else None)
         elif attached is not None:
-            reservations.leave(attached, waits=given_back)
+            reservations.detach(attached, waits=given_back)
     key = messages.text(request, WAITING_HEADER)
-    if key and key not in freed and not runs_again and state != states.IGNORED:
-        reservations.free(key, task_id)
+    if key and key not in ended and not runs_again and state != states.IGNORED:
+        reservations.end(key, task_id)
 
 
 # --- in the worker's main process ---------------------------------------------------------------------------------
 
 
 def on_revoked(request: Any, **kwargs: object) -> None:
-    """Free the reservations of a task that was revoked, before or while it ran, or that has expired."""
+    """End the reservations of a task that was revoked, before or while it ran, or that has expired."""
     for header in (UNIQUE_HEADER, WAITING_HEADER):
         key = messages.text(request, header)
         if key:
-            reservations.free(key, str(request.id), deadline=0)
+            reservations.end(key, str(request.id), deadline=0)
 
 
 def on_failure(
     sender: Task[..., Any], task_id: str, exception: BaseException, args: Any = (), kwargs: Any = None, **more: object
 ) -> None:
-    """Free the reservations of a task whose process died, or was killed at a time limit."""
+    """End the reservations of a task whose process died, or was killed at a time limit."""
     locked = locked_of(sender)
     if locked is None or not messages.died(sender, exception):
         return
     try:
         for key in _keys_of_call(sender, locked, args, kwargs):
-            reservations.free(key, task_id, deadline=0)
+            reservations.end(key, task_id, deadline=0)
     except (ValueError, TypeError) as error:
-        logger.warning("the reservations of task %r cannot be freed: %s", task_id, error)
+        logger.warning("the reservations of task %r cannot be ended: %s", task_id, error)
 
 
 def _keys_of_call(task: Task[..., Any], locked: LockedFunction, args: Any, kwargs: Any) -> Iterator[str]:

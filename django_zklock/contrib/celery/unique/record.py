@@ -1,4 +1,4 @@
-"""The reservation of a unique task: the path of its znode, its data, and when it no longer counts."""
+"""The reservation of a task: the path of its znode, its data, and when it no longer counts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import enum
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue.escaping import quoted, show_tails
 from django_zklock.queue.names import path
 
-DIRECTORY = "!unique"
+DIRECTORY: Final = "!unique"
 """Below the base of all locks. It is no key: keys have `%21` instead of `!`."""
 
-_SLASH = "!"  # replaces the slashes of the key in the name of a reservation; no key has one
-_PUBLISHER = "-publisher"
-_WORKER = "-worker"
-_MAX_READ = 64 * 1024
-
-_to_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
+_SLASH: Final = "!"  # replaces the slashes of the key in the name of a reservation; no key has one
+_PUBLISHER: Final = "-publisher"
+_WORKER: Final = "-worker"
+_MAX_READ: Final = 64 * 1024  # bytes
 
 
 class State(str, enum.Enum):
@@ -60,19 +58,19 @@ class Reservation:
 
     def encode(self) -> bytes:
         """Return JSON."""
-        return _to_json({"version": 1, **asdict(self), "state": self.state.value}).encode()
+        return json.dumps({"version": 1, **asdict(self), "state": self.state.value}, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Reservation:
         """Return the reservation in `data`. Raises `UnreadableQueue` if there is none, so it is not taken over."""
         try:
-            found: Any = json.loads(data) if len(data) <= _MAX_READ else None
-            until = found["until"]
+            fields: Any = json.loads(data) if len(data) <= _MAX_READ else None
+            until = fields["until"]
             return cls(
-                task_id=_text(found["task_id"]),
-                token=_text(found["token"]),
-                state=State(found["state"]),
-                late=bool(found["late"]),
+                task_id=_text(fields["task_id"]),
+                token=_text(fields["token"]),
+                state=State(fields["state"]),
+                late=bool(fields["late"]),
                 until=None if until is None else float(until),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -86,19 +84,35 @@ class Reservation:
         """The name of the persistent child."""
         return f"{self.token}-token"
 
+    def judge(self, children: Collection[str], now: float) -> Verdict:
+        """
+        Return what the reservation means for another task of its key, at `now`, in seconds since 1970.
+
+        Only a publisher of that key asks. There is no timer and no cleanup job.
+        """
+        if workers(children):
+            return Verdict.LIVE
+        if self.state is State.PUBLISHING:
+            return Verdict.SENDING if publishers(children) else Verdict.DEAD
+        if self.until is not None and now > self.until:
+            return Verdict.DEAD
+        if self.state is State.STARTED and not self.late:
+            return Verdict.DEAD  # its worker died, and the broker will not deliver it again
+        return Verdict.LIVE
+
 
 def directory(base: str) -> str:
     """Return the path of the directory of all reservations."""
     return path(base, DIRECTORY)
 
 
-def place(base: str, key: str) -> str:
+def path_of(base: str, key: str) -> str:
     """Return the path of the reservation of a key. All keys have different paths, none below another."""
     return path(directory(base), key.replace("/", _SLASH))
 
 
-def key_at(name: str) -> str:
-    """Return the key whose reservation has this name, the reverse of `place`."""
+def key_of(name: str) -> str:
+    """Return the key whose reservation has this name, the reverse of `path_of`."""
     return show_tails(name.replace(_SLASH, "/"))
 
 
@@ -117,26 +131,9 @@ def publishers(children: Collection[str]) -> list[str]:
     return [name for name in children if name.endswith(_PUBLISHER)]
 
 
-def workers(children: Collection[str]) -> list[str]:
-    """Return the children of workers."""
-    return [name for name in children if name.endswith(_WORKER)]
-
-
-def judge(found: Reservation, children: Collection[str], now: float) -> Verdict:
-    """
-    Return what a reservation means for another task of its key, at `now`, in seconds since 1970.
-
-    Only a publisher of that key asks. There is no timer and no cleanup job.
-    """
-    if workers(children):
-        return Verdict.LIVE
-    if found.state is State.PUBLISHING:
-        return Verdict.SENDING if publishers(children) else Verdict.DEAD
-    if found.until is not None and now > found.until:
-        return Verdict.DEAD
-    if found.state is State.STARTED and not found.late:
-        return Verdict.DEAD  # its worker died, and the broker will not deliver it again
-    return Verdict.LIVE
+def workers(children: Collection[str], attachment: str = "") -> list[str]:
+    """Return the children of workers, or those of one attachment."""
+    return [name for name in children if name.endswith(_WORKER) and name.startswith(attachment)]
 
 
 def _text(value: object) -> str:

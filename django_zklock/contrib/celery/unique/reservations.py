@@ -1,9 +1,9 @@
 """
-Reservations: only one task of a key exists, from before it is sent until it has started or is done.
+Change reservations in ZooKeeper, and report on them.
 
-A publisher *reserves* the key and sends the message. Then it *confirms* the reservation, or *withdraws* it if the
-message could not be sent. A worker *starts* the task. It *frees* the key when the task no longer counts, or *leaves*
-the task to the next delivery. The next publisher decides whether a reservation still counts (`queue.reservations`).
+A publisher *reserves* the key, sends the message, and *concludes* whether it was sent. A worker *starts* the task. It
+*ends* the reservation when the task no longer counts, or *detaches* from it if the task is delivered again. The next
+publisher decides whether a reservation still counts (`Reservation.judge`).
 
 All functions block for `deadline` seconds at most, also under an event loop, as sending a message does.
 """
@@ -16,15 +16,17 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from django_zklock import clock, conf
-from django_zklock.exceptions import LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.contrib.celery.unique import record
+from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
+from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.queue import reservations as rules
-from django_zklock.queue.reservations import Reservation, State, Verdict
 from django_zklock.zk import process
-from django_zklock.zk.gateway import DirectoryState
+from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NamesReply
 from django_zklock.zk.multi import Check, Create, Delete, SetData
 from django_zklock.zk.requests import (
     UNKNOWN,
@@ -35,6 +37,7 @@ from django_zklock.zk.requests import (
     Step,
     StillThere,
     WaitUntilGone,
+    call,
     run,
 )
 
@@ -42,20 +45,20 @@ logger = logging.getLogger("django_zklock.reservations")
 
 DEADLINE: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
 REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background
+MAX_REPORTED: Final = 500  # reservations that a report reads
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The key is reserved by this task, which waits or runs."""
 
-    key: str
     task_id: str
     token: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The caller's task has the key. Send its message, then confirm or withdraw the reservation."""
+    """The caller's task has the key."""
 
     key: str
     task_id: str
@@ -80,7 +83,7 @@ def reserve(
     *,
     late: bool = False,
     until: float | None = None,
-    is_over: Callable[[str], bool] | None = None,
+    has_ended: Callable[[str], bool] | None = None,
     deadline: float = DEADLINE,
 ) -> Reserved | Taken:
     """
@@ -94,7 +97,7 @@ def reserve(
         task_id: of the task; unique.
         late: whether the broker delivers the task again if its worker dies.
         until: when the reservation ends if no process runs the task, in seconds since 1970; None: never.
-        is_over: called with the id of the task that has the key, in the calling thread. True if that task has ended,
+        has_ended: called with the id of the task that has the key, in the calling thread. True if that task has ended,
             whatever its reservation says.
         deadline: seconds to wait at most.
 
@@ -103,35 +106,36 @@ def reserve(
         LockTimeout: another publisher did not finish in time, so the outcome for its task is unknown.
 
     """
-    over = ""
+    ended = ""  # the token of a reservation whose task has ended
     latest = clock.now() + deadline
     while True:
-        plan = _Reserving(key, task_id, late=late, until=until, over=over)
-        found: Reserved | Taken = _run(key, plan.decide, latest - clock.now(), guess=None)
-        if isinstance(found, Reserved) or is_over is None or found.token == over or not is_over(found.task_id):
-            return found
-        over = found.token
-
-
-def confirm(reserved: Reserved, *, deadline: float = REPLY_TIMEOUT) -> None:
-    """Record that the message was sent; in the background if ZooKeeper does not answer in time."""
-    _complete(reserved.key, _confirming(reserved), deadline)
-
-
-def withdraw(reserved: Reserved, *, deadline: float = REPLY_TIMEOUT) -> None:
-    """Record that the message was not sent: the key is free, or its task is in its earlier state again."""
-    _complete(reserved.key, _withdrawing(reserved), deadline)
+        new = Reservation(task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until)
+        outcome: Reserved | Taken = _run(key, _reserving(key, new, ended), latest - clock.now(), guess=None)
+        if isinstance(outcome, Reserved) or has_ended is None:
+            return outcome
+        if outcome.token == ended or not has_ended(outcome.task_id):
+            return outcome
+        ended = outcome.token
 
 
 @contextmanager
 def confirmed(reserved: Reserved) -> Iterator[None]:
-    """Confirm the reservation when the block has sent the message; withdraw it if the block raises."""
+    """Keep the reservation if the block has sent the message; withdraw it if the block raises."""
     try:
         yield
     except BaseException:
-        withdraw(reserved)
+        conclude(reserved, sent=False)
         raise
-    confirm(reserved)
+    conclude(reserved, sent=True)
+
+
+def conclude(reserved: Reserved, *, sent: bool, deadline: float = REPLY_TIMEOUT) -> None:
+    """
+    Record whether the message was sent; in the background if ZooKeeper does not answer in time.
+
+    If it was not, the key is free, or its task is in its earlier state again.
+    """
+    _complete(reserved.key, _concluding(reserved, sent), deadline)
 
 
 def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY_TIMEOUT) -> Attached | None:
@@ -141,70 +145,63 @@ def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY
     From then on the reservation counts for as long as the session of this process lives.
     """
     try:
-        found: Attached | None = _run(key, _starting(key, task_id, late, str(uuid.uuid4())), deadline)
+        attached: Attached | None = _run(key, _starting(key, task_id, late, str(uuid.uuid4())), deadline)
     except ZooKeeperUnavailable as error:
         logger.warning("the start of task %r was not recorded in its reservation %r: %s", task_id, key, error)
         return None
-    return found
+    return attached
 
 
-def leave(attached: Attached, *, waits: bool = False, deadline: float = REPLY_TIMEOUT) -> None:
+def detach(attached: Attached, *, waits: bool = False, deadline: float = REPLY_TIMEOUT) -> None:
     """Record that this process no longer runs the task; with `waits`, that its message is in the broker again."""
-    _complete(attached.key, _leaving(attached, waits), deadline)
+    _complete(attached.key, _detaching(attached, waits), deadline)
 
 
-def free(key: str, task_id: str, *, attached: Attached | None = None, deadline: float = REPLY_TIMEOUT) -> bool:
+def end(key: str, task_id: str, *, attached: Attached | None = None, deadline: float = REPLY_TIMEOUT) -> bool:
     """
-    Free the key of a task that no longer counts; harmless if the task does not have it.
+    End the reservation of a task that no longer counts; harmless if the task does not have the key.
 
-    This ends the reservation even if another worker is attached: of a redelivered task, that may be the dead first
-    worker whose session lasts. With `attached`, the caller is a worker that has done nothing. Then another attached
-    worker keeps the key for as long as it lives. Returns True if it is done in time; else it continues in the
-    background.
+    It ends even if another worker is attached: after a redelivery, the first worker may be dead, and its session may
+    not have expired yet. With `attached`, the caller is a worker that has done nothing. Then another attached worker
+    keeps the key for as long as it lives. Returns True if it is done in time; else it continues in the background.
     """
-    return _complete(key, _freeing(task_id, attached), deadline)
+    return _complete(key, _ending(task_id, attached), deadline)
 
 
 # --- plans, on the protocol's thread ----------------------------------------------------------------------------------
 
 
-class _Reserving:
-    """The plan of a publisher. After a lost reply it is called again, so it keeps its state."""
+def _reserving(key: str, new: Reservation, ended: str) -> Decide:
+    """Return the plan of a publisher. After a lost reply it is asked again, and remembers the task's earlier state."""
+    before: State | None = None
 
-    def __init__(self, key: str, task_id: str, *, late: bool, until: float | None, over: str) -> None:
-        self._key = key
-        self._path = _path(key)
-        self._new = Reservation(
-            task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until
-        )
-        self._over = over  # token of a reservation whose task has ended
-        self._before: State | None = None
-
-    def decide(self, found: DirectoryState | None, session_id: int) -> Step:
-        new = self._new
-        mark = Create(path=f"{self._path}/{new.mark}")
-        name = rules.publisher(new.token, session_id)
-        child = Create(path=f"{self._path}/{name}", ephemeral=True)
+    def decide(found: DirectoryState | None, session_id: int) -> Step:
+        nonlocal before
+        path = _path(key)
+        name = record.publisher(new.token, session_id)
+        created = Create(path=f"{path}/{new.mark}"), Create(path=f"{path}/{name}", ephemeral=True)
         if found is None:
-            return Commit((Create(path=self._path, data=new.encode()), mark, child), self._reserved(new.token))
+            reserved = Reserved(key, new.task_id, new.token, before)
+            return Commit((Create(path=path, data=new.encode()), *created), reserved)
         current = Reservation.decode(found.data)
         if current.task_id == new.task_id:
-            if current.state is State.PUBLISHING and name in found.children:
-                return Done(self._reserved(current.token))
             if current.state is not State.PUBLISHING:
-                self._before = current.state
+                before = current.state
+            reserved = Reserved(key, new.task_id, current.token, before)
+            if current.state is State.PUBLISHING and name in found.children:
+                return Done(reserved)
             now = replace(current, state=State.PUBLISHING, until=new.until)
-            return _write(found, current, now, child, value=self._reserved(current.token))
-        verdict = Verdict.DEAD if current.token == self._over else rules.judge(current, found.children, time.time())
+            return _write(found, current, now, created[1], value=reserved)
+        verdict = Verdict.DEAD if current.token == ended else current.judge(found.children, time.time())
         if verdict is Verdict.SENDING:
-            return WaitUntilGone(rules.publishers(found.children)[0])
+            return WaitUntilGone(record.publishers(found.children)[0])
         if verdict is Verdict.LIVE:
-            return Done(Taken(self._key, current.task_id, current.token))
-        replaced = SetData(path=self._path, data=new.encode(), version=found.version)
-        return Commit((*_deletes(found, found.children), replaced, mark, child), self._reserved(new.token))
+            return Done(Taken(current.task_id, current.token))
+        data = SetData(path=path, data=new.encode(), version=found.version)
+        reserved = Reserved(key, new.task_id, new.token, before)
+        return Commit((*_deletes(found, found.children), data, *created), reserved)
 
-    def _reserved(self, token: str) -> Reserved:
-        return Reserved(self._key, self._new.task_id, token, self._before)
+    return decide
 
 
 _Change: TypeAlias = Callable[[DirectoryState, Reservation, int], Step]
@@ -222,28 +219,21 @@ def _if_own(task_id: str, token: str, change: _Change, *, otherwise: object = Tr
     return decide
 
 
-def _confirming(reserved: Reserved) -> Decide:
+def _concluding(reserved: Reserved, sent: bool) -> Decide:
     def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
-        # If it is no longer PUBLISHING, a worker has already started the task.
-        now = replace(own, state=State.QUEUED) if own.state is State.PUBLISHING else own
-        return _write(found, own, now, *_deletes(found, rules.publishers(found.children)))
-
-    return _if_own(reserved.task_id, reserved.token, change)
-
-
-def _withdrawing(reserved: Reserved) -> Decide:
-    def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
-        if own.state is State.PUBLISHING and reserved.before is None:
+        state = State.QUEUED if sent else reserved.before
+        if own.state is not State.PUBLISHING:
+            state = own.state  # a worker has already started the task
+        if state is None:
             return _delete(found)
-        now = replace(own, state=reserved.before) if own.state is State.PUBLISHING and reserved.before else own
-        return _write(found, own, now, *_deletes(found, rules.publishers(found.children)))
+        return _write(found, own, replace(own, state=state), *_deletes(found, record.publishers(found.children)))
 
     return _if_own(reserved.task_id, reserved.token, change)
 
 
 def _starting(key: str, task_id: str, late: bool, attachment: str) -> Decide:
     def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
-        name = rules.worker(attachment, session_id)
+        name = record.worker(attachment, session_id)
         attached = Attached(key, task_id, own.token, attachment)
         if name in found.children:
             return Done(attached)
@@ -253,27 +243,23 @@ def _starting(key: str, task_id: str, late: bool, attachment: str) -> Decide:
     return _if_own(task_id, "", change, otherwise=None)
 
 
-def _leaving(attached: Attached, waits: bool) -> Decide:
+def _detaching(attached: Attached, waits: bool) -> Decide:
     def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
         now = replace(own, state=State.QUEUED) if waits and own.state is State.STARTED else own
-        return _write(found, own, now, *_deletes(found, _workers_of(attached, found)))
+        return _write(found, own, now, *_deletes(found, record.workers(found.children, attached.attachment)))
 
     return _if_own(attached.task_id, attached.token, change)
 
 
-def _freeing(task_id: str, attached: Attached | None) -> Decide:
+def _ending(task_id: str, attached: Attached | None) -> Decide:
     def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
-        mine = [] if attached is None else _workers_of(attached, found)
-        if attached is not None and set(rules.workers(found.children)) - set(mine):
+        mine = [] if attached is None else record.workers(found.children, attached.attachment)
+        if attached is not None and set(record.workers(found.children)) - set(mine):
             # If the other worker is dead and only its session lasts, the task will not be delivered again.
             return _write(found, own, replace(own, late=False), *_deletes(found, mine))
         return _delete(found)
 
     return _if_own(task_id, "", change)
-
-
-def _workers_of(attached: Attached, found: DirectoryState) -> list[str]:
-    return [name for name in rules.workers(found.children) if name.startswith(attached.attachment)]
 
 
 def _deletes(found: DirectoryState, children: Iterable[str]) -> tuple[Delete, ...]:
@@ -293,10 +279,6 @@ def _write(
 
 def _delete(found: DirectoryState) -> Step:
     return Commit((*_deletes(found, found.children), Delete(path=found.path, version=found.version)), True)
-
-
-def _path(key: str) -> str:
-    return rules.place(conf.current().base, key)
 
 
 # --- updates, on the caller's thread ----------------------------------------------------------------------------------
@@ -319,13 +301,13 @@ def _run(key: str, plan: Decide, deadline: float, *, guess: object = UNKNOWN) ->
 
 def _undo(value: object) -> None:
     if isinstance(value, Reserved):
-        withdraw(value, deadline=0)
+        conclude(value, sent=False, deadline=0)
     elif isinstance(value, Attached):
-        leave(value, deadline=0)
+        detach(value, deadline=0)
 
 
 def _complete(key: str, plan: Decide, deadline: float) -> bool:
-    """Run an update, however long it takes. Wait for it for `deadline` seconds; tell whether it is done by then."""
+    """Run an update, however long it takes. Return whether it was done within `deadline` seconds."""
     waiter: ThreadWaiter[bool] = ThreadWaiter()
 
     def done(outcome: object) -> None:
@@ -335,3 +317,60 @@ def _complete(key: str, plan: Decide, deadline: float) -> bool:
 
     OptimisticUpdate(process.current(), _path(key), plan, done).start()
     return bool(waiter.wait(deadline)) if deadline > 0 else False
+
+
+def _path(key: str) -> str:
+    return record.path_of(conf.current().base, key)
+
+
+# --- for operators ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationReport:
+    """All reservations."""
+
+    total: int = 0
+    dead: tuple[str, ...] = ()
+    """The keys of those that no longer count. The next publisher takes them over."""
+    unreadable: tuple[str, ...] = ()
+    """The keys of those that no publisher can read, so that none of their tasks is sent."""
+    problem: str = ""
+    """Why there may be more; empty if this is all."""
+
+
+def report(reply_timeout: float) -> ReservationReport:
+    """Read the reservations one by one, `MAX_REPORTED` at most, for at most `reply_timeout` seconds."""
+    session = process.current()
+    directory = record.directory(session.options.base)
+    deadline = clock.now() + reply_timeout
+    names: list[str] = []
+    dead: list[str] = []
+    unreadable: list[str] = []
+    problem = ""
+    try:
+        reply: NamesReply = call(session, partial(_list, directory), deadline)
+        if isinstance(reply, ZkError):
+            return ReservationReport(problem="" if isinstance(reply, NodeMissing) else str(reply))
+        names = sorted(reply)
+        if len(names) > MAX_REPORTED:
+            problem = f"{MAX_REPORTED} of {len(names)} were read."
+        for name in names[:MAX_REPORTED]:
+            found: DirectoryReply = call(session, partial(_read, f"{directory}/{name}"), deadline)
+            if isinstance(found, DirectoryState):
+                try:
+                    if Reservation.decode(found.data).judge(found.children, time.time()) is Verdict.DEAD:
+                        dead.append(record.key_of(name))
+                except UnreadableQueue:
+                    unreadable.append(record.key_of(name))
+    except ZooKeeperUnavailable as error:
+        problem = str(error)
+    return ReservationReport(total=len(names), dead=tuple(dead), unreadable=tuple(unreadable), problem=problem)
+
+
+def _list(path: str, gateway: Gateway, done: Callback[NamesReply]) -> None:
+    gateway.children(path, done)
+
+
+def _read(path: str, gateway: Gateway, done: Callback[DirectoryReply]) -> None:
+    gateway.read_directory(path, done)

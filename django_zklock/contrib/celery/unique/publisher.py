@@ -1,5 +1,5 @@
 """
-Unique tasks: stop a duplicate where it is sent.
+Stop a duplicate of a unique task where it is sent.
 
 Every message goes through `Celery.send_task`: those of `delay`, canvases, retries and beat. It is replaced as soon as a
 function has the option `unique`. (The signal `before_task_publish` would not do: Celery logs what its receivers raise,
@@ -22,12 +22,12 @@ from celery.utils import uuid
 
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, finished_at, locked_of
-from django_zklock.contrib.celery.task_reservations import UNIQUE_HEADER, unique_key, unique_prefix
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER, unique_key, unique_prefix
+from django_zklock.contrib.celery.unique.reservations import Reserved, Taken
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, LockTimeout, ZooKeeperUnavailable
-from django_zklock.operations import reservations
-from django_zklock.operations.reservations import Reserved, Taken
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -63,25 +63,25 @@ class UniqueMessage:
 
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""
-        found = self._reserve()
-        if isinstance(found, Taken):
-            return self._duplicate(found)
+        reservation = self._reserve()
+        if isinstance(reservation, Taken):
+            return self._duplicate(reservation)
         options = {**self._options, "task_id": self.task_id, "headers": self._headers}
-        if found is None:
+        if reservation is None:
             return send(**options)
-        options["headers"] = {**self._headers, UNIQUE_HEADER: self.key}
-        with reservations.confirmed(found):
+        self._headers[UNIQUE_HEADER] = self.key
+        with reservations.confirmed(reservation):
             return send(**options)
 
     def _reserve(self) -> Reserved | Taken | None:
         """Return the reservation; None if a task is sent again without one, because it would be lost otherwise."""
         try:
-            found = reservations.reserve(
+            reservation = reservations.reserve(
                 self.key,
                 self.task_id,
                 late=bool(self._task.acks_late),
                 until=self._until(),
-                is_over=lambda task_id: bool(finished_at(self._app.backend, task_id)),
+                has_ended=lambda task_id: bool(finished_at(self._app.backend, task_id)),
             )
         except (ZooKeeperUnavailable, LockTimeout) as error:
             if not self._sent_again:
@@ -89,7 +89,7 @@ class UniqueMessage:
             logger.warning("task %r is sent again without a reservation: %s", self.task_id, error)
             return None
         # Its reservation has ended, or it freed it when it began.
-        return None if isinstance(found, Taken) and self._sent_again else found
+        return None if isinstance(reservation, Taken) and self._sent_again else reservation
 
     def _until(self) -> float | None:
         """Return when the reservation ends if no process runs the task, in seconds since 1970; None: never."""
@@ -98,7 +98,7 @@ class UniqueMessage:
             None if seconds is None else time.time() + seconds,
             messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None))),
         ]
-        return min((each for each in ends if each is not None), default=None)
+        return min((end for end in ends if end is not None), default=None)
 
     def _duplicate(self, taken: Taken) -> Any:
         """Return the result of the first task, or raise `AlreadyQueued`."""
@@ -128,9 +128,8 @@ def stop_duplicates() -> None:
     original = Celery.send_task
     if hasattr(original, "__zk_locked__"):
         return
-    positional = [
-        name for name, each in inspect.signature(original).parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
-    ]
+    parameters = inspect.signature(original).parameters.values()
+    positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(original)
     def send_task(self: Celery, *args: Any, **options: Any) -> Any:
