@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.conf.url import Address, InvalidValue, host_port, is_loopback, parse, znode_path
+from django_zklock.conf.errors import InvalidValue
+from django_zklock.conf.url import Address, host_port, is_loopback, parse, znode_path
 
 PORTS = st.integers(1, 65535)
 NAMES = st.from_regex(r"[a-z0-9_]([a-z0-9_.-]{0,20}[a-z0-9_])?", fullmatch=True)
