@@ -32,7 +32,7 @@ help:
 	@echo "                  ARGS=\"--case 'full pool'\": one case; ARGS=--check: fail if a goal is missed"
 	@echo "make bench-devserver   the dev server compared with ZooKeeper: medians, and many clients"
 	@echo "make scale        idle and held keys, sessions with heartbeats, long queues, inspection; needs an idle machine;"
-	@echo "                  ARGS=--quick: a hundredth of it. Then what 100,000 servers need, computed and simulated"
+	@echo "                  ARGS=--quick: a hundredth of it"
 	@echo "make docs         the site of the documentation, in docs/_build; warnings are errors"
 	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
@@ -108,7 +108,6 @@ bench-devserver: $(VENV)/.installed-test zookeeper
 
 scale: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/scale.py $(ARGS)
-	$(BIN)/python benchmarks/capacity.py --measured bench-scale.json --simulate
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b dirhtml docs docs/_build

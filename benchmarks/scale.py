@@ -6,7 +6,7 @@ a lock for each key through the public API would only measure Python. What an ap
 time with the public API, in a process of its own (`scale_client.py`). All writes are synced to disk. Servers and
 clients share the machine, so rates are lower, and times longer, than with a machine for each server.
 
-The figures are printed, and stored as JSON, from which `capacity.py` computes other sizes.
+The figures are printed, and stored as JSON.
 """
 
 from __future__ import annotations

@@ -79,47 +79,46 @@ def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
     """Warn of `warn_after` that has no effect, because `max_hold` ends the hold first."""
-    config = _config()
-    found: list[checks.CheckMessage] = []
-    for where, options in _entries(config) if config is not None else ():
-        max_hold, warn_after = options.max_hold, options.warn_after
-        if isinstance(max_hold, float) and isinstance(warn_after, float) and warn_after >= max_hold:
-            found.append(
-                checks.Warning(
-                    f"{where} has warn_after={warn_after:g}, but max_hold={max_hold:g} aborts the work first.",
-                    hint="The warning is never sent. Set warn_after to fewer seconds than max_hold.",
-                    id="zklock.W006",
-                )
-            )
-    return found
+    return [
+        checks.Warning(
+            f"{where} has warn_after={options.warn_after:g}, but max_hold={options.max_hold:g} aborts the work first.",
+            hint="The warning is never sent. Set warn_after to fewer seconds than max_hold.",
+            id="zklock.W006",
+        )
+        for where, options in _entries()
+        if isinstance(options.max_hold, float)
+        and isinstance(options.warn_after, float)
+        and options.warn_after >= options.max_hold
+    ]
 
 
 def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
     """Warn of two entries that have the same path, but different limits."""
-    config = _config()
-    seen: dict[str, tuple[str, LockOptions]] = {}
-    found: list[checks.CheckMessage] = []
-    for where, options in _entries(config) if config is not None else ():
+    limits: dict[str, tuple[str, int]] = {}
+    messages: list[checks.CheckMessage] = []
+    for where, options in _entries():
         if options.path is None or not isinstance(options.limit, int):
             continue
-        before, other = seen.setdefault(options.path, (where, options))
-        if other.limit != options.limit:
-            found.append(
+        first, limit = limits.setdefault(options.path, (where, options.limit))
+        if limit != options.limit:
+            messages.append(
                 checks.Warning(
-                    f"{where} and {before} have the same path, but different limits.",
+                    f"{where} and {first} have the same path, but different limits.",
                     hint="Each entry uses its own limit, so there may be more holders than the lower limit allows. "
                     "Give both the same limit, or different paths.",
                     id="zklock.W007",
                 )
             )
-    return found
+    return messages
 
 
-def _entries(config: conf.Config) -> Iterator[tuple[str, LockOptions]]:
-    """Yield the defaults and the entries with the defaults applied, each with its place in the settings."""
-    yield 'ZKLOCK["DEFAULTS"]', config.defaults
-    for name, options in config.locks.items():
-        yield f'ZKLOCK["LOCKS"]["{name}"]', options.over_defaults(config.defaults)
+def _entries() -> Iterator[tuple[str, LockOptions]]:
+    """Yield the defaults and the entries with the defaults applied, with their keys; nothing for invalid settings."""
+    config = _config()
+    if config is not None:
+        yield 'ZKLOCK["DEFAULTS"]', config.defaults
+        for name, options in config.locks.items():
+            yield f'ZKLOCK["LOCKS"]["{name}"]', options.over_defaults(config.defaults)
 
 
 def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -160,11 +159,11 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     config = _config()
     if not aliases or config is None or not conf.has_urlconf():
         return []
-    found: dict[str, checks.CheckMessage] = {}
+    messages: dict[str, checks.CheckMessage] = {}
     for view in _views(get_resolver().url_patterns):
         for message in (*_opted_out(view, aliases, config), *_begun_outside(view, aliases)):
-            found.setdefault(message.msg, message)
-    return list(found.values())
+            messages.setdefault(message.msg, message)
+    return list(messages.values())
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:
@@ -176,12 +175,12 @@ def _views(patterns: list[Any]) -> Iterator[Any]:
 
 
 def _locked(view: Any) -> LockedFunction | None:
-    found = getattr(view, "zk_locked", None)
-    if found is None:
+    locked = getattr(view, "zk_locked", None)
+    if locked is None:
         return None
     from django_zklock.decorators.locked import LockedFunction  # noqa: PLC0415 - Django's start does not import kazoo
 
-    return found if isinstance(found, LockedFunction) else None
+    return locked if isinstance(locked, LockedFunction) else None
 
 
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:

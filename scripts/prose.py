@@ -1,12 +1,16 @@
 """
 Check the language of the repository. `make lint` runs this script, without arguments.
 
-In all files: turns that are archaic, or sound translated. In the documentation, outside of code and tables: how many
+In all files: turns that are archaic, or sound translated. In all Markdown files, outside of code and tables: how many
 words a sentence has, and how many in the mean of a page.
+
+With `--names`, check the Python files instead: names with a word that the glossary replaces by another one, names of
+values that say nothing, names of tests, and docstrings that are no sentences.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -15,7 +19,8 @@ from pathlib import Path
 from statistics import mean
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST_SENTENCE, LONGEST_MEAN = 40, 16  # words of any sentence, and of those of a page in the mean
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+LONGEST_SENTENCE, LONGEST_MEAN = 40, 16  # words of any sentence, and of those of a longer page in the mean
 
 #: What to write instead of what. A space is any white space, also with the sign of a comment between.
 TURNS = {
@@ -37,7 +42,6 @@ FORBIDDEN = {
 }
 #: Generated, translated, not ours, or a list of the turns themselves.
 SKIPPED = re.compile(r"\.(po|mo|png|ico)$|^LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
-DOCUMENTATION = re.compile(r"(docs/.*|README|CONTRIBUTING)\.md$")
 
 #: No sentences: fenced code, comments, tables, headings, labels, and the addresses of links.
 NO_PROSE = re.compile(
@@ -50,16 +54,16 @@ SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<=[.!?])[*_\")]*\s+(?=[A-Z`*_\"(\[])
 def turns(text: str) -> Iterator[tuple[int, str]]:
     """Yield the place and the complaint for each forbidden turn."""
     for pattern, instead in FORBIDDEN.items():
-        for found in pattern.finditer(text):
-            yield found.start(), f'"{" ".join(found[0].split())}": write {instead}'
+        for match in pattern.finditer(text):
+            yield match.start(), f'"{" ".join(match[0].split())}": write {instead}'
 
 
 def sentences(page: str) -> Iterator[tuple[int, int]]:
     """Yield the place and the number of words of each sentence of a Markdown page. Code within a line is one word."""
-    prose = NO_PROSE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), page)
-    prose = re.sub(r"`[^`]*`", lambda found: "`" + re.sub(r"[^\n]", "x", found[0])[2:] + "`", prose)
+    prose = NO_PROSE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), page)
+    prose = re.sub(r"`[^`]*`", lambda match: "`" + re.sub(r"[^\n]", "x", match[0])[2:] + "`", prose)
     begin = 0
-    for end in [*sorted({found.end() for rule in (PARAGRAPH, SENTENCE) for found in rule.finditer(prose)}), len(prose)]:
+    for end in [*sorted({match.end() for rule in (PARAGRAPH, SENTENCE) for match in rule.finditer(prose)}), len(prose)]:
         words = re.findall(r"\S*\w\S*", prose[begin:end])
         if len(words) > 1:
             yield begin + len(prose[begin:end]) - len(prose[begin:end].lstrip()), len(words)
@@ -69,22 +73,118 @@ def sentences(page: str) -> Iterator[tuple[int, int]]:
 def complaints(name: str, text: str) -> list[str]:
     """Return a line for each fault of a file."""
     faults = list(turns(text))
-    if DOCUMENTATION.match(name) and (found := list(sentences(text))):
-        faults += [(at, f"a sentence of {words} words") for at, words in found if words > LONGEST_SENTENCE]
-        if (average := mean(words for _, words in found)) > LONGEST_MEAN:
+    if name.endswith(".md") and (lengths := list(sentences(text))):
+        faults += [(at, f"a sentence of {words} words") for at, words in lengths if words > LONGEST_SENTENCE]
+        if len(lengths) > 4 and (average := mean(words for _, words in lengths)) > LONGEST_MEAN:
             faults.append((0, f"sentences of {average:.1f} words in the mean"))
     return [f"{name}:{text.count(chr(10), 0, at) + 1}: {fault}" for at, fault in sorted(faults)]
 
 
-def main() -> int:
+#: Names that do not say what the value is.
+EMPTY_NAMES = {"found", "each", "one", "some", "told", "place"}
+LONGEST_TEST_NAME = 80  # characters
+UNREADABLE_TEST = re.compile(r"test_(?:who|whose|whoever|what|whatever|those|nobody)_|_in_line\b")
+#: Names in which a word of the glossary's "Not" lists has another sense, or that another project has chosen.
+OTHER_SENSES = {
+    "cluster": r"\w*cluster",  # kazoo's and PostgreSQL's word
+    "enter": r"_?entered",  # said of a block
+    "expiry": r"\w*expiry\w*",  # of a session or a message
+    "free": r"\w+_free|free_\w+",  # the adjective
+    "kill": r".*",  # said of processes
+    "line": r"_?(?!in_|on_|wait_)(?:\w+_)?lines?(?:_(?:of|around|count|goals))?|line_strike",  # of text
+    "member": r"members?|autodoc_member_order",  # of an enum
+    "mutex": r"\w*_?mutex",  # a lock of the threading module
+    "ping": r".*",  # ZooKeeper's request
+    "revoke": r"\w*revoked?",  # Celery's word for tasks
+    "sign": r"signs|_?sign|signed\w*|signing",  # said of tokens
+    "ttl": r".*",  # ZooKeeper's flag of a znode
+}
+#: Docstrings that begin like this are no sentences; those of the second kind only if they are short and have no verb.
+FRAGMENT = re.compile(r"(?:The same|Do the same|As (?:it|they|before)|Who(?:ever)?|What(?:ever)?)\b")
+VERBLESS = re.compile(r"(?:Of|By|As|Like|Than|Likewise|Nor|And|Or|Even|Also|So|Neither|Not)\b")
+VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can|cannot|may|must|will|would|does|do|did|[a-z]{2,}s)\b")
+
+
+def replaced_words(glossary: str) -> dict[str, str]:
+    """Return the words that the glossary replaces, with the word to use. A word with an entry of its own is none."""
+    entries = re.findall(r"^\* \*\*(.+?)\*\*(.*?)(?=^\* |\Z)", glossary, re.MULTILINE | re.DOTALL)
+    defined = {word for word, _ in entries}
+    return {
+        other: word
+        for word, text in entries
+        for listed in re.findall(r"\*Not:\s+([^.*]*)", text)
+        for other in " ".join(listed.lower().split()).split(", ")
+        if other not in defined and not other.startswith("which ")
+    }
+
+
+def forms(word: str) -> set[str]:
+    """Return the regular forms of a word, with underscores for spaces."""
+    word = word.replace(" ", "_")
+    stem = word.removesuffix("e")
+    return {word, f"{word}s", f"{stem}ed", f"{stem}ing", f"{word}n"}
+
+
+def names(name: str, tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Yield the first line of each name that a module defines, and whether it is that of a value."""
+    yield 1, Path(name).stem, False
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name, False
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg, True
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr, True
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.lineno, node.name, True
+
+
+def fragments(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first sentence of each docstring, of a name or below a value, that is no sentence."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            sentence = re.split(r"(?<=[.:;])\s", node.value.value.strip(), maxsplit=1)[0]
+            verbless = VERBLESS.match(sentence) and len(sentence.split()) < 9 and not VERB.search(sentence)
+            if FRAGMENT.match(sentence) or verbless:
+                yield node.lineno, sentence
+
+
+def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[str]:
+    """Return a line for each name and docstring of a Python file that breaks a rule."""
+    tree = ast.parse(text)
+    words = {form: word for word in replaced for form in forms(word)}
+    faults: dict[str, tuple[int, str]] = {}
+    for at, identifier, is_value in names(name, tree):
+        plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", identifier).lower()
+        if identifier.startswith("test_"):
+            if UNREADABLE_TEST.search(identifier) or list(turns(identifier.replace("_", " "))):
+                faults.setdefault(identifier, (at, f"{identifier}: name the property"))
+            if len(identifier) > LONGEST_TEST_NAME:
+                faults.setdefault(identifier, (at, f"{identifier}: {len(identifier)} characters"))
+        elif is_value and plain.strip("_") in EMPTY_NAMES:
+            faults.setdefault(identifier, (at, f"{identifier}: name what it is"))
+        else:
+            for word in {words[form] for form in words if f"_{form}_" in f"_{plain}_"}:
+                if not re.fullmatch(OTHER_SENSES.get(word, ""), plain):
+                    faults.setdefault(identifier, (at, f"{identifier}: the glossary says {replaced[word]}, not {word}"))
+    all_faults = [*faults.values(), *((at, f"no sentence: {sentence}") for at, sentence in fragments(tree))]
+    return [f"{name}:{at}: {fault}" for at, fault in sorted(all_faults)]
+
+
+def main(arguments: list[str]) -> int:
     """Print the faults of all files that git knows or would add; return 1 if there are any."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    files = [name for name in names if not SKIPPED.search(name) and (ROOT / name).is_file()]
-    found = [line for name in files for line in complaints(name, (ROOT / name).read_text())]
-    sys.stdout.write("".join(f"{line}\n" for line in found))
-    return bool(found)
+    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    texts = {name: (ROOT / name).read_text() for name in listed if not SKIPPED.search(name) and (ROOT / name).is_file()}
+    if "--names" in arguments:
+        replaced = replaced_words(GLOSSARY.read_text())
+        modules = {name: text for name, text in texts.items() if name.endswith(".py")}
+        lines = [line for name, text in modules.items() for line in complaints_of_names(name, text, replaced)]
+    else:
+        lines = [line for name, text in texts.items() for line in complaints(name, text)]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return bool(lines)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -106,10 +106,10 @@ class TaskAbort(Abort):
             self._task.cancel(reason)
 
     def is_mine(self, error: BaseException | None) -> bool:
-        """Take our cancellation back; another one at the same time continues."""
+        """Return whether our cancellation ended the block, and take it back. A simultaneous one of others continues."""
         # An abort that was not delivered has not cancelled the task. An inner block may have.
-        left = _uncancel(self._task) if self.delivered else _cancelling(self._task)
-        return isinstance(error, asyncio.CancelledError) and left <= self._cancelling
+        others = _uncancel(self._task) if self.delivered else _cancelling(self._task)
+        return isinstance(error, asyncio.CancelledError) and others <= self._cancelling
 
 
 if sys.version_info >= (3, 11):
@@ -198,7 +198,7 @@ class MainThreadAbort(Abort):
             raise LockLostInterrupt(self._reason)
 
 
-# Of the open blocks of the main thread, outermost first. Only the main thread uses it.
+# The aborts of the open blocks of the main thread, outermost first. Only the main thread uses it.
 _main_thread_aborts: list[MainThreadAbort] = []
 _previous_handler: Any = None
 
@@ -223,8 +223,8 @@ class ThreadAbort(Abort):
     """
     Aborts a thread by an asynchronous exception at its next bytecode, so not before a blocking call ends.
 
-    The mutex makes "if armed, send" one step for all other threads. An exception that was sent and has not arrived when
-    the block ends is made to arrive there, and is dropped.
+    The mutex makes check-and-send atomic. If an exception was sent and has not arrived when the block ends, `disarm`
+    makes it arrive, and drops it.
     """
 
     how = "thread"
@@ -271,11 +271,11 @@ class ThreadAbort(Abort):
 
     def _drop_unwanted(self) -> None:
         """Drop an exception that has not arrived, from another thread; unless another block of the thread needs it."""
-        if not any(each._ident == self._ident and each.armed and each.delivered for each in list(_thread_aborts)):
+        if not any(abort._ident == self._ident and abort.armed and abort.delivered for abort in list(_thread_aborts)):
             _set_async_exception(self._ident, None)
 
 
-_thread_aborts: dict[ThreadAbort, None] = {}  # of the open blocks of all other threads
+_thread_aborts: dict[ThreadAbort, None] = {}  # those of the open blocks of all other threads
 
 
 def _set_async_exception(ident: int, exception: type[BaseException] | None) -> None:

@@ -39,7 +39,7 @@ class KeyBinder:
     def __init__(self, name: Names, function: Callable[..., Any]) -> None:
         self._several = not isinstance(name, str) and not callable(name)
         self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
-        self.templates = tuple(each for each in self._names if isinstance(each, str))
+        self.templates = tuple(name for name in self._names if isinstance(name, str))
         """The names that are not callables."""
         self.is_static = len(self.templates) == len(self._names)
         self._wraps = hasattr(function, "__wrapped__")  # such a decorator may take arguments of its own, as `@paginate`
@@ -61,10 +61,10 @@ class KeyBinder:
             if isinstance(name, str):
                 names.append(name)
                 continue
-            made = name(*args, **kwargs)
-            several = several or isinstance(made, _MANY)
-            # The key is used as it is: a brace in it begins no field.
-            names += [_escaped(key) for key in (made if isinstance(made, _MANY) else [made])]
+            keys = name(*args, **kwargs)
+            several = several or isinstance(keys, _MANY)
+            # A key is used as it is: a brace in it begins no field.
+            names += [_escaped(key) for key in (keys if isinstance(keys, _MANY) else [keys])]
         return KeyBinding(tuple(names), self._fields(args, kwargs) if self.templates else {}, several)
 
     def bind_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:

@@ -16,11 +16,10 @@ from django_zklock.exceptions import ZkLockError
 @dataclass(frozen=True, slots=True)
 class Owner:
     """
-    One task, greenlet or thread; or a message of Celery, before its work begins. Two owners are equal if they are the
-    same one.
+    One task, greenlet or thread; or a message of Celery, before its work begins. Equal owners are the same object.
 
-    It refers to the object itself, because the ids of objects are reused. The context of `contextvars` is no owner: the
-    children of `asyncio.gather` inherit it.
+    An owner refers to that object, because Python reuses the ids of objects. A context of `contextvars` cannot be an
+    owner: the children of `asyncio.gather` inherit it.
     """
 
     kind: Literal["task", "greenlet", "thread", "message"]
@@ -64,19 +63,19 @@ def current_owner() -> Owner:
         if current.parent is not None or gevent_patched():
             return Owner("greenlet", current)
     try:
-        return _of_thread.owner
+        return _thread_local.owner
     except AttributeError:
-        _of_thread.owner = Owner("thread", threading.current_thread())
-        return _of_thread.owner
+        _thread_local.owner = Owner("thread", threading.current_thread())
+        return _thread_local.owner
 
 
-class _OfThread(threading.local):
-    """The owner that is the current thread; made once for each."""
+class _ThreadLocal(threading.local):
+    """The owner of the current thread, created once."""
 
     owner: Owner
 
 
-_of_thread = _OfThread()
+_thread_local = _ThreadLocal()
 
 
 def gevent_patched() -> bool:

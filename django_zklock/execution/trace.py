@@ -16,11 +16,11 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16}-[0-9a-f]{2})")
 
 
 def of_header(value: object) -> dict[str, str]:
-    """Return the items of a header "traceparent", as the W3C defines it; none if it is no such header."""
-    found = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
-    return {} if found is None else {"trace": found[1], "span": found[2]}
+    """Return the items of a header "traceparent", as the W3C defines it; nothing for any other text."""
+    match = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
+    return {} if match is None else {"trace": match[1], "span": match[2]}
 
 
 def header_of(about: Mapping[str, str]) -> str:
-    """Return the header "traceparent" of these items. It is no valid one if there are none."""
+    """Return the header "traceparent" of these items. Without them, it is invalid."""
     return f"00-{about.get('trace', '')}-{about.get('span', '')}"

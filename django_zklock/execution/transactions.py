@@ -60,9 +60,9 @@ def check_aliases(aliases: Iterable[str]) -> None:
 def _connections_in_blocks() -> Iterator[BaseDatabaseWrapper]:
     initialized = connections._connections  # type: ignore[attr-defined]  # three times as fast as `all`
     for alias in connections:
-        each = getattr(initialized, alias, None)
-        if each is not None and each.in_atomic_block and each.atomic_blocks:
-            yield each
+        connection = getattr(initialized, alias, None)
+        if connection is not None and connection.in_atomic_block and connection.atomic_blocks:
+            yield connection
 
 
 def _is_in_test_case_only(connection: BaseDatabaseWrapper) -> bool:
@@ -84,9 +84,9 @@ class Transaction:
     def begin(self) -> None:
         """Begin them in the order of the aliases. Where a transaction is open already, begin a savepoint."""
         for alias in self._aliases:
-            one = _AtomicBlock(alias)
-            self._begun.append(one)
-            one.enter()
+            block = _AtomicBlock(alias)
+            self._begun.append(block)
+            block.begin()
 
     @abort.shielded
     def end(self, error: BaseException | None, check: Callable[[], object]) -> None:
@@ -97,14 +97,14 @@ class Transaction:
         back.
         """
         refusal: ZkLockError | None = None
-        with CleanupOnError(self.abandon):  # a block that failed is never left twice: that would end the one around it
+        with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
             while self._begun:
                 if error is None:
                     try:
                         check()
                     except ZkLockError as refused:
                         error = refusal = refused
-                self._begun[-1].leave(error)
+                self._begun[-1].end(error)
                 self._begun.pop()
         if refusal is not None:
             raise refusal
@@ -117,12 +117,12 @@ class Transaction:
             self._begun.pop()
 
     def forget(self) -> None:
-        """Drop them without a rollback: in a forked child they belong to the parent, which uses the same connection."""
+        """Drop them without a rollback, in a forked child: the parent uses the same connection."""
         while self._begun:
             self._begun.pop().forget()
 
 
-_of_parents: Final[list[Any]] = []
+_inherited: Final[list[Any]] = []
 """Connections that a forked child has inherited. They are never deleted, because that might close them."""
 
 
@@ -134,27 +134,27 @@ class _AtomicBlock:
         self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
-        self._entered = self._over = False
+        self._has_begun = self._ended = False
         # Durable blocks are allowed inside that of a `TestCase`. Inside an outer transaction, the block cannot be
         # durable. The lock outlives the outer COMMIT, otherwise it could not have been acquired there.
         durable = self._outermost or _is_in_test_case_only(self._connection)
         self._block = atomic(using=alias, durable=durable)
 
-    def enter(self) -> None:
+    def begin(self) -> None:
         if self._outermost and not self._connection.get_autocommit():
-            self._over = True
+            self._ended = True
             raise TransactionManagementError(
                 f'The connection "{self._connection.alias}" is not in autocommit mode: the end of a block would not '
                 "commit, and the lock would be released before your COMMIT. Acquire the lock without atomic=, and "
                 "commit inside it."
             )
         self._block.__enter__()
-        self._entered = True
+        self._has_begun = True
         if not self._outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
-    def leave(self, error: BaseException | None) -> None:
-        if not self._entered:
+    def end(self, error: BaseException | None) -> None:
+        if not self._has_begun:
             self.abandon()
         elif connections[self._connection.alias] is not self._connection:
             self.abandon()  # a generator that is closed in another thread
@@ -164,13 +164,13 @@ class _AtomicBlock:
             self._roll_back(error)
         else:
             self._commit()
-        self._over = True
+        self._ended = True
 
     def _commit(self) -> None:
         try:
             self._block.__exit__(None, None, None)
         except DatabaseError:
-            self._over = True  # Django has rolled back, or closed the connection
+            self._ended = True  # Django has rolled back, or closed the connection
             raise
 
     def _roll_back(self, error: BaseException) -> None:
@@ -189,13 +189,13 @@ class _AtomicBlock:
 
     @abort.shielded
     def abandon(self) -> None:
-        if self._over:
+        if self._ended:
             return
         if self._outermost:
             _reset(self._connection)
         else:
             self._abandon_savepoint()
-        self._over = True
+        self._ended = True
 
     def _abandon_savepoint(self) -> None:
         connection = self._connection
@@ -204,10 +204,10 @@ class _AtomicBlock:
         try:
             connection.savepoint_rollback(self._savepoint or "")
         except DatabaseError:
-            connection.needs_rollback = True  # of the outer one: this savepoint was released, or never created
+            connection.needs_rollback = True  # roll the outer one back: the savepoint was released, or never created
 
     def forget(self) -> None:
-        _of_parents.append(self._connection.connection)
+        _inherited.append(self._connection.connection)
         self._connection.connection = None  # `connect` sets the rest
 
 

@@ -86,13 +86,13 @@ class ThreadWaiter(Generic[_Value]):
 
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None if there is none within `timeout` seconds (None: no limit; below 0: 0)."""
-        left = math.inf if timeout is None else timeout
-        until = clock.now() + left
+        remaining = math.inf if timeout is None else timeout
+        until = clock.now() + remaining
         while self.value is None:
             # -1 means no limit for the latch, so a negative time must not reach it. This order keeps NaN.
-            self._latch.acquire(timeout=at_a_time(max(left, 0.0)))
-            left = until - clock.now()
-            if left <= 0:
+            self._latch.acquire(timeout=at_a_time(max(remaining, 0.0)))
+            remaining = until - clock.now()
+            if remaining <= 0:
                 break
         return self.value
 

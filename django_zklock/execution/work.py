@@ -17,7 +17,7 @@ class Work:
     what: str
     """A short description for others in the queue of a lock, without arguments."""
     about: Mapping[str, str]
-    """The same as items: "task" and "id" for a task."""
+    """Short texts for programs that read the queue: "task" and "id" for a task."""
 
 
 current: Callable[[], Work | None] = _current.get

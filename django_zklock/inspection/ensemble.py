@@ -18,7 +18,7 @@ from django_zklock.conf.url import host_port
 from django_zklock.inspection.shared import Shared
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
-from django_zklock.zk.client import SessionOptions
+from django_zklock.zk.options import SessionOptions
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let leases end

@@ -64,3 +64,15 @@ def test_the_layers_in_contributing_are_those_of_the_import_contract() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     listed = re.findall(r"^\d+\. (.*(?:\n   .*)?)$", text, flags=re.MULTILINE)
     assert [set(re.findall(r"`(\w+)`", item.partition(": ")[0])) for item in listed] == layers
+
+
+def test_the_table_of_behaviours_names_tests_that_exist() -> None:
+    """A name without a folder is in the folder of the name before it."""
+    tests = ROOT / "tests"
+    table = (tests / "README.md").read_text().partition("## Which behaviour is where")[2].partition("\n## ")[0]
+    folder = ""
+    for name in re.findall(r"`([\w*/]+(?:\.py)?)`(?=[^|]*\|$|,)", table, re.MULTILINE):
+        if "/" not in name and not name.endswith(".py"):
+            continue
+        folder = name.rpartition("/")[0] or folder
+        assert list(tests.glob(f"{folder}/{name.rpartition('/')[2]}")), name

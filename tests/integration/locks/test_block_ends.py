@@ -98,7 +98,7 @@ def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: L
         if not child:
             strike.__enter__()
     if not child:
-        os._exit(0 if strike.where and inherited in transactions._of_parents else 1)
+        os._exit(0 if strike.where and inherited in transactions._inherited else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert ledger.seen() == ["written"]
 
