@@ -22,7 +22,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.testing.ensemble import Ensemble
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("F69")]
+pytestmark = [pytest.mark.zookeeper]
 
 SESSION_TIMEOUT = 3.0  # seconds
 SERVER_TICK = 0.5  # seconds, of the test's servers

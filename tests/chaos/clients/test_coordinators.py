@@ -26,7 +26,7 @@ from support.zoo import Zoo
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
-pytestmark = [pytest.mark.chaos, pytest.mark.scenario("COORDINATOR"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 KEYS = ("orders", "stock", "mail", "prices", "reports", "users")
 CLIENTS = 12

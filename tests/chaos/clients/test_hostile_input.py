@@ -24,7 +24,6 @@ TOLD = 1.0  # seconds after which the holder of a node that was deleted has been
 Figure = Callable[..., None]
 
 
-@pytest.mark.scenario("F59")
 def test_a_holder_whose_node_is_deleted_is_told(pool: WorkerPool, figure: Figure) -> None:
     """The lock is broken while its holder works, and the next one gets it."""
     a, b = pool.start("A", "B")
@@ -45,7 +44,6 @@ def test_a_holder_whose_node_is_deleted_is_told(pool: WorkerPool, figure: Figure
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F64")
 def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figure) -> None:
     """Another one of the hold is called, other work is stopped, and the lock is handed on, while one sleeps."""
     gate, called = threading.Event(), threading.Event()
@@ -117,8 +115,7 @@ def try_name(worker: LockWorker, key: Any, **options: Any) -> str:
     return "granted" if answer["granted"] else str(answer["error"])
 
 
-@pytest.mark.scenario("F65")
-@pytest.mark.chaos
+@pytest.mark.convicts_kazoo
 def test_a_hostile_name_harms_no_other_lock(pool: WorkerPool, proxy: Proxy) -> None:
     """It is refused before anything is sent. The process keeps its other locks for longer than a session."""
     a, b = pool.start_one("A", hosts=proxy.address, session_timeout=T), pool.start_one("B")

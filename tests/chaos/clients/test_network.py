@@ -82,8 +82,6 @@ def told_before_the_next(
 # --- a link that carries nothing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F2")
 @pytest.mark.parametrize("link", [swallowed, pytest.param(dropped, marks=firewall.needs_firewall)])
 def test_an_idle_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
     pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
@@ -94,8 +92,7 @@ def test_an_idle_holder_behind_a_dead_link_is_told_before_the_next_one_is_grante
     told, granted = told_before_the_next(pool, a, b, link(proxy))
     figure("told after", told, "s")
     figure("next holder after", granted, "s")
-    if pool.lock == "zklock":
-        assert told <= LEASE_SHARE * a.session_timeout + LATER
+    assert told <= LEASE_SHARE * a.session_timeout + LATER
     pool.assert_kept()
 
 
@@ -107,8 +104,13 @@ def hung(proxy: Proxy) -> Iterator[None]:
     proxy.heal()
 
 
-@pytest.mark.scenario("F3")
-@pytest.mark.parametrize("link", [hung, pytest.param(dropped, marks=[pytest.mark.chaos, firewall.needs_firewall])])
+@pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param(hung, marks=pytest.mark.convicts_kazoo),
+        pytest.param(dropped, marks=firewall.needs_firewall),
+    ],
+)
 def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
     pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
 ) -> None:
@@ -123,8 +125,6 @@ def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F30")
 def test_writes_whose_replies_are_lost_extend_no_lease(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
     """They keep the session alive as the server sees it, which the holder cannot know; so it stops in time."""
     a = pool.start_one("A", hosts=proxy.address)
@@ -141,8 +141,7 @@ def test_writes_whose_replies_are_lost_extend_no_lease(pool: WorkerPool, proxy: 
     told = working.result()
     assert told["lost"], "the holder was not told"
     figure("told after", told["t"] - began, "s")
-    if pool.lock == "zklock":
-        assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
+    assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
     proxy.heal()
     a.release().result()
     answer = call.result(40)
@@ -151,8 +150,6 @@ def test_writes_whose_replies_are_lost_extend_no_lease(pool: WorkerPool, proxy: 
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F18")
 @pytest.mark.timeout(90)
 def test_a_lease_goes_by_the_session_timeout_that_was_granted(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
     """Of 60 seconds asked for, the server grants 20 of its ticks."""
@@ -160,16 +157,14 @@ def test_a_lease_goes_by_the_session_timeout_that_was_granted(pool: WorkerPool, 
     a = pool.start_one("A", hosts=proxy.address, session_timeout=60)
     b = pool.start_one("B")
     a.take(abort_on="lost")
-    if pool.lock == "zklock":
-        assert a.ask("session")["timeout"] == granted
-        event = next(event for event in pool.history() if event["e"] == "granted")
-        assert event["until"] - event["t"] <= LEASE_SHARE * granted
+    assert a.ask("session")["timeout"] == granted
+    event = next(event for event in pool.history() if event["e"] == "granted")
+    assert event["until"] - event["t"] <= LEASE_SHARE * granted
     told, next_one = told_before_the_next(pool, a, b, swallowed(proxy))
     figure("told after", told, "s")
     figure("next holder after", next_one, "s")
     assert next_one <= granted + 2 * TICK + LATER
-    if pool.lock == "zklock":
-        assert told <= LEASE_SHARE * granted + LATER
+    assert told <= LEASE_SHARE * granted + LATER
     pool.assert_kept()
 
 
@@ -197,13 +192,10 @@ def outage(pool: WorkerPool, proxy: Proxy) -> Iterator[float]:
     proxy.heal()
 
 
-@pytest.mark.scenario("F4")
-@pytest.mark.parametrize("session_timeout", [6, pytest.param(10, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("session_timeout", [6, 10])
 def test_an_outage_shorter_than_the_lease_costs_neither_the_lock_nor_the_work(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure, session_timeout: float
 ) -> None:
-    if pool.lock != "zklock":
-        pytest.skip("kazoo leaves it to the application whether work may outlast a break of the connection")
     a = pool.start_one("A", hosts=proxy.address, session_timeout=session_timeout)
     token = a.take(abort_on="lost")["token"]
     before = arena.children("k")
@@ -223,8 +215,6 @@ def test_an_outage_shorter_than_the_lease_costs_neither_the_lock_nor_the_work(
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F5")
 def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_again_after_it(
     pool: WorkerPool, proxy: Proxy, figure: Figure
 ) -> None:
@@ -237,8 +227,7 @@ def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_again_after_it(
         told = working.result()
         assert told["lost"]
         figure("told after", told["t"] - began, "s")
-        if pool.lock == "zklock":
-            assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
+        assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
     pool.wait_contenders(0)
     assert not a.check(), "the hold came back to life"
     a.release().result()
@@ -248,8 +237,6 @@ def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_again_after_it(
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F10")
 @pytest.mark.parametrize("lasting", [False, True], ids=["until healed", "past the session"])
 def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
     pool: WorkerPool, proxy: Proxy, figure: Figure, lasting: bool
@@ -277,8 +264,6 @@ def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F28")
 @pytest.mark.timeout(120)
 def test_after_a_long_outage_the_session_is_back_within_a_quarter_of_its_timeout(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
@@ -319,7 +304,6 @@ def connecting(proxy: Proxy, until: float) -> Iterator[float]:
 # --- a reply or a request that is lost --------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F6")
 @pytest.mark.parametrize("busy", [False, True], ids=["free", "held"])
 def test_a_create_whose_reply_is_lost_leaves_one_contender_that_is_granted_once(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure, busy: bool
@@ -346,7 +330,7 @@ def test_a_create_whose_reply_is_lost_leaves_one_contender_that_is_granted_once(
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F8")
+@pytest.mark.convicts_kazoo
 def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
 ) -> None:
@@ -364,7 +348,6 @@ def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F9")
 def test_a_release_whose_reply_is_lost_is_a_release(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
     a, b = pool.start_one("A", hosts=proxy.address), pool.start_one("B")
     a.take()
@@ -389,8 +372,7 @@ def test_a_release_whose_reply_is_lost_is_a_release(pool: WorkerPool, proxy: Pro
 # --- those ahead ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F27")
+@pytest.mark.convicts_kazoo
 def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
     pool: WorkerPool, arena: Zoo, figure: Figure
 ) -> None:
@@ -418,8 +400,6 @@ def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
 # --- a host that is dead ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F19")
 @pytest.mark.timeout(90)
 @firewall.needs_firewall
 def test_a_dead_host_in_the_list_costs_no_session(pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure) -> None:
@@ -438,8 +418,7 @@ def test_a_dead_host_in_the_list_costs_no_session(pool: WorkerPool, arena: Zoo, 
             back = answered_since(cut, CONNECT, proxy, other, timeout=3 * timeout)
             slowest = max(slowest, back - cut)
             assert back - cut <= timeout / 2, f"{back - cut:.2f} s without a connection"
-            if pool.lock == "zklock":
-                assert a.check()
+            assert a.check()
             time.sleep(timeout / 4)  # for the lease to be whole again
         if not dead.hits:
             raise RuntimeError("no connection to the dead host was tried")

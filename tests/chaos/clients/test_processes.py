@@ -27,7 +27,7 @@ Figure = Callable[..., None]
 # --- exceptions that a signal raises ----------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F11")
+@pytest.mark.convicts_kazoo
 def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, figure: Figure) -> None:
     """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
     a, b = pool.start("A", "B")
@@ -50,8 +50,6 @@ def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, fi
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F12")
-@pytest.mark.chaos
 @pytest.mark.parametrize("when", ["the server is slow", "there is no connection"])
 def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
     pool: WorkerPool, proxy: Proxy, figure: Figure, when: str
@@ -81,7 +79,6 @@ def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
 # --- processes that die, or do not run --------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F1", "F46")
 def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Figure) -> None:
     a, b = pool.start("A", "B")
     a.take()
@@ -95,8 +92,6 @@ def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F34")
-@pytest.mark.chaos
 def test_a_holder_that_was_stopped_past_its_session_learns_of_it_at_its_first_check(
     pool: WorkerPool, figure: Figure
 ) -> None:
@@ -125,8 +120,6 @@ def test_a_holder_that_was_stopped_past_its_session_learns_of_it_at_its_first_ch
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F35")
-@pytest.mark.chaos
 @pytest.mark.parametrize("hog", ["main", "another"])
 def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its_first_check(
     pool: WorkerPool, figure: Figure, hog: str
@@ -150,7 +143,6 @@ def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F36")
 def test_a_greenlet_that_did_not_yield_past_its_lease_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
     """By the clock, before the hub has run once; and the block that goes on to its end says so, too."""
     pytest.importorskip("gevent")
@@ -187,8 +179,6 @@ except LockLost:
     assert output.split() == ["True", "0.0", "told", "told"], errors
 
 
-@pytest.mark.scenario("F51")
-@pytest.mark.chaos
 def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing_after_it(
     pool: WorkerPool, figure: Figure
 ) -> None:
@@ -221,14 +211,11 @@ def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing
 # --- clocks that jump -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F48")
 @needs_compiler
 def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(
     pool: WorkerPool, figure: Figure
 ) -> None:
     """The monotonic clock stops while a machine is suspended, so a lease measured by it would still look valid."""
-    if pool.lock != "zklock":
-        pytest.skip("the servers of this test did not sleep: a lock that has no lease lost nothing")
     with ClockShim() as clocks:
         a = pool.start_one("A", session_timeout=T, **clocks.env)
         a.take()
@@ -246,8 +233,6 @@ def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(
         pool.assert_kept()
 
 
-@pytest.mark.scenario("F49")
-@pytest.mark.chaos
 @needs_compiler
 @pytest.mark.parametrize("hour", [3600, -3600])
 def test_the_wall_clock_may_jump_while_a_lock_is_held_and_waited_for(

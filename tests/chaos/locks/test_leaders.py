@@ -17,7 +17,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_leader
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("LEADER")]
+pytestmark = [pytest.mark.zookeeper]
 
 T = 3.0  # seconds, the session timeout
 TICK = 0.5  # seconds, of the test's servers

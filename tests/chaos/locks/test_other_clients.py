@@ -13,7 +13,7 @@ from support.neighbours.load import Load, Start
 from support.neighbours.ours import our_process
 from support.zoo import Zoo
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
 SECONDS = 3.0  # between two kills
 

@@ -13,13 +13,6 @@ T = 4.0  # seconds, of a session
 SOON = 5.0  # seconds, for what takes some milliseconds
 
 
-@pytest.fixture(autouse=True)
-def _has_two_sides(pool: WorkerPool) -> None:
-    if pool.lock != "zklock":
-        pytest.skip("kazoo's read-write locks are others than its Lock")
-
-
-@pytest.mark.scenario("F60")
 def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_reader(
     pool: WorkerPool, figure: Figures
 ) -> None:
@@ -53,8 +46,6 @@ def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_read
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F60")
-@pytest.mark.chaos
 def test_who_lets_go_of_writing_first_reads_on_without_a_gap(pool: WorkerPool) -> None:
     first, second, reader = pool.start("A", "B", "C")
     token = first.take(kind="write")["token"]
@@ -76,8 +67,6 @@ def test_who_lets_go_of_writing_first_reads_on_without_a_gap(pool: WorkerPool) -
     pool.assert_kept()
 
 
-@pytest.mark.scenario("READERS")
-@pytest.mark.chaos
 @pytest.mark.parametrize("downgraded", [False, True])
 def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(pool: WorkerPool, downgraded: bool) -> None:
     first, second, writer = pool.start("A", "B", "C", session_timeout=T)
@@ -96,8 +85,6 @@ def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(pool:
     pool.assert_kept()
 
 
-@pytest.mark.scenario("READERS")
-@pytest.mark.chaos
 def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(pool: WorkerPool, arena: Zoo) -> None:
     """CURATOR-211, -307: a waiter that is not in the queue believes that it is first, or fails; ours queues again."""
     holder, waiter, reader = pool.start("A", "B", "C")

@@ -14,12 +14,6 @@ SOON = 5.0  # seconds, for what takes some milliseconds
 PERMITS = 2
 
 
-@pytest.fixture(autouse=True)
-def _has_one_queue(pool: WorkerPool) -> None:
-    if pool.lock != "zklock":
-        pytest.skip("kazoo's semaphore is another than its Lock")
-
-
 def holding(pool: WorkerPool, *names: str, limit: int = PERMITS) -> list[LockWorker]:
     """Processes that each have a permit."""
     workers = pool.start(*names, session_timeout=T)
@@ -28,7 +22,6 @@ def holding(pool: WorkerPool, *names: str, limit: int = PERMITS) -> list[LockWor
     return workers
 
 
-@pytest.mark.scenario("PERMITS")
 def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, pool: WorkerPool) -> None:
     """CURATOR-335, -315: a lease was left behind that no client knew of."""
     first = pool.start_one("A", hosts=proxy.address)
@@ -41,8 +34,6 @@ def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, pool: Work
     pool.assert_kept()
 
 
-@pytest.mark.scenario("PERMITS")
-@pytest.mark.chaos
 def test_permits_and_a_lock_of_one_key_keep_each_other_out(pool: WorkerPool) -> None:
     first, second = holding(pool, "A", "B", limit=PERMITS + 1)
     locker, late = pool.start("C", "D")
@@ -60,8 +51,6 @@ def test_permits_and_a_lock_of_one_key_keep_each_other_out(pool: WorkerPool) -> 
     pool.assert_kept()
 
 
-@pytest.mark.scenario("PERMITS")
-@pytest.mark.chaos
 def test_a_permit_of_a_process_that_is_killed_is_free_after_its_session(pool: WorkerPool, figure: Figures) -> None:
     first, second = holding(pool, "A", "B")
     third = pool.start_one("C")
@@ -76,8 +65,6 @@ def test_a_permit_of_a_process_that_is_killed_is_free_after_its_session(pool: Wo
     pool.assert_kept()
 
 
-@pytest.mark.scenario("PERMITS")
-@pytest.mark.chaos
 def test_a_holder_that_is_paused_past_its_session_has_no_permit_any_more(pool: WorkerPool) -> None:
     first, second = holding(pool, "A", "B")
     third = pool.start_one("C")

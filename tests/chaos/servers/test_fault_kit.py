@@ -27,7 +27,7 @@ from support.chaos.slowdisk import SlowDisk
 
 from django_zklock.testing.ensemble import Ensemble
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("KIT")]
+pytestmark = [pytest.mark.zookeeper]
 
 SILENCE = 0.7  # seconds in which an answer would have come, many times over
 
@@ -87,7 +87,6 @@ def test_the_firewall_and_the_disks_of_the_machine_are_left_alone(
 # --- the firewall -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
 @needs_firewall
 def test_a_blackhole_silences_one_connection_and_no_other(single: Ensemble) -> None:
     with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
@@ -109,7 +108,6 @@ def whole(three: Ensemble) -> Iterator[Ensemble]:
         server.wait_ready(45)
 
 
-@pytest.mark.chaos
 @needs_firewall
 def test_a_follower_cut_off_from_its_leader_still_answers_reads_and_no_writes(whole: Ensemble) -> None:
     follower, leader = whole.followers[0], whole.leader
@@ -130,7 +128,6 @@ def test_the_host_that_everything_runs_on_is_not_declared_dead() -> None:
             firewall.dead_host(address)
 
 
-@pytest.mark.chaos
 @needs_firewall
 def test_rules_are_gone_after_an_error() -> None:
     fault = firewall.blackhole(1)
@@ -152,7 +149,6 @@ def rules_of(fault: Fault) -> list[str]:
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
 @needs_compiler
 def test_a_slow_disk_holds_back_writes_and_not_reads() -> None:
     with SlowDisk() as disk, Ensemble(fsync=True, env=disk.env) as ensemble:
@@ -194,7 +190,6 @@ def ahead(process: subprocess.Popen[str]) -> list[int]:
     return [round((one - other) / 10) * 10 for one, other in zip(theirs, ours, strict=True)]
 
 
-@pytest.mark.chaos
 @needs_compiler
 def test_clocks_jump_under_a_running_process_and_the_monotonic_clock_does_not() -> None:
     with ClockShim() as shim, running([sys.executable, "-c", CLOCKS], shim.env) as process:
@@ -212,7 +207,6 @@ def test_clocks_jump_under_a_running_process_and_the_monotonic_clock_does_not() 
             shim.jump(boottime=-1)
 
 
-@pytest.mark.chaos
 @needs_compiler
 def test_a_wait_for_a_point_of_the_wall_clock_ends_when_the_clock_jumps_over_it() -> None:
     script = (

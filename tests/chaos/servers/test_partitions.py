@@ -66,13 +66,15 @@ def dropped(link: Partition) -> contextlib.AbstractContextManager[object]:
     return firewall.blackhole(link.wire.port)
 
 
-CUTS = [frozen, pytest.param(dropped, marks=[pytest.mark.chaos, needs_firewall])]
+CUTS = [frozen, pytest.param(dropped, marks=needs_firewall)]
 Cut = Callable[[Partition], contextlib.AbstractContextManager[object]]
 
 
-@pytest.mark.scenario("F15")
-@pytest.mark.parametrize("cut_by", CUTS)
-@pytest.mark.parametrize("moment", [pytest.param("at rest", marks=pytest.mark.chaos), "busy"])
+@pytest.mark.parametrize(
+    "cut_by",
+    [pytest.param(frozen, marks=pytest.mark.convicts_kazoo), pytest.param(dropped, marks=needs_firewall)],
+)
+@pytest.mark.parametrize("moment", ["at rest", "busy"])
 def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_granted(
     pool: WorkerPool, link: Partition, figure: Callable[..., None], cut_by: Cut, moment: str
 ) -> None:
@@ -101,8 +103,6 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
         pool.assert_kept()
 
 
-@pytest.mark.scenario("F16")
-@pytest.mark.chaos
 @pytest.mark.parametrize("cut_by", CUTS)
 def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, cut_by: Cut) -> None:
     """What it says of the queue is old, so it grants nothing, and the call ends in time."""
@@ -122,8 +122,6 @@ def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, 
     pool.assert_kept(settle=5)  # the follower may have to find its leader again first
 
 
-@pytest.mark.scenario("F16")
-@pytest.mark.chaos
 def test_news_that_comes_late_by_a_cut_off_follower_grants_nobody(pool: WorkerPool, link: Partition) -> None:
     """
     The follower learns that the one ahead has left after the leader has ended the waiter's own session.
@@ -184,8 +182,6 @@ class Pair:
         return lost
 
 
-@pytest.mark.scenario("F17")
-@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_no_two_leases_overlap_whatever_the_timeout_and_the_moment_of_the_fault(
     pool: WorkerPool, link: Partition, figure: Callable[..., None], request: pytest.FixtureRequest

@@ -44,7 +44,6 @@ def wait_until_left(seconds: float) -> None:
 # --- an outage that ends within the lease ---------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F4")
 def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
     """With abort_on="lost" the work continues through a cut, and the lease is extended afterwards."""
     with zk_lock("a", abort_on="lost") as hold:
@@ -120,7 +119,6 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
 # --- an outage that is longer than the lease ------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F5")
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
     """The work is aborted at the end of the lease, not when ZooKeeper is back. Then the lock can be acquired again."""
     lock = zk_lock("a", abort_on="lost", timeout=10)
@@ -134,7 +132,6 @@ def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
         assert hold.lost
 
 
-@pytest.mark.scenario("F5")
 def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
     """Even if its session and its node survive the outage, the hold does not come back."""
     lock = zk_lock("a", abort_on="never")
@@ -158,7 +155,6 @@ def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
     lock.release()
 
 
-@pytest.mark.scenario("F30")
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
 def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, direction: str) -> None:
     """Only acknowledged writes extend the lease, not those that were sent or carried out."""

@@ -27,7 +27,6 @@ from django_zklock.locks.table import held_locks
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.mark.scenario("F61", "F62")
 async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
     """Tasks made by gather and create_task inside the block are other owners, though they share its context."""
     lock = Lock("parent")
@@ -84,7 +83,6 @@ async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-@pytest.mark.scenario("F14")
 @pytest.mark.parametrize("held", [True, False])
 async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) -> None:
     """Cancelled before its first step, on its way, in the queue, as it is granted or as it releases: nothing stays."""
@@ -118,7 +116,6 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) ->
         pass
 
 
-@pytest.mark.scenario("F14")
 async def test_cancel_while_granted_leaves_no_contender(zoo: Zoo) -> None:
     """The grant and the cancellation may cross: then the lock goes on to the next one."""
     lock = Lock("cross", timeout=None)
@@ -170,7 +167,6 @@ async def test_wait_for_around_a_block_is_a_timeout(zoo: Zoo) -> None:
         await asyncio.wait_for(work(), 0.2)
 
 
-@pytest.mark.scenario("F14")
 async def test_cancel_during_the_release_still_releases(zoo: Zoo) -> None:
     """A task that is cancelled while it waits for the delete of its node has released the lock all the same."""
     for _ in range(20):
@@ -251,7 +247,6 @@ async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
         lock.locked()
 
 
-@pytest.mark.scenario("F62")
 @pytest.mark.parametrize("through", ["to_thread", "sync_to_async"])
 async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, through: str) -> None:
     """A `with` in a worker thread belongs to the thread, not to the task that sent it there; and the reverse."""

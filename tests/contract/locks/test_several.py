@@ -206,7 +206,6 @@ def test_a_coroutine_that_loses_one_is_stopped(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-@pytest.mark.scenario("F56")
 def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo: Zoo) -> None:
     """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
 

@@ -165,7 +165,6 @@ def test_acquire_around_a_block_that_is_lost_is_told_with_the_receipt(log: Sent)
     assert log[-1][1]["receipt"].delivered
 
 
-@pytest.mark.scenario("F64")
 def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
     """Locks are taken, and work is stopped, while a receiver sleeps; the others hear of it when it is done."""
     gate = threading.Event()
