@@ -19,29 +19,7 @@ from django_zklock.exceptions import LockLost
 pytestmark = pytest.mark.zookeeper
 
 T = 3.0  # seconds, the session timeout; the lease is 1.2
-TOLD = 1.0  # seconds after which the holder of a node that was deleted has been told; promised
-
 Figure = Callable[..., None]
-
-
-def test_a_holder_whose_node_is_deleted_is_told(pool: WorkerPool, figure: Figure) -> None:
-    """The lock is broken while its holder works, and the next one gets it."""
-    a, b = pool.start("A", "B")
-    token = a.take()["token"]
-    working = a.work()
-    [name] = pool.wait_contenders(1)
-    waiting = b.acquire()
-    pool.wait_contenders(2)
-    path = f"{pool.zoo.base}/k/{name}"
-    deleted = pool.note("delete", path=path, key="k", token=token)
-    pool.zoo.client.delete(path)
-    assert waiting.result()["granted"]
-    eventually(working.done, TOLD + 2, "the holder works on, and is not told")
-    told = working.result()
-    assert told["lost"]
-    figure("told after", told["t"] - deleted, "s")
-    assert told["t"] - deleted <= TOLD
-    pool.assert_kept()
 
 
 def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figure) -> None:

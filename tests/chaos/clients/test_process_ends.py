@@ -54,26 +54,6 @@ def test_a_server_that_reloads_has_one_session_and_leaves_none(zoo: Zoo, tmp_pat
         figure.spread("session gone after its process", took)
 
 
-def test_a_preforking_server_has_one_session_a_worker_and_none_in_the_master(
-    zoo: Zoo, tmp_path: Path, figure: Figures
-) -> None:
-    """The master has loaded the application with its locks; workers come and go, and so do their sessions."""
-    served: set[int] = set()
-    known: dict[int, str] = {}
-    serve = ("prefork.py", "{host}", "{port}", "3", "20")
-    with Website(tmp_path, zoo, *serve, session_timeout=LONG) as site:
-        for _ in range(40):
-            served |= site.sell_many(6)
-            for pid, sessions in site.sessions().items():
-                assert len(sessions) <= (0 if pid == site.process.pid else 1), f"{pid}: {sessions}"
-                for session in sessions:
-                    known[pid] = session
-        assert len(served) > 6, "workers were replaced"
-        gone = {session for pid, session in known.items() if pid not in site.workers()}
-        eventually(lambda: not any(site.knows(session) for session in gone), 1, "sessions of ended workers are left")
-        figure("workers", len(served))
-
-
 # --- processes that fork, as many as they like ----------------------------------------------------------------------
 
 FORKS = """

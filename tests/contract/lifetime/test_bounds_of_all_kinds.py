@@ -233,19 +233,6 @@ def test_of_several_locks_none_rests_if_not_all_were_to_be_had(zoo: Zoo, how: st
     assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
 
 
-async def test_of_several_locks_in_a_task_none_rests_if_not_all_were_to_be_had(zoo: Zoo) -> None:
-    locks = zk_locks("a", "b", timeout=0.3, min_hold=LONG)
-    with zoo.hold_elsewhere("b"):
-        with pytest.raises(LockTimeout):
-            async with locks:
-                pass
-        assert await locks.aacquire(timeout=0.3) is None
-        zoo.wait_contenders("a", 0)
-    async with locks:
-        pass
-    assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
-
-
 def test_several_locks_one_of_which_was_held_before_leave_its_rest_to_it(zoo: Zoo) -> None:
     """The work under that one was begun."""
     with zk_lock("a", min_hold=LONG):

@@ -96,17 +96,6 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
         pass
 
 
-async def test_a_reader_that_wants_to_write_is_refused_at_once_in_a_task(zoo: Zoo) -> None:
-    """The same for tasks, each of which is an owner."""
-    lock = both()
-    async with lock.read():
-        with pytest.raises(LockUpgradeRefused):
-            async with lock.write():
-                pass
-        with pytest.raises(LockUpgradeRefused):
-            await lock.write().aacquire()
-
-
 class Writer:
     """Who writes, and then reads, in one of the ways there are."""
 

@@ -123,16 +123,6 @@ async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served
     stream.cancel()
 
 
-async def test_a_stream_of_an_unknown_lease_goes_on(zoo: Zoo, served: Served) -> None:
-    lease = await served.take()
-    stream = served.stub.KeepAlive()
-    for lease_id, state in (("nonsense", OVER), ("00000000.1.x", OVER), (lease.lease_id, HELD)):
-        await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
-        assert (await stream.read()).state == state
-    await stream.done_writing()
-    assert await stream.read() == grpc.aio.EOF
-
-
 async def test_a_stream_forgets_a_lease_that_is_over(zoo: Zoo, served: Served) -> None:
     """Also one that the client wants to keep before it has heard of the end."""
     kept, told, more = asyncio.Event(), asyncio.Event(), asyncio.Event()
