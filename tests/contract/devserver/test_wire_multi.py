@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from support.jute import (
-    EPHEMERAL_SEQUENTIAL,
     Request,
     check,
     children,
@@ -12,15 +11,12 @@ from support.jute import (
     create,
     create2,
     delete,
-    ephemerals,
     exists,
     get,
     multi,
     put,
-    sync,
-    ttl,
 )
-from support.transcripts import Pair, Script, compare, scripts
+from support.transcripts import Pair, compare
 from support.wire import Talk, Wire
 
 pytestmark = pytest.mark.zookeeper
@@ -57,31 +53,3 @@ def test_multi_fails_as_a_whole(pair: Pair, position: int, wrong: Request) -> No
         talk.a.do(multi(*GOOD))
 
     compare(pair, ask)
-
-
-def nothing_to_do(talk: Talk) -> None:
-    talk.a.do(
-        multi(), multi(check("/")), multi(check("/", 0)), multi(check("/", 99)), multi(check("/no"), check("/no2"))
-    )
-
-
-def other_operations(talk: Talk) -> None:
-    talk.a.do(multi(container("/c"), ttl("/t", 60_000), create("/t/s-", b"", EPHEMERAL_SEQUENTIAL)))
-    talk.a.do(children("/t"), ephemerals("/"))
-
-
-def reads(talk: Talk) -> None:
-    prepare(talk.a)
-    talk.a.do(multi(get("/a"), children("/full"), op="multiRead"), multi(get("/no"), get("/a"), op="multiRead"))
-    talk.a.do(multi(op="multiRead"))
-
-
-def another_kind_inside(talk: Talk) -> None:
-    talk.a.do(multi(create("/x"), sync("/x")))
-    talk.join("b").do(exists("/x"))
-
-
-@scripts(nothing_to_do, other_operations, reads, another_kind_inside)
-def test_multi(pair: Pair, script: Script) -> None:
-    """A transaction is one transaction id, and its parts see what those before them did."""
-    compare(pair, script)

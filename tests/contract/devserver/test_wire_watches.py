@@ -6,25 +6,17 @@ import pytest
 from support.jute import (
     ADD_PERSISTENT,
     ADD_RECURSIVE,
-    ANY,
-    CHILDREN,
-    DATA,
     EPHEMERAL,
     add_watch,
-    buffer,
-    check,
     children,
     create,
     delete,
     exists,
     get,
-    integer,
-    multi,
     put,
-    remove_watches,
     set_watches,
 )
-from support.transcripts import Pair, Script, changed_in_3_9, compare, scripts, sort_events
+from support.transcripts import Pair, Script, compare, scripts, sort_events
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper
@@ -39,15 +31,7 @@ def of_a_session_that_is_closed(talk: Talk) -> None:
     talk.b.do(exists("/e1"), exists("/p/e2"), exists("/p"))
 
 
-def of_a_failed_change(talk: Talk) -> None:
-    talk.a.do(create("/w"), get("/w", True), children("/w", True))
-    talk.b.do(put("/w", b"", 7), create("/w"), delete("/w", 7), multi(put("/w", b""), check("/no")), create("/w/no/x"))
-    talk.a.fence()
-    talk.b.do(put("/w", b""))
-    talk.a.fence()
-
-
-@scripts(of_a_session_that_is_closed, of_a_failed_change)
+@scripts(of_a_session_that_is_closed)
 def test_watches(pair: Pair, script: Script) -> None:
     """Watches tell once, of the right change, before any reply that shows it."""
     compare(pair, script)
@@ -69,14 +53,6 @@ def changes_in_between(talk: Talk) -> None:
     a.fence()
 
 
-def without_set_watches(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/w"), get("/w", True))
-    a = talk.join("a", session=a.session, password=a.password)
-    talk.b.do(put("/w", b""))
-    a.fence()
-
-
 def with_five_kinds(talk: Talk) -> None:
     a, b = talk.a, talk.b
     b.do(create("/w"), create("/w/x"))
@@ -91,61 +67,7 @@ def with_five_kinds(talk: Talk) -> None:
     a.fence()
 
 
-def from_the_beginning_of_time(talk: Talk) -> None:
-    talk.b.do(create("/w"), create("/w/c"), delete("/w/c"))
-    talk.a.do(set_watches(0, ["/w", "/no"], ["/w", "/no"], ["/w", "/no"]), set_watches(2**62, ["/w"], ["/w"], ["/w"]))
-    talk.a.fence()
-
-
-@scripts(changes_in_between, without_set_watches, with_five_kinds, from_the_beginning_of_time)
+@scripts(changes_in_between, with_five_kinds)
 def test_watches_after_a_reconnect(pair: Pair, script: Script) -> None:
     """`setWatches` tells at once what happened meanwhile, and watches the rest; a connection alone watches nothing."""
-    compare(pair, script)
-
-
-@changed_in_3_9
-def of_others(talk: Talk) -> None:
-    talk.b.do(create("/w"), get("/w", True))
-    talk.a.do(remove_watches("/w", ANY), ("checkWatches", buffer("/w") + integer(ANY)), put("/w", b""))
-    talk.b.fence()
-
-
-@changed_in_3_9
-def of_what_never_was(talk: Talk) -> None:
-    talk.a.do(exists("/w", True), remove_watches("/w", DATA), create("/w"), remove_watches("/w", CHILDREN))
-    talk.a.do(add_watch("/w", ADD_PERSISTENT), remove_watches("/w", DATA), put("/w", b""), remove_watches("/w", ANY))
-    talk.a.do(put("/w", b""), add_watch("/w", ADD_RECURSIVE), remove_watches("/w", CHILDREN), create("/w/x"))
-    talk.a.do(remove_watches("/w", ANY), create("/w/y"))
-
-
-@scripts(of_others, of_what_never_was)
-def test_removing_watches(pair: Pair, script: Script) -> None:
-    """What is removed tells nothing any more, and one that is not there cannot be removed."""
-    compare(pair, script)
-
-
-@changed_in_3_9
-def together(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    b.do(create("/w"))
-    a.do(add_watch("/w", ADD_PERSISTENT), add_watch("/w", ADD_RECURSIVE), get("/w", True), children("/w", True))
-    b.do(put("/w", b""), create("/w/c"), delete("/w/c"), put("/w", b""))
-    a.fence()
-    a.do(add_watch("/w", ADD_PERSISTENT))
-    b.do(create("/w/c"), put("/w", b""), delete("/w/c"))
-    a.fence()
-    a.do(add_watch("/", ADD_RECURSIVE), get("/w", True))
-    b.do(put("/w", b""), delete("/w"))
-    a.fence()
-
-
-def unknown_modes(talk: Talk) -> None:
-    talk.a.do(add_watch("/w", 2))
-    talk.join("b").do(add_watch("/w", -1))
-    talk.join("c").do(add_watch("w", ADD_PERSISTENT), create("/w"))
-
-
-@scripts(together, unknown_modes)
-def test_watches_that_stay(pair: Pair, script: Script) -> None:
-    """`addWatch` tells of every change, of one node or of all below it."""
     compare(pair, script)
