@@ -17,7 +17,8 @@ from support.chaos.clocks import ClockShim
 from support.chaos.lease_claims import Claim, violations
 from support.chaos.report import Figures
 from support.proxy import Proxy
-from support.serving import Link, Serving
+from support.relay import Relay
+from support.serving import Serving
 from support.zoo import Zoo
 
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
@@ -34,7 +35,7 @@ HOUR = 3600.0
 class Place:
     """One coordinator with its networks: to ZooKeeper, and to its clients."""
 
-    def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Link) -> None:
+    def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Relay) -> None:
         self.number = number
         self.serving = serving
         self.proxy = proxy
@@ -177,7 +178,7 @@ async def coordinators(zoo: Zoo, clocks: ClockShim) -> AsyncIterator[list[Place]
             proxy = stack.enter_context(Proxy(zoo.address))
             env = clocks.env if number == 2 else {}
             serving = stack.enter_context(Serving(zoo, hosts=proxy.address, env=env))
-            places.append(Place(number, serving, proxy, await stack.enter_async_context(Link(serving.port))))
+            places.append(Place(number, serving, proxy, stack.enter_context(Relay(serving.port))))
         clocks.jump(realtime=HOUR)
         yield places
 

@@ -48,7 +48,7 @@ def link(ensemble: Ensemble, wired: tuple[Ensemble, Partition]) -> Iterator[Part
     """The link, whole before and after."""
     assert ensemble.leader is wired[1].leader
     yield wired[1]
-    wired[1].wire.thaw()
+    wired[1].wire.heal()
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def frozen(link: Partition) -> Iterator[None]:
     try:
         yield
     finally:
-        link.wire.thaw()
+        link.wire.heal()
 
 
 def dropped(link: Partition) -> contextlib.AbstractContextManager[object]:
@@ -231,7 +231,7 @@ def strike(pool: WorkerPool, link: Partition, pairs: list[Pair], chance: random.
 
     def heal() -> None:
         pool.note("heal")
-        link.wire.thaw()
+        link.wire.heal()
 
     if kind != "stop":
         began = chance.uniform(0, 1)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, within
-from support.serving import Link, Serving
+from support.relay import Relay
+from support.serving import Serving
 from support.zoo import ROOM, TESTS, Zoo, eventually
 
 from django_zklock import operations
@@ -426,33 +427,31 @@ def test_no_coordinator_at_all_is_an_error() -> None:
 
 async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo: Zoo, address: str) -> None:
     """The lease goes on, and so do others of the same client."""
-    async with (
-        Link(port_of(address)) as link,
-        AsyncZkLockClient(f"127.0.0.1:{link.port}") as client,
-        client.lock("a", term=1.5) as lease,
-        client.lock("b", term=1.5) as other,
-    ):
-        for _ in range(3):
+    with Relay(port_of(address)) as link:
+        async with (
+            AsyncZkLockClient(f"127.0.0.1:{link.port}") as client,
+            client.lock("a", term=1.5) as lease,
+            client.lock("b", term=1.5) as other,
+        ):
+            for _ in range(3):
+                await kept(lease)
+                link.reset()
             await kept(lease)
-            link.reset()
-        await kept(lease)
-        await kept(other)
-        assert (lease.lost, other.lost) == (False, False)
+            await kept(other)
+            assert (lease.lost, other.lost) == (False, False)
     await asyncio.to_thread(zoo.assert_empty)
 
 
 async def test_a_lease_ends_by_the_clients_clock(zoo: Zoo, address: str) -> None:
     """Nothing comes through, not even that the connection is broken."""
     lost = asyncio.Event()
-    async with (
-        Link(port_of(address)) as link,
-        AsyncZkLockClient(f"127.0.0.1:{link.port}", reply_timeout=1) as client,
-    ):
-        with pytest.raises(LockLost):
-            async with client.lock("a", term=1, on_lost=lambda lease: lost.set()):
-                link.freeze()
-                await asyncio.wait_for(lost.wait(), 1 + ROOM)
-        link.heal()
+    with Relay(port_of(address)) as link:
+        async with AsyncZkLockClient(f"127.0.0.1:{link.port}", reply_timeout=1) as client:
+            with pytest.raises(LockLost):
+                async with client.lock("a", term=1, on_lost=lambda lease: lost.set()):
+                    link.freeze()
+                    await asyncio.wait_for(lost.wait(), 1 + ROOM)
+            link.heal()
     await asyncio.to_thread(zoo.assert_empty)
 
 
