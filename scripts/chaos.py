@@ -1,13 +1,13 @@
 """
-Test the promises of the lock under faults: the scenarios, and a soak with random faults.
+Test the promises of the lock under faults: single faults, and a soak with random ones.
 
 The run has its own network and mount namespaces, so that firewall rules and mounts affect nothing else. Where that is
-not possible, the scenarios that need them are skipped with a message. `make chaos` is this script.
+not possible, the tests that need them are skipped with a message. `make chaos` is this script.
 
-    scripts/chaos.py                            all scenarios, and a soak of 60 seconds
+    scripts/chaos.py                            all tests, and a soak of 60 seconds
     scripts/chaos.py --seconds=600 --seed=7     a soak of ten minutes, and nothing else
-    scripts/chaos.py --lock=kazoo               the same faults for kazoo's own Lock, which does not survive them
-    scripts/chaos.py -k firewall -x             the scenarios that pytest picks by these arguments
+    scripts/chaos.py --lock=kazoo               the tests that kazoo's own Lock must fail
+    scripts/chaos.py -k firewall -x             the tests that pytest picks by these arguments
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOAK = 60  # seconds, unless told otherwise
 SOAK_ALONE = ["-k", "test_soak"]
 ROOM = "0.5"  # seconds that an answer may be late; `make test` allows more
 
-#: What some scenarios need: where it is, if it is there, and Debian's packages with it.
+#: What some tests need: where it is, if it is there, and Debian's packages with it.
 TOOLS = ((IPTABLES, ("iptables",)), (shutil.which(COMPILER.split()[0]), ("gcc", "libc6-dev")))
 
 
@@ -57,9 +57,9 @@ def main(arguments: list[str]) -> None:
             again = [sys.executable, __file__, *arguments, f"--seed={options.seed}"]
             become(namespaces.command(again), namespaces.environment())
         os.environ[namespaces.REFUSED] = refused
-        where = f"without the scenarios that need a firewall or a mount ({refused})"
+        where = f"without the tests that need a firewall or a mount ({refused})"
     seconds = SOAK if options.seconds is None else options.seconds
-    what = f"the scenarios of pytest {' '.join(selection)}" if selection else "all scenarios"
+    what = f"the tests of pytest {' '.join(selection)}" if selection else "all tests"
     if not selection and options.seconds is not None:
         what, selection = "the soak alone", SOAK_ALONE
     say(f"chaos: {what}, on the lock of {options.lock}; the soak takes {seconds:g} s, its seed is {options.seed};")
@@ -70,11 +70,11 @@ def main(arguments: list[str]) -> None:
         "pytest",
         str(TESTS),
         "-m",
-        "scenario or chaos or timed",
+        "chaos or timed",
         "-p",
         "support.chaos.report",
     ]
-    pytest += ["--chaos", f"--ignore={TESTS / 'browser'}"]  # which `make browser` runs
+    pytest += [f"--ignore={TESTS / 'browser'}"]  # which `make browser` runs
     if selection != SOAK_ALONE:
         # Most of them wait most of the time. A file's tests stay together, as they share servers.
         pytest += ["-n", "2", "--dist", "loadfile"]
@@ -102,7 +102,7 @@ def ensure_tools() -> None:
     if not missing or sys.platform != "linux":
         return
     if not may_install():
-        say(f"Some scenarios will be skipped. They need: sudo apt-get install {' '.join(missing)}")
+        say(f"Some tests will be skipped. They need: sudo apt-get install {' '.join(missing)}")
         return
     say(f"Installing: apt-get install {' '.join(missing)}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -110,7 +110,7 @@ def ensure_tools() -> None:
         apt = ["apt-get", "-qq", *command]
         done = subprocess.run(apt, env=env, check=False, stdout=subprocess.DEVNULL)
         if done.returncode:
-            say(f"apt-get {command[0]} failed: some scenarios will be skipped.")
+            say(f"apt-get {command[0]} failed: some tests will be skipped.")
             return
 
 

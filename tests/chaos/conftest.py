@@ -1,4 +1,4 @@
-"""The processes and the servers of the scenarios."""
+"""The processes and the servers of the chaos tests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from support.zoo import Zoo
 
 @pytest.fixture
 def ensemble(single: Ensemble) -> Ensemble:
-    """The servers of a scenario; a module that needs others has a fixture of this name."""
+    """The servers of a test; a module that needs others has a fixture of this name."""
     return single
 
 
 @pytest.fixture
 def arena(ensemble: Ensemble) -> Iterator[Zoo]:
-    """A namespace on the servers of the scenario, for processes of its own."""
+    """A namespace on the servers of the test, for processes of its own."""
     zoo = Zoo(ensemble.hosts, ensemble)
     yield zoo
     zoo.close()
@@ -29,7 +29,7 @@ def arena(ensemble: Ensemble) -> Iterator[Zoo]:
 
 @pytest.fixture
 def keys() -> tuple[str, ...]:
-    """The locks of a scenario; a module that needs others has a fixture of this name."""
+    """The locks of a test; a module that needs others has a fixture of this name."""
     return ("k",)
 
 

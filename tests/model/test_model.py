@@ -14,8 +14,6 @@ from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
 from model.scenario import CROWD, IDLE, IMPATIENT, LINGERING, PERMITS, READERS, SMALL, Scenario
 
-pytestmark = pytest.mark.scenario("MODEL")
-
 SEED = 1000
 BUDGET = 600  # schedules to find a broken protocol in
 

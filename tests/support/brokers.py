@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kombu
 from kombu.exceptions import OperationalError
@@ -26,30 +26,17 @@ from support.celeryapp import QUEUES
 from support.ensemble import free_ports
 from support.served import Served
 
-if TYPE_CHECKING:
-    pass
-
 REDIS = "redis-server"  # the program and Debian's package
 RABBITMQ = "rabbitmq-server"  # the same
 RABBITMQ_SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian's; what it puts on the PATH refuses accounts but its own
 TIED = debian.tied("KILL")
 
 
-class BrokerNotFound(RuntimeError):
-    """There is no such broker on this machine. The message says what to install."""
-
-    def __init__(self, package: str) -> None:
-        super().__init__(
-            f"No {package} was found, and tasks are tested on one. Install it with `apt-get install {package}` "
-            "(Debian, Ubuntu), or put it on the PATH."
-        )
-
-
 def find_redis() -> str:
     """Return the path of `redis-server`."""
     found = shutil.which(REDIS)
     if found is None:
-        raise BrokerNotFound(REDIS)
+        raise debian.NotInstalled("Redis server", REDIS)
     return found
 
 
@@ -59,7 +46,7 @@ def find_rabbitmq() -> Path:
         return RABBITMQ_SCRIPTS / RABBITMQ
     found = shutil.which(RABBITMQ)
     if found is None:
-        raise BrokerNotFound(RABBITMQ)
+        raise debian.NotInstalled("RabbitMQ server", RABBITMQ)
     return Path(found).resolve()
 
 
@@ -241,21 +228,5 @@ class RabbitMQ(Broker):
         return False
 
 
-def ensure() -> None:
-    """Make sure that both can be started here; install Debian's packages where that is allowed."""
-    missing = []
-    for find, package in ((find_redis, REDIS), (find_rabbitmq, RABBITMQ)):
-        try:
-            find()
-        except BrokerNotFound as problem:
-            if not debian.may_install():
-                raise SystemExit(str(problem)) from None
-            missing.append(package)
-    if missing:
-        with debian.no_services():
-            debian.install(*missing)
-
-
 if __name__ == "__main__":
-    ensure()
-    print(f"Redis: {find_redis()}, RabbitMQ: {find_rabbitmq()}")
+    debian.ensure(find_redis, find_rabbitmq, installing=debian.no_services)

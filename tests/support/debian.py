@@ -1,4 +1,4 @@
-"""Find or install a server of Debian's packages, and stop it with the tests."""
+"""Install what tests need from Debian's packages, and stop a server with the tests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,48 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 """What Debian's packages ask before they start the service that they bring."""
+
+
+class NotInstalled(RuntimeError):
+    """A program that tests need is missing. The message says what to install."""
+
+    def __init__(self, what: str, *packages: str) -> None:
+        super().__init__(
+            f"No {what} was found, and tests need it. Install it with `apt-get install {' '.join(packages)}` (Debian, "
+            "Ubuntu), or put it on the PATH."
+        )
+        self.packages = packages
+
+
+def ensure(
+    *finds: Callable[[], object], installing: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> None:
+    """
+    Make sure that these find what they look for, and say so.
+
+    What is missing is installed where that is allowed; with `installing()` around it. Each of them raises
+    `NotInstalled`.
+    """
+    missing: list[str] = []
+    for find in finds:
+        try:
+            find()
+        except NotInstalled as problem:
+            if not may_install():
+                raise SystemExit(str(problem)) from None
+            missing += problem.packages
+    if missing:
+        with installing():
+            install(*missing)
+    for find in finds:
+        find()
+        print(f"{find.__name__.removeprefix('find_')} is installed")
 
 
 def tied(signal_name: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -187,57 +186,6 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
         threads.append(BackgroundCall(functools.partial(take, number)))
         zoo.wait_contenders(key, before + number + 1)
     return threads, order
-
-
-class Wire:
-    """
-    A listening port that passes bytes on to another, and can be frozen: nothing passes, and nobody is told.
-
-    For what does not speak ZooKeeper's client protocol, such as a follower and its leader.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._thawed = threading.Event()
-        self._thawed.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        self.port: int = self._listener.getsockname()[1]
-
-    def freeze(self) -> None:
-        self._thawed.clear()
-
-    def thaw(self) -> None:
-        self._thawed.set()
-
-    def __enter__(self) -> Wire:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for each in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        self.thaw()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                self._thawed.wait()
-                sink.sendall(data)
-        for each in (source, sink):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

@@ -36,22 +36,11 @@ OPTIONS = {
 TIED = debian.tied("KILL")
 
 
-class MariaDBNotFound(RuntimeError):
-    """There is no MariaDB on this machine. The message says what to install."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "No MariaDB server was found, and the fences are tested on one. Install it with "
-            f"`apt-get install {PACKAGE}` (Debian, Ubuntu) or `brew install mariadb` (macOS), or put `{PROGRAM}` on "
-            "the PATH."
-        )
-
-
-def find_program() -> str:
+def find_mariadb() -> str:
     """Return the path of `mariadbd`, which Debian keeps off the PATH of accounts other than root."""
     program = shutil.which(PROGRAM) or shutil.which(PROGRAM, path="/usr/sbin")
     if program is None:
-        raise MariaDBNotFound
+        raise debian.NotInstalled("MariaDB server", PACKAGE)
     return program
 
 
@@ -59,7 +48,7 @@ class MariaDB(Served):
     """One server with one empty database."""
 
     def __init__(self) -> None:
-        self._program = find_program()
+        self._program = find_mariadb()
         super().__init__()
         (self.port,) = free_ports(1)
 
@@ -99,18 +88,5 @@ class MariaDB(Served):
         return False
 
 
-def ensure() -> None:
-    """Make sure that a server can be started here; install Debian's package where that is allowed."""
-    try:
-        find_program()
-        return
-    except MariaDBNotFound as problem:
-        if not debian.may_install():
-            raise SystemExit(str(problem)) from None
-    debian.install(PACKAGE)
-    find_program()
-
-
 if __name__ == "__main__":
-    ensure()
-    print(f"MariaDB: {find_program()}")
+    debian.ensure(find_mariadb)

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
-from django import forms, template
+from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin import action as admin_action
-from django.contrib.auth import authenticate
-from django.contrib.auth.decorators import user_passes_test
-from django.contrib.auth.mixins import UserPassesTestMixin
 from django.contrib.auth.models import Group
 from django.contrib.auth.signals import user_logged_in
-from django.contrib.syndication.views import Feed
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.template import engines
 from django.test import RequestFactory
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.generic import FormView, ListView
 from ninja import NinjaAPI
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import action, api_view, permission_classes
 from rest_framework.generics import CreateAPIView, GenericAPIView
 from rest_framework.permissions import BasePermission
@@ -34,7 +26,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
-from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
@@ -114,12 +105,6 @@ def with_block(request: HttpRequest) -> HttpResponse:
 
 
 @locked()
-def may_pass(user: Any) -> bool:
-    work()
-    return True
-
-
-@locked()
 def on_login(sender: object, request: HttpRequest, **kwargs: Any) -> None:
     work()
 
@@ -131,17 +116,6 @@ def receives(request: HttpRequest) -> HttpResponse:
         on_login(HttpRequest, request)
     finally:
         user_logged_in.disconnect(on_login)
-    return HttpResponse("done")
-
-
-class Backend:
-    @locked()
-    def authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        work()
-
-
-def authenticates(request: HttpRequest) -> HttpResponse:
-    authenticate(request, username="x", password="y")
     return HttpResponse("done")
 
 
@@ -171,48 +145,11 @@ def done(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
 
 
-@locked()
-def context(request: HttpRequest) -> dict[str, Any]:
-    work()
-    return {"locked": "done"}
-
-
-def context_processor(request: HttpRequest) -> dict[str, Any]:
-    return context(request) if request.path == "/context-processor/" else {}
-
-
-register = template.Library()
-
-
-@register.simple_tag(takes_context=True)
-def tag(context: dict[str, Any]) -> str:
-    return f"{helper(context['request'])}"
-
-
-def renders(request: HttpRequest) -> HttpResponse:
-    return render(request, "admin/404.html")
-
-
-def renders_tag(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(engines["django"].from_string("{% tag %}").render({}, request))
-
-
-class SavingForm(forms.Form):
-    @locked()
-    def save(self, request: HttpRequest) -> None:
-        work()
-
-
-def saves_form(request: HttpRequest) -> HttpResponse:
-    SavingForm({}).save(request)
-    return HttpResponse("done")
-
-
 # --- class-based views ------------------------------------------------------------------------------------------
 
 
 class ValidForm(FormView):  # type: ignore[type-arg]
-    form_class = SavingForm
+    form_class = forms.Form
 
     @locked()
     def form_valid(self, form: Any) -> HttpResponse:
@@ -227,19 +164,6 @@ class Listing(ListView):  # type: ignore[type-arg]
     def get_queryset(self) -> Any:
         work()
         return Group.objects.none()
-
-
-class Tested(UserPassesTestMixin, View):
-    def test_func(self) -> bool:
-        return self.allowed(self.request)
-
-    @locked()
-    def allowed(self, request: HttpRequest) -> bool:
-        work()
-        return True
-
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse("done")
 
 
 class Computing(View):
@@ -260,17 +184,6 @@ class DecoratedComputing(Computing):
         return 1
 
 
-class News(Feed):  # type: ignore[type-arg]
-    title = link = description = "news"
-
-    @locked()
-    def get_object(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
-        work()
-
-    def items(self) -> list[Any]:
-        return []
-
-
 # --- Django REST framework and django-ninja ---------------------------------------------------------------------
 
 
@@ -281,31 +194,11 @@ class Permission(BasePermission):
         return False
 
 
-class ObjectPermission(BasePermission):
-    @locked()
-    def has_object_permission(self, request: Request, view: Any, obj: Any) -> bool:
-        work()
-        return False
-
-
 @method_decorator(locked(), name="has_permission")
 class DecoratedPermission(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         work()
         return False
-
-
-class Authentication(BaseAuthentication):
-    @locked()
-    def authenticate(self, request: Request) -> None:
-        work()
-
-
-class Throttle(BaseThrottle):
-    @locked()
-    def allow_request(self, request: Request, view: Any) -> bool:
-        work()
-        return True
 
 
 @api_view(["GET"])
@@ -324,16 +217,6 @@ class Initial(Secret):
     @locked()
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         work()
-
-
-class Queryset(Secret):
-    @locked()
-    def get_queryset(self) -> Any:
-        work()
-
-    def get(self, request: Request) -> Response:
-        self.get_queryset()
-        return Response()
 
 
 class Creating(CreateAPIView):
@@ -402,43 +285,18 @@ def first(request: HttpRequest) -> int:
 
 
 class GroupAdmin(ModelAdmin):  # type: ignore[type-arg]
-    actions = ("rename", "rename_by_function")
+    actions = ("rename",)
 
     @locked(release_on="commit")
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
         work()
         super().save_model(request, obj, form, change)
 
-    @locked(release_on="commit")
-    def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        work()
-        super().delete_model(request, obj)
-
     @admin_action
     @locked()
     def rename(self, request: HttpRequest, queryset: Any) -> None:
         work()
         messages.success(request, "renamed")
-
-    @staticmethod
-    @locked()
-    def rename_by_function(modeladmin: Any, request: HttpRequest, queryset: Any) -> None:
-        work()
-        messages.success(request, "renamed")
-
-
-class QuerysetAdmin(ModelAdmin):  # type: ignore[type-arg]
-    @locked()
-    def get_queryset(self, request: HttpRequest) -> Any:
-        work()
-        return super().get_queryset(request)
-
-
-class AllowingAdmin(ModelAdmin):  # type: ignore[type-arg]
-    @locked()
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        work()
-        return False
 
 
 def admin_of(name: str, model_admin: Any) -> AdminSite:
@@ -449,16 +307,10 @@ def admin_of(name: str, model_admin: Any) -> AdminSite:
 
 # ----------------------------------------------------------------------------------------------------------------
 
-TEMPLATES = deepcopy(adminsite.SETTINGS["TEMPLATES"])
-TEMPLATES[0]["OPTIONS"]["context_processors"].append("support.nonviews.context_processor")
-TEMPLATES[0]["OPTIONS"]["builtins"] = ["support.nonviews"]
-
 SETTINGS: dict[str, Any] = {
     **adminsite.SETTINGS,
     "ROOT_URLCONF": "support.nonviews",
     "MIDDLEWARE": [*adminsite.SETTINGS["MIDDLEWARE"], "support.nonviews.CallMiddleware"],
-    "TEMPLATES": TEMPLATES,
-    "AUTHENTICATION_BACKENDS": ["django.contrib.auth.backends.ModelBackend", "support.nonviews.Backend"],
 }
 
 CALLBACKS: dict[str, Callable[..., Any]] = {
@@ -469,26 +321,15 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "view-without-url": calls_view_without_url,
     "hidden-view": hides(view),
     "with": with_block,
-    "user_passes_test": user_passes_test(may_pass)(done),
     "signal-receiver": receives,
-    "backend-authenticate": authenticates,
     "middleware": done,
     "process-view": done,
-    "context-processor": renders,
-    "template-tag": renders_tag,
-    "form-method": saves_form,
     "get_queryset": Listing.as_view(),
-    "test_func": Tested.as_view(),
     "method": Computing.as_view(),
     "method-by-method_decorator": DecoratedComputing.as_view(),
-    "feed-get_object": News(),
     "has_permission": permitted,
     "has_permission-by-method_decorator": Secret.as_view(permission_classes=[DecoratedPermission]),
-    "has_object_permission": Secret.as_view(permission_classes=[ObjectPermission]),
-    "authenticate": Secret.as_view(authentication_classes=[Authentication]),
-    "throttle": Secret.as_view(throttle_classes=[Throttle]),
     "initial": Initial.as_view(),
-    "api-get_queryset": Queryset.as_view(),
 }
 """Each makes the locked call when it gets a GET."""
 
@@ -501,6 +342,4 @@ urlpatterns = [
     path("drf/", include(router.urls)),
     path("ninja/", api.urls),
     path("admin/", admin_of("admin", GroupAdmin).urls),
-    path("admin-queryset/", admin_of("nonviews-queryset", QuerysetAdmin).urls),
-    path("admin-allowing/", admin_of("nonviews-allowing", AllowingAdmin).urls),
 ]

@@ -14,14 +14,11 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support import debian
 from support.ensemble import free_ports
 from support.served import Served
-
-if TYPE_CHECKING:
-    pass
 
 PACKAGE = "postgresql"
 PROGRAMS = Path("/usr/lib/postgresql")  # Debian's, by version
@@ -37,25 +34,14 @@ OPTIONS = {
 TIED = debian.tied("QUIT")
 
 
-class PostgresNotFound(RuntimeError):
-    """There is no PostgreSQL on this machine. The message says what to install."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "No PostgreSQL server was found, and the fences are tested on one. Install it with "
-            f"`apt-get install {PACKAGE}` (Debian, Ubuntu) or `brew install postgresql` (macOS), or put the directory "
-            "of `initdb` and `postgres` on the PATH."
-        )
-
-
-def find_programs() -> Path:
+def find_postgres() -> Path:
     """Return the directory of `initdb` and `postgres`: the newest of Debian's, else on the PATH."""
     by_version = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if by_version:
         return by_version[-1].parent
     found = shutil.which("initdb")
     if found is None or not Path(found).resolve().with_name("postgres").exists():
-        raise PostgresNotFound
+        raise debian.NotInstalled("PostgreSQL server", PACKAGE)
     return Path(found).resolve().parent
 
 
@@ -65,7 +51,7 @@ class Postgres(Served):
     end = signal.SIGQUIT  # its way to end at once
 
     def __init__(self) -> None:
-        self._programs = find_programs()
+        self._programs = find_postgres()
         super().__init__()
         self._prefix: list[str] = []  # what makes another account of root
         self._as: dict[str, Any] = {}  # the same
@@ -137,19 +123,6 @@ def _other_account() -> pwd.struct_passwd:
     return next(known[name] for name in ACCOUNTS if name in known)
 
 
-def ensure() -> None:
-    """Make sure that a server can be started here; install Debian's package where that is allowed."""
-    try:
-        find_programs()
-        return
-    except PostgresNotFound as problem:
-        if not debian.may_install():
-            raise SystemExit(str(problem)) from None
-    with _no_cluster():
-        debian.install(PACKAGE)
-    find_programs()
-
-
 @contextlib.contextmanager
 def _no_cluster() -> Iterator[None]:
     """Keep Debian's package from making a cluster, and starting a service, that nobody asked for."""
@@ -167,5 +140,4 @@ def _no_cluster() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    ensure()
-    print(f"PostgreSQL: {find_programs()}")
+    debian.ensure(find_postgres, installing=_no_cluster)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -76,55 +75,3 @@ class Serving:
 
     def __exit__(self, *error: object) -> None:
         self.kill()
-
-
-class Link:
-    """A TCP connection that can be cut: it passes bytes on to a port, on the loop of the test."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._open = asyncio.Event()
-        self._open.set()
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.close()
-        self.reset()
-
-    def freeze(self) -> None:
-        """Pass nothing on, and keep what comes."""
-        self._open.clear()
-
-    def heal(self) -> None:
-        """Pass all on again."""
-        self._open.set()
-
-    def reset(self) -> None:
-        """End all connections."""
-        for writer in list(self._writers):
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-            self._writers |= {writer, back}
-            try:
-                await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
-            finally:
-                self._writers -= {writer, back}
-                back.transport.abort()
-        writer.transport.abort()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            await self._open.wait()
-            writer.write(data)
-            await writer.drain()
-        writer.transport.abort()

@@ -18,7 +18,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockBusy
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("AGENTS"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(90)]
 
 BIN = TESTS.parent / ".cache" / "agents" / "bin"
 """Of the agents' own virtual environment, which `make chaos` makes."""

@@ -21,7 +21,7 @@ from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import TESTS, Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("F69")]
+pytestmark = [pytest.mark.zookeeper]
 
 SESSION_TIMEOUT = 3.0  # seconds
 SERVER_TICK = 0.5  # seconds, of the test's servers

@@ -13,7 +13,7 @@ from support.chaos.report import Figures
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 TASKS = 200
 
@@ -25,7 +25,6 @@ def redis() -> Iterator[Redis]:
         yield server
 
 
-@pytest.mark.scenario("F71")
 @pytest.mark.parametrize(
     ("name", "restart"),
     [("redis", Broker.restart), ("rabbitmq", RabbitMQ.restart_app), ("rabbitmq", Broker.restart)],

@@ -82,8 +82,6 @@ def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -
         workers.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("PAYMENTS")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
 def test_payments_survive_kills(
@@ -97,8 +95,6 @@ def test_payments_survive_kills(
     survive(request, zoo, tmp_path, figure, broker, count=500)
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("LINE")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
 def test_payments_in_line_survive_trouble(
@@ -112,8 +108,6 @@ def test_payments_in_line_survive_trouble(
     survive(request, zoo, tmp_path, figure, broker, count=300, every=2.0, tasks=["pay"], troubled=True)
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("LINE")
 @pytest.mark.timeout(400)
 def test_payments_in_line_and_not_survive_trouble(
     request: pytest.FixtureRequest, zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures
@@ -122,8 +116,6 @@ def test_payments_in_line_and_not_survive_trouble(
     survive(request, zoo, tmp_path, figure, "redis", count=200, every=2.0, tasks=["pay"], troubled=True, mixed=True)
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("KIT")
 def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Without a lock the same tasks run at the same time, and the history shows it."""
     redis.clear()
@@ -144,8 +136,6 @@ def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tm
         assert "exclusion" in workers.check_history().rules
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("KIT")
 def test_redis_loses_a_message_that_a_killed_worker_has_popped(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Celery without this package loses it, too: a worker dies between BRPOP and the note that it has the message."""
     redis.clear()

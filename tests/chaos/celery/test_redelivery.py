@@ -9,14 +9,13 @@ from support.policytasks import POLICIES
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
 
 
 def runs(journal: Path) -> int:
     return len(journal.read_text().splitlines())
 
 
-@pytest.mark.scenario("F40", "F54")
 def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_path: Path) -> None:
     """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
     with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
@@ -31,7 +30,6 @@ def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_p
         assert {policy: runs(tmp_path / f"{policy}.journal") for policy in POLICIES} == dict.fromkeys(POLICIES, 2)
 
 
-@pytest.mark.scenario("F54")
 def test_of_two_deliveries_at_the_same_moment_one_runs(zoo: Zoo, tmp_path: Path) -> None:
     """Two deliveries at once, to idle processes, lead to one run. No other task wants the lock."""
     with Worker(zoo, tmp_path, concurrency=4) as worker, worker.log_shown():

@@ -34,7 +34,6 @@ def play(zoo: Zoo, home: Path, *, done: bool, late: bool, seconds: float, seed: 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("done", [True, False], ids=["done", "start"])
-@pytest.mark.chaos
 @pytest.mark.timeout(120)
 def test_unique_tasks_under_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bool) -> None:
     """Any of them may be killed at any moment."""

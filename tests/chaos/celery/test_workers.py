@@ -21,7 +21,7 @@ from support.zoo import TESTS, Zoo, eventually
 from django_zklock.contrib.celery.redelivery import COPY_HEADER
 from django_zklock.exceptions import LockLost
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
 
 TICK = 0.5  # seconds, of the test's servers
 LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire
@@ -70,7 +70,6 @@ def interrupt_twice(worker: Worker) -> None:
     worker.process.send_signal(signal.SIGINT)
 
 
-@pytest.mark.scenario("F42")
 @pytest.mark.parametrize(
     ("tell", "env"),
     [(quit_, {}), (terminate, {"REMAP_SIGTERM": "SIGQUIT"}), (interrupt_twice, {})],
@@ -96,7 +95,6 @@ def test_a_worker_that_is_told_to_end_at_once_ends_and_its_locks_are_free(
         figure("worker ended after", time.monotonic() - began, "s")
 
 
-@pytest.mark.scenario("F43")
 def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_free_in_time(
     zoo: Zoo, tmp_path: Path, figure: Figures
 ) -> None:
@@ -123,7 +121,6 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
     return gate.wait_entered(), gate
 
 
-@pytest.mark.scenario("F44")
 def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1", TASKS]
@@ -143,7 +140,6 @@ def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path:
         assert worker.stop() == 0
 
 
-@pytest.mark.scenario("F44")
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
 def test_a_pool_that_shrinks_leaves_no_session_behind(
     zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures, way: str
@@ -191,7 +187,6 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
         assert worker.stop() == 0
 
 
-@pytest.mark.scenario("F43")
 def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
     """A waiter that stays in the queue would block those behind it."""
     with (

@@ -9,13 +9,12 @@ from support.chaos.latency import WAYS, measure
 from support.chaos.report import Figures
 from support.zoo import Zoo
 
-pytestmark = [pytest.mark.chaos, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 ROUNDS = 30
 SOON = 0.1  # seconds from the cut to the exception inside the work, at the median; promised
 
 
-@pytest.mark.scenario("ABORT")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("way", WAYS)
 def test_work_is_stopped_soon_after_the_cut(zoo: Zoo, way: str, figure: Figures) -> None:

@@ -14,7 +14,7 @@ from support.zoo import eventually
 
 from django_zklock.locks.protocol.faultpoints import FAULTPOINTS, Faultpoint
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = [pytest.mark.zookeeper]
 
 TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
@@ -24,12 +24,6 @@ EXPIRED = T + 2 * TICK + 1  # seconds by which the session of a stopped process 
 
 WAKING: tuple[Faultpoint, ...] = ("on_wake", "before_grant")
 LEAVING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
-
-
-@pytest.fixture(autouse=True)
-def ours(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--lock") != "zklock":
-        pytest.skip("another lock has no named moments")
 
 
 def struck(worker: LockWorker, action: str) -> bool:
@@ -47,7 +41,6 @@ def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
     return len(known) == count and all(any(guid in name for name in names) for guid in known)
 
 
-@pytest.mark.scenario("FAULTPOINTS")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
@@ -106,7 +99,6 @@ def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, st
         victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
 
 
-@pytest.mark.scenario("FAULTPOINTS")
 def test_a_failure_as_the_session_is_proven_is_told(pool: WorkerPool) -> None:
     """The lease is over when the turn comes, so the reply to a quorum check brings the grant."""
     victim, other = pool.start("A", "B", session_timeout=T)
@@ -122,7 +114,6 @@ def test_a_failure_as_the_session_is_proven_is_told(pool: WorkerPool) -> None:
     pool.assert_kept()
 
 
-@pytest.mark.scenario("FAULTPOINTS")
 def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy: Proxy) -> None:
     """The one of two that fails to go on is told, and the other goes on."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
@@ -138,7 +129,6 @@ def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy:
     pool.assert_kept()
 
 
-@pytest.mark.scenario("FAULTPOINTS")
 @pytest.mark.parametrize("point", LEAVING)
 def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy: Proxy, point: Faultpoint) -> None:
     """A release during an outage is carried out when that is over, and after a failure once more."""
@@ -159,7 +149,6 @@ def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy
     pool.assert_kept()
 
 
-@pytest.mark.scenario("FAULTPOINTS")
 def test_a_failure_while_a_waiter_queues_again_is_reported(pool: WorkerPool) -> None:
     """A client deletes the node of a waiter, which watches it after a while."""
     victim, other = pool.start("A", "B", session_timeout=T)
@@ -175,7 +164,6 @@ def test_a_failure_while_a_waiter_queues_again_is_reported(pool: WorkerPool) -> 
     pool.assert_kept()
 
 
-@pytest.mark.scenario("FAULTPOINTS")
 def test_a_failure_at_the_late_node_of_one_who_left_leaves_nothing(pool: WorkerPool, proxy: Proxy) -> None:
     """The create is answered after its caller gave up."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)

@@ -32,8 +32,6 @@ def keys() -> tuple[str, ...]:
     return KEYS
 
 
-@pytest.mark.scenario("F17")
-@pytest.mark.chaos
 @pytest.mark.timeout(180)
 def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
     pool: WorkerPool, ensemble: Ensemble, arena: Zoo, figure: Figures
@@ -44,8 +42,6 @@ def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
     Its write is carried out if it comes just in time, but does not restart the leader's timer: that is done by what the
     follower says up to half a tick later, which may be too late.
     """
-    if pool.lock != "zklock":
-        pytest.skip("kazoo's Lock has no leases")
     assert arena.client.connected
     spare: list[float] = []
     for number in range(ROUNDS):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import threading
 import time
 import uuid
@@ -14,7 +12,7 @@ import pytest
 from support.chaos import firewall
 from support.chaos.checker import ROOM
 from support.chaos.worker_pool import LockWorker, WorkerPool
-from support.proxy import CONNECT, CREATE, CREATE2, DELETE, MULTI, Proxy
+from support.proxy import DELETE, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock.zk.lease import LEASE_SHARE
@@ -51,11 +49,6 @@ def hit(*faults: threading.Event) -> None:
         time.sleep(0.005)
 
 
-def lose_reply(proxy: Proxy, *opcodes: int) -> list[threading.Event]:
-    """Have the reply to the next of these requests lost, with its connection."""
-    return [proxy.kill_after_op(opcode) for opcode in opcodes]
-
-
 def told_before_the_next(
     pool: WorkerPool, a: LockWorker, b: LockWorker, link: contextlib.AbstractContextManager[None]
 ) -> list[float]:
@@ -82,8 +75,6 @@ def told_before_the_next(
 # --- a link that carries nothing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F2")
 @pytest.mark.parametrize("link", [swallowed, pytest.param(dropped, marks=firewall.needs_firewall)])
 def test_an_idle_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
     pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
@@ -94,8 +85,7 @@ def test_an_idle_holder_behind_a_dead_link_is_told_before_the_next_one_is_grante
     told, granted = told_before_the_next(pool, a, b, link(proxy))
     figure("told after", told, "s")
     figure("next holder after", granted, "s")
-    if pool.lock == "zklock":
-        assert told <= LEASE_SHARE * a.session_timeout + LATER
+    assert told <= LEASE_SHARE * a.session_timeout + LATER
     pool.assert_kept()
 
 
@@ -107,8 +97,13 @@ def hung(proxy: Proxy) -> Iterator[None]:
     proxy.heal()
 
 
-@pytest.mark.scenario("F3")
-@pytest.mark.parametrize("link", [hung, pytest.param(dropped, marks=[pytest.mark.chaos, firewall.needs_firewall])])
+@pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param(hung, marks=pytest.mark.convicts_kazoo),
+        pytest.param(dropped, marks=firewall.needs_firewall),
+    ],
+)
 def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
     pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
 ) -> None:
@@ -123,67 +118,7 @@ def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F30")
-def test_writes_whose_replies_are_lost_extend_no_lease(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
-    """They keep the session alive as the server sees it, which the holder cannot know; so it stops in time."""
-    a = pool.start_one("A", hosts=proxy.address)
-    b = pool.start_one("B")
-    a.take(abort_on="lost")
-    working = a.work()
-    call = b.acquire(timeout=30)
-    pool.wait_contenders(2)
-    began = pool.note("half-open", target="A")
-    proxy.drop_replies = True
-    time.sleep(2 * a.session_timeout)  # of fault
-    if not working.done():
-        a.stop_work()
-    told = working.result()
-    assert told["lost"], "the holder was not told"
-    figure("told after", told["t"] - began, "s")
-    if pool.lock == "zklock":
-        assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
-    proxy.heal()
-    a.release().result()
-    answer = call.result(40)
-    assert answer["granted"]
-    assert told["t"] < answer["t"]
-    pool.assert_kept()
-
-
-@pytest.mark.chaos
-@pytest.mark.scenario("F18")
-@pytest.mark.timeout(90)
-def test_a_lease_goes_by_the_session_timeout_that_was_granted(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
-    """Of 60 seconds asked for, the server grants 20 of its ticks."""
-    granted = 20 * TICK
-    a = pool.start_one("A", hosts=proxy.address, session_timeout=60)
-    b = pool.start_one("B")
-    a.take(abort_on="lost")
-    if pool.lock == "zklock":
-        assert a.ask("session")["timeout"] == granted
-        event = next(event for event in pool.history() if event["e"] == "granted")
-        assert event["until"] - event["t"] <= LEASE_SHARE * granted
-    told, next_one = told_before_the_next(pool, a, b, swallowed(proxy))
-    figure("told after", told, "s")
-    figure("next holder after", next_one, "s")
-    assert next_one <= granted + 2 * TICK + LATER
-    if pool.lock == "zklock":
-        assert told <= LEASE_SHARE * granted + LATER
-    pool.assert_kept()
-
-
 # --- an outage --------------------------------------------------------------------------------------------------------
-
-
-def answered_since(moment: float, opcode: int, *proxies: Proxy, timeout: float = 10) -> float:
-    """Wait for the first reply to such a request that a client got after a moment; return when it did."""
-
-    def replies() -> list[float]:
-        frames = [frame for proxy in proxies for frame in proxy.frames if frame.opcode == opcode and not frame.request]
-        return [frame.time for frame in frames if frame.time > moment]
-
-    return min(eventually(replies, timeout, f"no reply to opcode {opcode} within {timeout:g} s"))
 
 
 @contextlib.contextmanager
@@ -197,59 +132,6 @@ def outage(pool: WorkerPool, proxy: Proxy) -> Iterator[float]:
     proxy.heal()
 
 
-@pytest.mark.scenario("F4")
-@pytest.mark.parametrize("session_timeout", [6, pytest.param(10, marks=pytest.mark.chaos)])
-def test_an_outage_shorter_than_the_lease_costs_neither_the_lock_nor_the_work(
-    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure, session_timeout: float
-) -> None:
-    if pool.lock != "zklock":
-        pytest.skip("kazoo leaves it to the application whether work may outlast a break of the connection")
-    a = pool.start_one("A", hosts=proxy.address, session_timeout=session_timeout)
-    token = a.take(abort_on="lost")["token"]
-    before = arena.children("k")
-    working = a.work()
-    answered_since(time.monotonic(), MULTI, proxy)  # so that all of the lease is left
-    with outage(pool, proxy):
-        time.sleep(0.3 * session_timeout)
-    healed = time.monotonic()
-    figure("vouched for after", answered_since(healed, MULTI, proxy) - healed, "s")
-    time.sleep(LEASE_SHARE * session_timeout)  # all that there was of the lease at the cut is over
-    assert not working.done(), "the work was stopped"
-    a.stop_work()
-    assert not working.result()["lost"]
-    assert arena.children("k") == before
-    assert arena.client.exists(f"{arena.base}/k/{before[0]}").czxid == token
-    a.release().result()
-    pool.assert_kept()
-
-
-@pytest.mark.chaos
-@pytest.mark.scenario("F5")
-def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_again_after_it(
-    pool: WorkerPool, proxy: Proxy, figure: Figure
-) -> None:
-    a = pool.start_one("A", hosts=proxy.address, session_timeout=3)
-    before = a.take(abort_on="lost", same_object=True)
-    working = a.work()
-    with outage(pool, proxy) as began:
-        time.sleep(3 * a.session_timeout)
-        assert working.done(), "the outage ended before the holder was told"
-        told = working.result()
-        assert told["lost"]
-        figure("told after", told["t"] - began, "s")
-        if pool.lock == "zklock":
-            assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
-    pool.wait_contenders(0)
-    assert not a.check(), "the hold came back to life"
-    a.release().result()
-    after = a.take(timeout=5, same_object=True)
-    assert after["token"] > before["token"]
-    a.release().result()
-    pool.assert_kept()
-
-
-@pytest.mark.chaos
-@pytest.mark.scenario("F10")
 @pytest.mark.parametrize("lasting", [False, True], ids=["until healed", "past the session"])
 def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
     pool: WorkerPool, proxy: Proxy, figure: Figure, lasting: bool
@@ -277,76 +159,10 @@ def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
     pool.assert_kept()
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F28")
-@pytest.mark.timeout(120)
-def test_after_a_long_outage_the_session_is_back_within_a_quarter_of_its_timeout(
-    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
-) -> None:
-    """With sessions of 2 seconds, 20 seconds are what some minutes are with those of 20 or 30."""
-    timeout = 2
-    lasts = 10 * timeout
-    a = pool.start_one("A", hosts=proxy.address, session_timeout=timeout)
-    a.take()
-    a.release().result()
-    began = pool.note("outage", target="A")
-    proxy.upstream = "127.0.0.1:1"  # accepts and resets, so that attempts are seen
-    proxy.cut_all()
-    attempts = list(connecting(proxy, began + lasts))
-    proxy.upstream = arena.address
-    healed = pool.note("heal", target="A")
-    back = answered_since(healed, CONNECT, proxy, timeout=60)
-    figure("attempts", len(attempts))
-    figure("longest pause", max(after - before for before, after in itertools.pairwise(attempts)), "s")
-    figure("back after", back - healed, "s")
-    assert back - healed <= timeout / 4 + LATER, f"away for {back - healed:.2f} s after the heal"
-    assert a.take(timeout=1)
-    a.release().result()
-    pool.assert_kept()
-
-
-def connecting(proxy: Proxy, until: float) -> Iterator[float]:
-    """Yield the times of new connections."""
-    while True:
-        seen = proxy.connected
-        try:
-            proxy.wait_for(functools.partial(lambda seen: proxy.connected > seen, seen), until - time.monotonic())
-        except TimeoutError:
-            return
-        yield time.monotonic()
-
-
 # --- a reply or a request that is lost --------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F6")
-@pytest.mark.parametrize("busy", [False, True], ids=["free", "held"])
-def test_a_create_whose_reply_is_lost_leaves_one_contender_that_is_granted_once(
-    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure, busy: bool
-) -> None:
-    arena.client.ensure_path(f"{arena.base}/k")  # or the first create is one without a parent
-    a, b = pool.start_one("A"), pool.start_one("B", hosts=proxy.address)
-    if busy:
-        a.take()
-    faults = lose_reply(proxy, CREATE, CREATE2)
-    began = pool.note("lose the reply to a create", target="B")
-    call = b.acquire(timeout=10)
-    hit(*faults)
-    if busy:
-        eventually(lambda: proxy.connections == 1)
-        pool.wait_contenders(2)
-        a.release().result()
-    answer = call.result(15)
-    assert answer["granted"]
-    figure("granted after", answer["t"] - began, "s")
-    assert len(pool.wait_contenders(1)) == 1
-    assert b.check()
-    b.release().result()
-    pool.wait_contenders(0, timeout=LEFT_BEHIND)
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("F8")
+@pytest.mark.convicts_kazoo
 def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
 ) -> None:
@@ -364,33 +180,10 @@ def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F9")
-def test_a_release_whose_reply_is_lost_is_a_release(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
-    a, b = pool.start_one("A", hosts=proxy.address), pool.start_one("B")
-    a.take()
-    call = b.acquire(timeout=10)
-    pool.wait_contenders(2)
-    fault = proxy.kill_after_op(DELETE)
-    began = pool.note("lose the reply to a delete", target="A")
-    releasing = a.release()
-    answer = call.result(15)
-    hit(fault)
-    assert answer["granted"]
-    figure("next holder after", answer["t"] - began, "s")
-    assert answer["t"] - began <= 1
-    released = releasing.result()
-    assert not released["error"]
-    assert released["t"] - began <= ROOM
-    b.release().result()
-    pool.wait_contenders(0, timeout=LEFT_BEHIND)
-    pool.assert_kept()
-
-
 # --- those ahead ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
-@pytest.mark.scenario("F27")
+@pytest.mark.convicts_kazoo
 def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
     pool: WorkerPool, arena: Zoo, figure: Figure
 ) -> None:
@@ -416,35 +209,3 @@ def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
 
 
 # --- a host that is dead ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.chaos
-@pytest.mark.scenario("F19")
-@pytest.mark.timeout(90)
-@firewall.needs_firewall
-def test_a_dead_host_in_the_list_costs_no_session(pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure) -> None:
-    """Its packets are dropped, so that each try to connect to it takes as long as it is given."""
-    timeout = 8
-    with firewall.dead_host("127.9.9.1") as dead, Proxy(arena.address) as other:
-        a = pool.start_one("A", hosts=f"127.9.9.1:2181,{proxy.address},{other.address}", session_timeout=timeout)
-        a.take(abort_on="lost")
-        session = a.ask("session")["id"]
-        before = arena.children("k")
-        slowest = 0.0
-        for _ in range(5):
-            cut = pool.note("cut", target="A")
-            proxy.cut_all()
-            other.cut_all()
-            back = answered_since(cut, CONNECT, proxy, other, timeout=3 * timeout)
-            slowest = max(slowest, back - cut)
-            assert back - cut <= timeout / 2, f"{back - cut:.2f} s without a connection"
-            if pool.lock == "zklock":
-                assert a.check()
-            time.sleep(timeout / 4)  # for the lease to be whole again
-        if not dead.hits:
-            raise RuntimeError("no connection to the dead host was tried")
-        figure("back after", slowest, "s")
-        assert a.ask("session")["id"] == session
-        assert arena.children("k") == before
-        a.release().result()
-        pool.assert_kept()

@@ -35,8 +35,6 @@ LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner
 # --- one session for each process that serves -----------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F45")
-@pytest.mark.chaos
 def test_a_server_that_reloads_has_one_session_and_leaves_none(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """With `runserver`, the process that serves has one for all its threads, and the one that watches files none."""
     serve = ("manage.py", "runserver", "{host}:{port}")
@@ -54,28 +52,6 @@ def test_a_server_that_reloads_has_one_session_and_leaves_none(zoo: Zoo, tmp_pat
             took.append(time.monotonic() - ended)
             eventually(site.is_served, 20)
         figure.spread("session gone after its process", took)
-
-
-@pytest.mark.scenario("F45")
-@pytest.mark.chaos
-def test_a_preforking_server_has_one_session_a_worker_and_none_in_the_master(
-    zoo: Zoo, tmp_path: Path, figure: Figures
-) -> None:
-    """The master has loaded the application with its locks; workers come and go, and so do their sessions."""
-    served: set[int] = set()
-    known: dict[int, str] = {}
-    serve = ("prefork.py", "{host}", "{port}", "3", "20")
-    with Website(tmp_path, zoo, *serve, session_timeout=LONG) as site:
-        for _ in range(40):
-            served |= site.sell_many(6)
-            for pid, sessions in site.sessions().items():
-                assert len(sessions) <= (0 if pid == site.process.pid else 1), f"{pid}: {sessions}"
-                for session in sessions:
-                    known[pid] = session
-        assert len(served) > 6, "workers were replaced"
-        gone = {session for pid, session in known.items() if pid not in site.workers()}
-        eventually(lambda: not any(site.knows(session) for session in gone), 1, "sessions of ended workers are left")
-        figure("workers", len(served))
 
 
 # --- processes that fork, as many as they like ----------------------------------------------------------------------
@@ -135,8 +111,6 @@ print(sorted(map(str, set(codes))), len(codes))
 """
 
 
-@pytest.mark.scenario("F39")
-@pytest.mark.chaos
 @pytest.mark.timeout(150)
 def test_no_fork_under_load_leaves_a_child_that_hangs(zoo: Zoo, figure: Figures) -> None:
     """For a minute, a child is forked while four threads take locks; each of them takes one, too."""
@@ -169,8 +143,6 @@ def strict() -> Iterator[Ensemble]:
         yield ensemble
 
 
-@pytest.mark.scenario("F32")
-@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(strict: Ensemble, figure: Figures) -> None:
     """Servers are killed one by one under locks that only their creator may read. No client gets `NoAuth`."""
@@ -251,8 +223,6 @@ def ensemble(ahead: ClockShim) -> Iterator[Ensemble]:
         yield ensemble
 
 
-@pytest.mark.scenario("F67")
-@pytest.mark.chaos
 @needs_compiler
 @pytest.mark.timeout(120)
 def test_wall_clocks_that_are_an_hour_off_mean_nothing(pool: WorkerPool, ahead: ClockShim, figure: Figures) -> None:

@@ -21,7 +21,7 @@ from django_zklock.inspection import scan, snapshot
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = [pytest.mark.zookeeper]
 
 
 @contextlib.contextmanager

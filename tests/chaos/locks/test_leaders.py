@@ -14,7 +14,7 @@ from support.chaos.report import Figures
 from support.leaders import Candidate, Candidates, assert_one_at_a_time
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("LEADER")]
+pytestmark = [pytest.mark.zookeeper]
 
 T = 3.0  # seconds, the session timeout
 TICK = 0.5  # seconds, of the test's servers

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from support.chaos.random_work import LINGERING
 from support.chaos.report import Figures
 from support.chaos.worker_pool import WorkerPool
-
-pytestmark = [pytest.mark.chaos, pytest.mark.scenario("LINGER")]
 
 PROCESSES = ("A", "B", "C")
 OWNERS = ("main", "second", "third", "fourth")
@@ -20,8 +17,6 @@ TIMEOUT = 30.0  # seconds; nobody waits for so long
 
 def test_all_are_served_in_order_and_in_time(pool: WorkerPool, figure: Figures) -> None:
     """Without a fault: in each process several owners take turns, and no process waits for long."""
-    if pool.lock != "zklock":
-        pytest.skip("no other lock lingers")
     chance = random.Random(1)
     # The last owner of each process does not keep it, so that there are both kinds in every queue.
     calls = [

@@ -19,7 +19,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.locks.protocol.directory import MAX_WAITING
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 
 KEY = "crowd"
 WAITERS = 10_000
@@ -75,7 +75,6 @@ FAULTS: tuple[tuple[Callable[[Zoo, Proxy], None], bool], ...] = (
 """The faults of the process, and whether a lock with `abort_on="lost"` survives them."""
 
 
-@pytest.mark.scenario("CROWD")
 async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """No two are inside, other locks are kept, few nodes are in the queue, and grants go on soon after each fault."""
     path = tmp_path / "inside"
@@ -131,7 +130,6 @@ async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_p
     figure("grants of the rival", told.count("in"))
 
 
-@pytest.mark.scenario("CROWD")
 async def test_a_crowd_gives_up_in_time(zoo: Zoo, figure: Figures) -> None:
     """Thousands of deadlines at the same moment are kept, and the lock is free at once after them."""
     late: list[float] = []

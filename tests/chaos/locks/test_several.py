@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from support.chaos.worker_pool import WorkerPool
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 KEYS = ("a", "b", "c", "d")
 T = 2.0  # seconds, of a session: a killed taker holds the others up for so long
@@ -23,14 +23,11 @@ def keys() -> tuple[str, ...]:
     return KEYS
 
 
-@pytest.mark.scenario("F56")
 @pytest.mark.parametrize("hurt", ["no fault", "killed", "stopped"])
 def test_takers_of_overlapping_sets_all_come_to_an_end(
     pool: WorkerPool, figure: Callable[..., None], hurt: str
 ) -> None:
     """They wait for ever if need be, name the locks in any order, and leave those who live nothing to wait for."""
-    if pool.lock != "zklock":
-        pytest.skip("this lock takes one at a time")
     chance = random.Random(7)
     victims = pool.start("V1", "V2", session_timeout=T)
     takers = pool.start("A", "B", "C", session_timeout=T)

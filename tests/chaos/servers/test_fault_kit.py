@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +13,18 @@ from typing import Any
 
 import psutil
 import pytest
-from kazoo.client import KazooClient, KazooState
-from support.chaos import firewall, namespaces, session_killer, wrap
+from kazoo.client import KazooClient
+from support.chaos import firewall, namespaces
 from support.chaos.clocks import ClockShim
-from support.chaos.firewall import Fault, needs_firewall
+from support.chaos.firewall import needs_firewall
 from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import NotInside
-from support.chaos.preload import ToolFailed, needs_compiler
+from support.chaos.preload import needs_compiler
 from support.chaos.servers import looking_in
 from support.chaos.slowdisk import SlowDisk
 from support.ensemble import Ensemble
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("KIT")]
+pytestmark = [pytest.mark.zookeeper]
 
 SILENCE = 0.7  # seconds in which an answer would have come, many times over
 
@@ -86,7 +84,6 @@ def test_the_firewall_and_the_disks_of_the_machine_are_left_alone(
 # --- the firewall -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
 @needs_firewall
 def test_a_blackhole_silences_one_connection_and_no_other(single: Ensemble) -> None:
     with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
@@ -108,7 +105,6 @@ def whole(three: Ensemble) -> Iterator[Ensemble]:
         server.wait_ready(45)
 
 
-@pytest.mark.chaos
 @needs_firewall
 def test_a_follower_cut_off_from_its_leader_still_answers_reads_and_no_writes(whole: Ensemble) -> None:
     follower, leader = whole.followers[0], whole.leader
@@ -123,35 +119,9 @@ def test_a_follower_cut_off_from_its_leader_still_answers_reads_and_no_writes(wh
         assert server.wait_ready(45)
 
 
-def test_the_host_that_everything_runs_on_is_not_declared_dead() -> None:
-    for address in ("127.0.0.1", "10.1.2.3", "::1"):
-        with pytest.raises(ValueError, match="not an address of a dead host"):
-            firewall.dead_host(address)
-
-
-@pytest.mark.chaos
-@needs_firewall
-def test_rules_are_gone_after_an_error() -> None:
-    fault = firewall.blackhole(1)
-    with pytest.raises(KeyError), fault:
-        assert rules_of(fault)
-        raise KeyError
-    assert not rules_of(fault)
-    broken = Fault("half of it is wrong", "-p tcp --dport 1 -j DROP", "-p tcp --no-such-option -j DROP")
-    with pytest.raises(ToolFailed, match="no-such-option"):
-        broken.begin()
-    assert not rules_of(broken)
-
-
-def rules_of(fault: Fault) -> list[str]:
-    """The rules of a fault that are in place, as iptables shows them."""
-    return [line for line in firewall._iptables("-S").splitlines() if fault._mark in line]
-
-
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.chaos
 @needs_compiler
 def test_a_slow_disk_holds_back_writes_and_not_reads() -> None:
     with SlowDisk() as disk, Ensemble(fsync=True, env=disk.env) as ensemble:
@@ -193,7 +163,6 @@ def ahead(process: subprocess.Popen[str]) -> list[int]:
     return [round((one - other) / 10) * 10 for one, other in zip(theirs, ours, strict=True)]
 
 
-@pytest.mark.chaos
 @needs_compiler
 def test_clocks_jump_under_a_running_process_and_the_monotonic_clock_does_not() -> None:
     with ClockShim() as shim, running([sys.executable, "-c", CLOCKS], shim.env) as process:
@@ -211,63 +180,7 @@ def test_clocks_jump_under_a_running_process_and_the_monotonic_clock_does_not() 
             shim.jump(boottime=-1)
 
 
-@pytest.mark.chaos
-@needs_compiler
-def test_a_wait_for_a_point_of_the_wall_clock_ends_when_the_clock_jumps_over_it() -> None:
-    script = (
-        "import ctypes, time\n"
-        "libc, semaphore = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(64)\n"
-        "libc.sem_init(semaphore, 0, 0)\n"
-        "until = (ctypes.c_long * 2)(int(time.time()) + 3600, 0)\n"
-        "print('waiting', flush=True)\n"
-        "print(libc.sem_timedwait(semaphore, until), ctypes.get_errno(), flush=True)\n"
-    )
-    with ClockShim() as shim, running([sys.executable, "-c", script], shim.env) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        shim.jump(realtime=3590)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(SILENCE)
-        shim.jump(realtime=20)
-        assert process.stdout.readline() == f"-1 {errno.ETIMEDOUT}\n"
-
-
 # --- sequence numbers -------------------------------------------------------------------------------------------------
 
 
-def test_the_next_child_gets_any_number_that_is_asked_for(tmp_path: Path) -> None:
-    asked = {"/zklock/a": 2147483640, "/zklock/b": -5, "/zklock/c": -1000000001, "/zklock/a/b": 7, "/d": 2147483647}
-    wrap.prepare(tmp_path, asked)
-    with Ensemble(directory=tmp_path) as ensemble, looking_in(ensemble.hosts) as client:
-        for path, number in asked.items():
-            assert client.create(f"{path}/n-", ephemeral=True, sequence=True) == f"{path}/n-{number:010d}"
-        client.create("/elsewhere/too", makepath=True)
-        assert sorted(client.get_children("/zookeeper")) == ["config", "quota"]
-
-
 # --- sessions ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def witnessed(client: KazooClient) -> Iterator[list[str]]:
-    """The states of a client, as it is told of them; the block ends when it has lost its session."""
-    states: list[str] = []
-    lost = threading.Event()
-
-    def listen(state: str) -> None:
-        states.append(state)
-        if state == KazooState.LOST:
-            lost.set()
-
-    client.add_listener(listen)
-    yield states
-    assert lost.wait(10), f"the client was told {states}"
-
-
-def test_a_session_ends_with_its_password_and_its_nodes_are_gone(single: Ensemble) -> None:
-    with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
-        node = victim.create("/kit-", ephemeral=True, sequence=True)
-        with witnessed(victim) as states:
-            session_killer.expire(single.hosts, *victim.client_id)
-            assert not other.exists(node)
-        assert states == [KazooState.SUSPENDED, KazooState.LOST]

@@ -15,7 +15,7 @@ from support.zoo import eventually
 
 from django_zklock.zk.lease import LEASE_SHARE
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = [pytest.mark.zookeeper]
 
 TIMEOUT = 2.0
 REPLACED = 4  # session timeouts until a client that gets no way in is replaced, and some more for that
@@ -39,7 +39,6 @@ def ensemble(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensembl
         yield ensemble
 
 
-@pytest.mark.scenario("F25")
 def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
 ) -> None:
@@ -83,7 +82,6 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F26")
 @needs_namespace
 def test_a_server_out_of_disk_space_means_errors_in_time(
     pool: WorkerPool, ensemble: Ensemble, disk: FullDisk, figure: Callable[..., None]

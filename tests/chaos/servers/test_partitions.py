@@ -47,7 +47,7 @@ def link(ensemble: Ensemble, wired: tuple[Ensemble, Partition]) -> Iterator[Part
     """The link, whole before and after."""
     assert ensemble.leader is wired[1].leader
     yield wired[1]
-    wired[1].wire.thaw()
+    wired[1].wire.heal()
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def frozen(link: Partition) -> Iterator[None]:
     try:
         yield
     finally:
-        link.wire.thaw()
+        link.wire.heal()
 
 
 def dropped(link: Partition) -> contextlib.AbstractContextManager[object]:
@@ -65,13 +65,15 @@ def dropped(link: Partition) -> contextlib.AbstractContextManager[object]:
     return firewall.blackhole(link.wire.port)
 
 
-CUTS = [frozen, pytest.param(dropped, marks=[pytest.mark.chaos, needs_firewall])]
+CUTS = [frozen, pytest.param(dropped, marks=needs_firewall)]
 Cut = Callable[[Partition], contextlib.AbstractContextManager[object]]
 
 
-@pytest.mark.scenario("F15")
-@pytest.mark.parametrize("cut_by", CUTS)
-@pytest.mark.parametrize("moment", [pytest.param("at rest", marks=pytest.mark.chaos), "busy"])
+@pytest.mark.parametrize(
+    "cut_by",
+    [pytest.param(frozen, marks=pytest.mark.convicts_kazoo), pytest.param(dropped, marks=needs_firewall)],
+)
+@pytest.mark.parametrize("moment", ["at rest", "busy"])
 def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_granted(
     pool: WorkerPool, link: Partition, figure: Callable[..., None], cut_by: Cut, moment: str
 ) -> None:
@@ -100,8 +102,6 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
         pool.assert_kept()
 
 
-@pytest.mark.scenario("F16")
-@pytest.mark.chaos
 @pytest.mark.parametrize("cut_by", CUTS)
 def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, cut_by: Cut) -> None:
     """What it says of the queue is old, so it grants nothing, and the call ends in time."""
@@ -121,8 +121,6 @@ def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, 
     pool.assert_kept(settle=5)  # the follower may have to find its leader again first
 
 
-@pytest.mark.scenario("F16")
-@pytest.mark.chaos
 def test_news_that_comes_late_by_a_cut_off_follower_grants_nobody(pool: WorkerPool, link: Partition) -> None:
     """
     The follower learns that the one ahead has left after the leader has ended the waiter's own session.
@@ -183,8 +181,6 @@ class Pair:
         return lost
 
 
-@pytest.mark.scenario("F17")
-@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_no_two_leases_overlap_whatever_the_timeout_and_the_moment_of_the_fault(
     pool: WorkerPool, link: Partition, figure: Callable[..., None], request: pytest.FixtureRequest
@@ -234,7 +230,7 @@ def strike(pool: WorkerPool, link: Partition, pairs: list[Pair], chance: random.
 
     def heal() -> None:
         pool.note("heal")
-        link.wire.thaw()
+        link.wire.heal()
 
     if kind != "stop":
         began = chance.uniform(0, 1)

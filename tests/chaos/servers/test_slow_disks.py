@@ -26,7 +26,7 @@ from support.zoo import eventually
 
 from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, needs_compiler]
+pytestmark = [pytest.mark.zookeeper, needs_compiler]
 
 SLOW = 1.2  # seconds for a write
 TIMEOUT = 20.0  # seconds; a sixth of it without an answer, and a connection is given up
@@ -68,7 +68,7 @@ def outstanding(server: Server) -> int:
     return int(match[1])
 
 
-@pytest.mark.scenario("F7")
+@pytest.mark.convicts_kazoo
 def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
     pool: WorkerPool, ensemble: Ensemble, disk: SlowDisk, figure: Callable[..., None]
 ) -> None:
@@ -109,14 +109,11 @@ def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
         pool.assert_kept()
 
 
-@pytest.mark.scenario("F22")
 @pytest.mark.parametrize("point", FAULTPOINTS)
 def test_after_an_expiry_at_any_step_only_a_node_of_the_new_session_counts(
     pool: WorkerPool, ensemble: Ensemble, disk: SlowDisk, point: str
 ) -> None:
     """The session is closed while the process is stopped at the step; its nodes are still there when it goes on."""
-    if pool.lock != "zklock":
-        pytest.skip("only our lock has steps with names")
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     old = a.ask("session")

@@ -37,7 +37,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.scenario("F65")
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
     """It is refused before anything is sent, so the session and what it holds live on."""
@@ -64,7 +63,6 @@ def take(zoo: Zoo) -> None:
         assert hold.path.endswith(zoo.children("a")[0])
 
 
-@pytest.mark.scenario("F68")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool) -> None:
     """Nobody can tell whose turn it is, so nobody is granted anything; the error names it, and nothing is left."""
@@ -79,7 +77,6 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
         pass
 
 
-@pytest.mark.scenario("F68")
 def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
     """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):

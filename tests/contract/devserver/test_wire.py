@@ -15,7 +15,6 @@ from support.jute import (
     TTL,
     TTL_SEQUENTIAL,
     add_watch,
-    buffer,
     check,
     children,
     children2,
@@ -86,32 +85,6 @@ def sequences(talk: Talk) -> None:
     a.do(create2("/d/n-", mode=SEQUENTIAL))
 
 
-def sequence_without_a_parent(talk: Talk) -> None:
-    talk.a.do(create("/no/n-", mode=SEQUENTIAL), create("/e", mode=EPHEMERAL), create("/e/n-", mode=SEQUENTIAL))
-
-
-def creating(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/a"), create("/a"), create("/no/a"), create2("/a"), container("/a"), create("/a/b"), create("/a/b/c"))
-    a.do(create("/e", mode=EPHEMERAL), create("/e/child"), create("/e"), create("/", b""), create2("/a/", b""))
-    look(a, "/a", "/a/b", "/e")
-
-
-def deleting(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/a"), create("/a/b"), put("/a/b", b"1"), delete("/a"), delete("/a/b", 0), delete("/a/b", 2))
-    a.do(delete("/a/b", 1), delete("/a/b"), exists("/a"), delete("/a", 5), delete("/a", 0), exists("/a"), delete("/"))
-
-
-def versions(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/a", b"0"), put("/a", b"one"), put("/a", b"two", 0), put("/a", b"two", 1), put("/a", b"x", 5))
-    a.do(put("/a", b"x", -2), put("/no", b"x"), get("/a"), exists("/no"), get("/no"), children("/no"), children2("/no"))
-    a.do(create("/a/b"), create("/a/c"), delete("/a/b"), exists("/a"), put("/a/c", b"deep"), exists("/a"))
-    a.do(set_acl("/a", OPEN, 0), set_acl("/a", OPEN, 0), set_acl("/a", OPEN), set_acl("/a", OPEN, 7), exists("/a"))
-    a.do(get_acl("/a"), get_acl("/no"), set_acl("/no", OPEN), delete("/a/c"), delete("/a", 2), exists("/a"))
-
-
 def owners(talk: Talk) -> None:
     talk.a.do(create("/e", b"", EPHEMERAL), create("/p"), container("/c"), ttl("/t", 60_000))
     talk.b.do(exists("/e"), exists("/p"), exists("/c"), delete("/e"), create("/e", b"mine", EPHEMERAL), exists("/e"))
@@ -120,52 +93,13 @@ def owners(talk: Talk) -> None:
     talk.b.do(ephemerals("/"), ephemerals("/e"))
 
 
-def data_of_all_kinds(talk: Talk) -> None:
-    a = talk.a
-    a.do(
-        create("/null", None),
-        create("/empty", b""),
-        create2("/null2", None),
-        get("/null"),
-        get("/empty"),
-        get("/null2"),
-    )
-    a.do(put("/null", b""), get("/null"), put("/empty", None), get("/empty"), create("/e", None, EPHEMERAL), get("/e"))
-    a.do(multi(create("/m", None), put("/m", b"x"), put("/m", None)), get("/m"), container("/c", None), get("/c"))
-    a.do(create("/bytes", bytes(range(256))), get("/bytes"))
-
-
-def counting(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/a"), create("/a/b"), create("/a/b/c"), create("/a/d"), create("/ab"), children("/a"), children2("/a"))
-    a.do(
-        children("/a/d"), children2("/a/d"), *[("getAllChildrenNumber", buffer(path)) for path in ("/a", "/a/d", "/no")]
-    )
-
-
-def syncing(talk: Talk) -> None:
-    talk.a.do(sync("/"), sync("/no/such/node"), create("/a"), sync("/a"))
-
-
 def a_new_tree(talk: Talk) -> None:
     talk.a.do(children("/"), children2("/zookeeper"), get("/zookeeper/quota"), exists("/zookeeper/config"))
     talk.a.do(get_acl("/"), get_acl("/zookeeper/config"), get_acl("/zookeeper/quota"), create("/zookeeper/x"))
     talk.a.do(delete("/zookeeper/x"), delete("/zookeeper/quota"), delete("/zookeeper"), delete("/zookeeper/config"))
 
 
-@scripts(
-    every_mode,
-    sequences,
-    sequence_without_a_parent,
-    creating,
-    deleting,
-    versions,
-    owners,
-    data_of_all_kinds,
-    counting,
-    syncing,
-    a_new_tree,
-)
+@scripts(every_mode, sequences, owners, a_new_tree)
 def test_nodes(pair: Pair, script: Script) -> None:
     """Nodes of every kind are made, read, changed and deleted, with the same errors, stats and transaction ids."""
     compare(pair, script)

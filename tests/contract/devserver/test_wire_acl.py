@@ -10,12 +10,9 @@ from support.jute import (
     CREATE,
     CREATOR,
     DELETE,
-    JANITOR_ACL,
-    OPEN,
     READ,
     SEQUENTIAL,
     WRITE,
-    Acl,
     add_watch,
     auth,
     buffer,
@@ -35,7 +32,7 @@ from support.jute import (
     set_acl,
     sync,
 )
-from support.transcripts import ALICE, STILL, Pair, Script, changed_in_3_9, compare, scripts, who_may
+from support.transcripts import ALICE, Pair, Script, changed_in_3_9, compare, scripts, who_may
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper
@@ -76,78 +73,7 @@ def digest(talk: Talk) -> None:
     talk.b.do(get_acl("/both"), put("/both", b"x"), get("/both"))
 
 
-def hidden_digests(talk: Talk) -> None:
-    talk.a.do(create("/a", entries=who_may((READ, "world", "anyone"), (ALL, *ALICE))), get_acl("/a"))
-    talk.a.do(auth("alice:secret"), get_acl("/a"))
-
-
-CREDENTIALS = [
-    *[
-        ("alice", "digest"),
-        ("", "digest"),
-        (None, "digest"),
-        (":", "digest"),
-        ("a:b:c", "digest"),
-        ("super:x", "digest"),
-    ],
-    *[("x", "world"), ("x", "ip"), ("x", "no-such-scheme"), ("x", ""), ("x", None), ("x", "auth")],
-]
-
-
-def odd_credentials(talk: Talk) -> None:
-    for number, (credentials, scheme) in enumerate(CREDENTIALS):
-        talk.say(f"{credentials} {scheme}")
-        wire = talk.join("a")
-        wire.do(
-            auth(credentials, scheme), exists(STILL), create(f"/n{number}", entries=CREATOR), get_acl(f"/n{number}")
-        )
-        talk.say("delete")
-        wire.do(delete(f"/n{number}"))
-
-
-ODD_ACLS: list[list[Acl] | None] = [
-    [],
-    None,
-    [(ALL, "auth", "")],
-    [(ALL, "no-such-scheme", "x")],
-    [(ALL, "digest", "alice")],
-    [(ALL, "digest", "alice:x:y")],
-    [(ALL, "world", "somebody")],
-    [(ALL, "world", "")],
-    [(ALL, "ip", "127.0.0.1")],
-    [(ALL, "ip", "127.0.0.0/8")],
-    [(ALL, "ip", "10.0.0.1"), JANITOR_ACL],
-    [(ALL, "ip", "nowhere")],
-    [(0, "world", "anyone"), JANITOR_ACL],
-    [(255, "world", "anyone")],
-    [(-1, "world", "anyone")],
-    [*OPEN, *OPEN],
-    [*OPEN, (READ, "world", "anyone")],
-    [(ALL, "", "")],
-    [(ALL, "x509", "CN=x"), JANITOR_ACL],
-    [(ALL, "sasl", "x"), JANITOR_ACL],
-    [(ALL, "super", "x"), JANITOR_ACL],
-]
-
-
-@pytest.mark.parametrize("entries", ODD_ACLS, ids=str)
-def test_odd_acls(pair: Pair, entries: list[Acl] | None) -> None:
-    """An ACL that is none is refused, everywhere alike; what is kept is what was sent, without repetitions."""
-
-    def ask(talk: Talk) -> None:
-        talk.a.do(create("/a", entries=entries), get_acl("/a"), get("/a"), put("/a", b"x"), create("/b"))
-        talk.a.do(set_acl("/b", entries), get_acl("/b"), get("/b"), create2("/c", entries=entries))
-        talk.a.do(multi(create("/d", entries=entries)), create("/c/x"), delete("/c/x"))
-
-    compare(pair, changed_in_3_9(ask) if entries is None else ask)
-
-
-def sasl(talk: Talk) -> None:
-    talk.a.do(("sasl", buffer(b"x")))
-    talk.a.do(exists(STILL))
-
-
-@scripts(digest, hidden_digests, odd_credentials)
+@scripts(digest)
 def test_identities(pair: Pair, script: Script) -> None:
     """A digest is who one is, for all that the connection does from then on."""
     compare(pair, script)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 from support.jute import (
-    EPHEMERAL,
-    EPHEMERAL_SEQUENTIAL,
     Request,
     check,
     children,
@@ -13,15 +11,12 @@ from support.jute import (
     create,
     create2,
     delete,
-    ephemerals,
     exists,
     get,
     multi,
     put,
-    sync,
-    ttl,
 )
-from support.transcripts import Pair, Script, compare, scripts
+from support.transcripts import Pair, compare
 from support.wire import Talk, Wire
 
 pytestmark = pytest.mark.zookeeper
@@ -58,66 +53,3 @@ def test_multi_fails_as_a_whole(pair: Pair, position: int, wrong: Request) -> No
         talk.a.do(multi(*GOOD))
 
     compare(pair, ask)
-
-
-def mixed(talk: Talk) -> None:
-    prepare(talk.a)
-    talk.b.do(exists("/m", True), get("/a", True), exists("/b", True), children("/", True))
-    talk.a.do(multi(*GOOD), exists("/m"), exists("/n"), exists("/a"), get("/n"))
-    talk.b.fence()
-
-
-def builds_on_itself(talk: Talk) -> None:
-    talk.a.do(multi(create("/x"), create("/x/y"), put("/x/y", b"1"), check("/x/y", 1), delete("/x/y"), delete("/x")))
-    talk.a.do(multi(create("/x"), create("/x/y"), delete("/x")), exists("/x"), multi(delete("/x"), create("/x")))
-    talk.a.do(multi(create("/e", b"", EPHEMERAL), create("/e/x")), exists("/e"), multi(create("/p"), exists("/p")))
-    talk.a.do(exists("/p"))
-
-
-def nothing_to_do(talk: Talk) -> None:
-    talk.a.do(
-        multi(), multi(check("/")), multi(check("/", 0)), multi(check("/", 99)), multi(check("/no"), check("/no2"))
-    )
-
-
-def other_operations(talk: Talk) -> None:
-    talk.a.do(multi(container("/c"), ttl("/t", 60_000), create("/t/s-", b"", EPHEMERAL_SEQUENTIAL)))
-    talk.a.do(children("/t"), ephemerals("/"))
-
-
-def reads(talk: Talk) -> None:
-    prepare(talk.a)
-    talk.a.do(multi(get("/a"), children("/full"), op="multiRead"), multi(get("/no"), get("/a"), op="multiRead"))
-    talk.a.do(multi(op="multiRead"))
-
-
-def one_node_many_times(talk: Talk) -> None:
-    talk.a.do(create("/a"), get("/a", True), multi(put("/a", b"1"), put("/a", b"2"), put("/a", b"3", 2)), get("/a"))
-    talk.a.do(multi(put("/a", b"4", 3), put("/a", b"5", 3)), get("/a"))
-
-
-def events_of_a_multi(talk: Talk) -> None:
-    talk.a.do(create("/d"), create("/d/x"))
-    talk.b.do(children("/d", True), get("/d", True), exists("/d/y", True), get("/d/x", True), exists("/z", True))
-    talk.a.do(multi(create("/z"), put("/d", b""), delete("/d/x"), create("/d/y"), delete("/d/y"), delete("/d")))
-    talk.b.fence()
-
-
-def another_kind_inside(talk: Talk) -> None:
-    talk.a.do(multi(create("/x"), sync("/x")))
-    talk.join("b").do(exists("/x"))
-
-
-@scripts(
-    mixed,
-    builds_on_itself,
-    nothing_to_do,
-    other_operations,
-    reads,
-    one_node_many_times,
-    events_of_a_multi,
-    another_kind_inside,
-)
-def test_multi(pair: Pair, script: Script) -> None:
-    """A transaction is one transaction id, and its parts see what those before them did."""
-    compare(pair, script)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.jute import CREATOR, EPHEMERAL, auth, children, create, ephemerals, exists, get
-from support.transcripts import SHORT, STILL, Pair, Script, compare, scripts, sort_events, who_may
+from support.jute import EPHEMERAL, children, create, ephemerals, exists, get
+from support.transcripts import SHORT, STILL, Pair, Script, compare, scripts, sort_events
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper
@@ -22,14 +22,6 @@ def taken_up(talk: Talk) -> None:
     talk.b.do(exists("/e"))
 
 
-def taken_over(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/e", b"", EPHEMERAL))
-    talk.join("again", session=a.session, password=a.password).do(exists("/e"))
-    talk.say("the first connection")
-    a.do(exists("/e"))
-
-
 def wrong_password(talk: Talk) -> None:
     a = talk.a
     a.do(create("/e", b"", EPHEMERAL))
@@ -38,24 +30,12 @@ def wrong_password(talk: Talk) -> None:
     a.do(exists("/e"))
 
 
-def unknown_session(talk: Talk) -> None:
-    talk.join("a", session=0x1234567890, password=b"x" * 16)
-    talk.say("reads on")
-    talk.wire("b").connect(session=-1, password=b"x" * 16)
-
-
 def closed(talk: Talk) -> None:
     a = talk.a
     a.do(create("/e", b"", EPHEMERAL), create("/p"))
     a.end()
     talk.join("b", session=a.session, password=a.password)
     talk.c.do(exists("/e"), exists("/p"))
-
-
-def closed_among_others(talk: Talk) -> None:
-    a = talk.a
-    a.pipeline(create("/e", b"", EPHEMERAL), create("/p"), exists("/e"), ("closeSession", b"a body that nobody reads"))
-    talk.b.do(exists("/e"), exists("/p"))
 
 
 def expired(talk: Talk) -> None:
@@ -71,33 +51,12 @@ def expired(talk: Talk) -> None:
     talk.join("a", session=a.session, password=a.password)
 
 
-def expired_without_a_connection(talk: Talk) -> None:
-    a = talk.join("a", timeout=SHORT)
-    a.do(create("/e", b"", EPHEMERAL))
-    a.drop()
-    talk.b.do(exists("/e", True))
-    talk.b.wait_event()
-    talk.b.do(exists("/e"))
-    talk.join("a", session=a.session, password=a.password)
-
-
 def kept_by_pings(talk: Talk) -> None:
     a = talk.join("a", timeout=SHORT)
     a.do(create("/e", b"", EPHEMERAL))
     end = time.monotonic() + 3 * SHORT / 1000
     while time.monotonic() < end:
         a.fence()
-        time.sleep(SHORT / 8000)
-    a.do(exists("/e"))
-
-
-def kept_by_reads(talk: Talk) -> None:
-    a = talk.join("a", timeout=SHORT)
-    a.do(create("/e", b"", EPHEMERAL))
-    for _ in range(24):  # as many on either server, in three session timeouts or more
-        lines = len(talk.lines)
-        a.do(exists(STILL))
-        del talk.lines[lines:]
         time.sleep(SHORT / 8000)
     a.do(exists("/e"))
 
@@ -111,34 +70,7 @@ def from_the_future(talk: Talk) -> None:
     talk.join("f", zxid=-1)
 
 
-def another_timeout(talk: Talk) -> None:
-    a = talk.join("a", timeout=5000)
-    talk.join("a", session=a.session, password=a.password, timeout=700)
-    talk.join("a", session=a.session, password=a.password, timeout=7_000_000)
-
-
-def identity_is_the_connections(talk: Talk) -> None:
-    a = talk.a
-    a.do(auth("alice:secret"), create("/mine", entries=who_may(*CREATOR)))
-    again = talk.join("again", session=a.session, password=a.password)
-    again.do(get("/mine"), auth("alice:secret"), get("/mine"))
-
-
-@scripts(
-    taken_up,
-    taken_over,
-    wrong_password,
-    unknown_session,
-    closed,
-    closed_among_others,
-    expired,
-    expired_without_a_connection,
-    kept_by_pings,
-    kept_by_reads,
-    from_the_future,
-    another_timeout,
-    identity_is_the_connections,
-)
+@scripts(taken_up, wrong_password, closed, expired, kept_by_pings, from_the_future)
 def test_sessions(pair: Pair, script: Script) -> None:
     """A session is taken up with its password, lives as long as it is heard of, and its nodes go with it."""
     compare(pair, script)

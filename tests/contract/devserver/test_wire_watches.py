@@ -6,74 +6,20 @@ import pytest
 from support.jute import (
     ADD_PERSISTENT,
     ADD_RECURSIVE,
-    ANY,
-    CHILDREN,
-    DATA,
     EPHEMERAL,
-    OPEN,
     add_watch,
-    buffer,
-    check,
     children,
-    children2,
     create,
     delete,
     exists,
     get,
-    integer,
-    multi,
     put,
-    remove_watches,
-    set_acl,
     set_watches,
 )
-from support.transcripts import Pair, Script, changed_in_3_9, compare, scripts, sort_events
+from support.transcripts import Pair, Script, compare, scripts, sort_events
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper
-
-
-def of_each_kind(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    for watch in (exists, get, children, children2):
-        talk.say(watch.__name__)
-        b.do(create("/w"))
-        a.do(watch("/w", True))
-        b.do(put("/w", b"1"), create("/w/c"), put("/w/c", b""), set_acl("/w", OPEN), delete("/w/c"), delete("/w"))
-        a.fence()
-        b.do(create("/w"), delete("/w"))
-        a.fence()
-
-
-def of_what_is_not_there(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    a.do(exists("/w", True), get("/w", True), children("/w", True), get("/w/x", True), exists("/w/y", True))
-    b.do(create("/w"), put("/w", b""), delete("/w"), create("/w"), create("/w/x"), create("/w/y"))
-    a.fence()
-
-
-def fire_once(talk: Talk) -> None:
-    talk.b.do(create("/w"))
-    talk.a.do(get("/w", True), get("/w", True), exists("/w", True))
-    talk.b.do(put("/w", b""), put("/w", b""))
-    talk.a.fence()
-    talk.a.do(get("/w", True), get("/w", False))
-    talk.b.do(put("/w", b""))
-    talk.a.fence()
-
-
-def of_ones_own_changes(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/w"), get("/w", True), put("/w", b""), children("/w", True), create("/w/a"), exists("/w", True))
-    a.do(get("/w/a", True), children("/w/a", True), children("/w", True), delete("/w/a"), delete("/w"))
-    a.pipeline(create("/w"), get("/w", True), put("/w", b""), get("/w", True), delete("/w"), exists("/w"), create("/w"))
-
-
-def both_kinds_at_a_deletion(talk: Talk) -> None:
-    talk.a.do(create("/w"), create("/w/x"), get("/w/x", True), children("/w/x", True), children("/w", True))
-    talk.a.do(exists("/w/x", True), get("/w", True))
-    talk.b.do(delete("/w/x"))
-    talk.a.fence()
 
 
 def of_a_session_that_is_closed(talk: Talk) -> None:
@@ -85,31 +31,7 @@ def of_a_session_that_is_closed(talk: Talk) -> None:
     talk.b.do(exists("/e1"), exists("/p/e2"), exists("/p"))
 
 
-def in_order_between_replies(talk: Talk) -> None:
-    talk.b.do(create("/w"))
-    talk.a.do(get("/w", True), children("/w", True), exists("/x", True))
-    talk.b.pipeline(put("/w", b"1"), create("/w/c"), create("/x"))
-    talk.a.pipeline(get("/w"), exists("/x"), children("/w"))
-
-
-def of_a_failed_change(talk: Talk) -> None:
-    talk.a.do(create("/w"), get("/w", True), children("/w", True))
-    talk.b.do(put("/w", b"", 7), create("/w"), delete("/w", 7), multi(put("/w", b""), check("/no")), create("/w/no/x"))
-    talk.a.fence()
-    talk.b.do(put("/w", b""))
-    talk.a.fence()
-
-
-@scripts(
-    of_each_kind,
-    of_what_is_not_there,
-    fire_once,
-    of_ones_own_changes,
-    both_kinds_at_a_deletion,
-    of_a_session_that_is_closed,
-    in_order_between_replies,
-    of_a_failed_change,
-)
+@scripts(of_a_session_that_is_closed)
 def test_watches(pair: Pair, script: Script) -> None:
     """Watches tell once, of the right change, before any reply that shows it."""
     compare(pair, script)
@@ -131,14 +53,6 @@ def changes_in_between(talk: Talk) -> None:
     a.fence()
 
 
-def without_set_watches(talk: Talk) -> None:
-    a = talk.a
-    a.do(create("/w"), get("/w", True))
-    a = talk.join("a", session=a.session, password=a.password)
-    talk.b.do(put("/w", b""))
-    a.fence()
-
-
 def with_five_kinds(talk: Talk) -> None:
     a, b = talk.a, talk.b
     b.do(create("/w"), create("/w/x"))
@@ -153,89 +67,7 @@ def with_five_kinds(talk: Talk) -> None:
     a.fence()
 
 
-def from_the_beginning_of_time(talk: Talk) -> None:
-    talk.b.do(create("/w"), create("/w/c"), delete("/w/c"))
-    talk.a.do(set_watches(0, ["/w", "/no"], ["/w", "/no"], ["/w", "/no"]), set_watches(2**62, ["/w"], ["/w"], ["/w"]))
-    talk.a.fence()
-
-
-@scripts(changes_in_between, without_set_watches, with_five_kinds, from_the_beginning_of_time)
+@scripts(changes_in_between, with_five_kinds)
 def test_watches_after_a_reconnect(pair: Pair, script: Script) -> None:
     """`setWatches` tells at once what happened meanwhile, and watches the rest; a connection alone watches nothing."""
-    compare(pair, script)
-
-
-def of_each_type(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    for kind in (CHILDREN, DATA, ANY, 0, 9):
-        b.do(create("/w"))
-        a.do(get("/w", True), exists("/w", True), children("/w", True), ("checkWatches", buffer("/w") + integer(kind)))
-        a.do(remove_watches("/w", kind), remove_watches("/w", kind), remove_watches("/no", kind))
-        b.do(put("/w", b""), create("/w/c"), delete("/w/c"), delete("/w"))
-        a.fence()
-
-
-@changed_in_3_9
-def of_others(talk: Talk) -> None:
-    talk.b.do(create("/w"), get("/w", True))
-    talk.a.do(remove_watches("/w", ANY), ("checkWatches", buffer("/w") + integer(ANY)), put("/w", b""))
-    talk.b.fence()
-
-
-@changed_in_3_9
-def of_what_never_was(talk: Talk) -> None:
-    talk.a.do(exists("/w", True), remove_watches("/w", DATA), create("/w"), remove_watches("/w", CHILDREN))
-    talk.a.do(add_watch("/w", ADD_PERSISTENT), remove_watches("/w", DATA), put("/w", b""), remove_watches("/w", ANY))
-    talk.a.do(put("/w", b""), add_watch("/w", ADD_RECURSIVE), remove_watches("/w", CHILDREN), create("/w/x"))
-    talk.a.do(remove_watches("/w", ANY), create("/w/y"))
-
-
-@scripts(of_each_type, of_others, of_what_never_was)
-def test_removing_watches(pair: Pair, script: Script) -> None:
-    """What is removed tells nothing any more, and one that is not there cannot be removed."""
-    compare(pair, script)
-
-
-def persistent(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    a.do(add_watch("/w", ADD_PERSISTENT))
-    for _ in range(2):
-        b.do(create("/w"), put("/w", b""), create("/w/c"), put("/w/c", b""), create("/w/c/d"), delete("/w/c/d"))
-        b.do(delete("/w/c"), set_acl("/w", OPEN), delete("/w"))
-        a.fence()
-
-
-def recursive(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    a.do(add_watch("/w", ADD_RECURSIVE))
-    for _ in range(2):
-        b.do(create("/w"), put("/w", b""), create("/w/c"), put("/w/c", b""), create("/w/c/d"), delete("/w/c/d"))
-        b.do(delete("/w/c"), delete("/w"), create("/ww"), delete("/ww"))
-        a.fence()
-
-
-@changed_in_3_9
-def together(talk: Talk) -> None:
-    a, b = talk.a, talk.b
-    b.do(create("/w"))
-    a.do(add_watch("/w", ADD_PERSISTENT), add_watch("/w", ADD_RECURSIVE), get("/w", True), children("/w", True))
-    b.do(put("/w", b""), create("/w/c"), delete("/w/c"), put("/w", b""))
-    a.fence()
-    a.do(add_watch("/w", ADD_PERSISTENT))
-    b.do(create("/w/c"), put("/w", b""), delete("/w/c"))
-    a.fence()
-    a.do(add_watch("/", ADD_RECURSIVE), get("/w", True))
-    b.do(put("/w", b""), delete("/w"))
-    a.fence()
-
-
-def unknown_modes(talk: Talk) -> None:
-    talk.a.do(add_watch("/w", 2))
-    talk.join("b").do(add_watch("/w", -1))
-    talk.join("c").do(add_watch("w", ADD_PERSISTENT), create("/w"))
-
-
-@scripts(persistent, recursive, together, unknown_modes)
-def test_watches_that_stay(pair: Pair, script: Script) -> None:
-    """`addWatch` tells of every change, of one node or of all below it."""
     compare(pair, script)

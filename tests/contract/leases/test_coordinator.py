@@ -84,16 +84,6 @@ async def test_a_lease_is_a_lock(zoo: Zoo, coordinator: Coordinator) -> None:
         coordinator.keep(ANYBODY, lease_id)
 
 
-async def test_tokens_rise(zoo: Zoo, coordinator: Coordinator) -> None:
-    tokens = []
-    for _ in range(3):
-        lease_id, lease = await take(coordinator)
-        assert lease.hold is not None
-        tokens.append(lease.hold.token)
-        await coordinator.release(ANYBODY, lease_id)
-    assert tokens == sorted(set(tokens))
-
-
 @pytest.mark.parametrize("term", [0.5, LONG])
 async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     zoo: Zoo, coordinator: Coordinator, term: float

@@ -30,7 +30,6 @@ def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
     return timer
 
 
-@pytest.mark.scenario("F59")
 @pytest.mark.parametrize(
     ("run", "work", "how"),
     [
@@ -73,7 +72,6 @@ def test_a_node_deleted_from_outside_stops_the_work(
     assert 0 <= receipt.stopped_after < 1 + ROOM
 
 
-@pytest.mark.scenario("F59")
 async def test_a_node_deleted_from_outside_stops_a_task(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
     """A task is cancelled inside the block, and free of any cancellation outside of it."""
     seen: list[BaseException] = []

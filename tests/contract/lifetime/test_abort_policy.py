@@ -133,7 +133,6 @@ def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
             raise KeyError from None
 
 
-@pytest.mark.scenario("F61")
 def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
     """check, lost, wait_lost, callbacks and lease_remaining say the same; a lost lock can be acquired again."""
     lock = Lock("tells")

@@ -17,7 +17,6 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.held import share_with_readers
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.operations import hold_lock
 from django_zklock.queue import nodes
@@ -186,18 +185,6 @@ def test_a_writer_that_reads_in_the_end_leaves_the_rest_of_a_writer(zoo: Zoo) ->
         pass
 
 
-def test_of_two_that_leave_at_once_none_lets_readers_in(zoo: Zoo) -> None:
-    """Who is not the last by its own count finds nobody left: what it makes of that changes no rest of the other."""
-    with ReadWriteLock("k", min_hold=0).write() as hold:
-        grant = hold._grant
-        parts = dict(grant.parts)
-        grant.parts.clear()
-        share_with_readers(hold._held.contender, grant)
-        grant.parts.update(parts)
-        del parts
-        assert hold.kind == "write"
-
-
 # --- no work was begun ------------------------------------------------------------------------------------------------
 
 
@@ -230,19 +217,6 @@ def test_of_several_locks_none_rests_if_not_all_were_to_be_had(zoo: Zoo, how: st
     else:
         with locks:
             pass
-    assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
-
-
-async def test_of_several_locks_in_a_task_none_rests_if_not_all_were_to_be_had(zoo: Zoo) -> None:
-    locks = zk_locks("a", "b", timeout=0.3, min_hold=LONG)
-    with zoo.hold_elsewhere("b"):
-        with pytest.raises(LockTimeout):
-            async with locks:
-                pass
-        assert await locks.aacquire(timeout=0.3) is None
-        zoo.wait_contenders("a", 0)
-    async with locks:
-        pass
     assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
 
 
@@ -287,13 +261,3 @@ def test_what_was_acquired_leaves_the_queue_after_the_block_inside_it_was_stoppe
     assert hold
     assert hold.lost
     lock.release()
-
-
-def test_a_reader_in_a_writer_leaves_the_queue_after_its_block_was_stopped(zoo: Zoo) -> None:
-    """The same where the block has a hold of its own, of the same grant."""
-    rw = ReadWriteLock("k", max_hold=0.5)
-    assert rw.write().acquire()
-    with pytest.raises(LockLost, match="max_hold"), rw.read():
-        threading.Event().wait(10)
-    zoo.wait_contenders("k", 0)
-    rw.write().release()

@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 import time_machine
-from django.http import HttpRequest, HttpResponse
-from django.test import Client, override_settings
-from django.urls import path
 from freezegun import freeze_time
 from support.faults import connected, proxied, session, within
-from support.primitives import SEMAPHORE, WRITE, Primitive, Taker, end_session
+from support.primitives import Taker
 from support.proxy import PING
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
-from django_zklock import Hold, clock, zk_lock, zk_locked
-from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock import Hold, clock, zk_lock
+from django_zklock.exceptions import LockLost, LockTimeout
 
 pytestmark = pytest.mark.zookeeper
 
@@ -56,34 +53,6 @@ def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
             pass
 
 
-@pytest.mark.parametrize("primitive", [SEMAPHORE, WRITE], ids=repr)
-@freeze_time(NOON)
-def test_other_kinds_wait_for_their_turn_and_give_up(zoo: Zoo, primitive: Primitive) -> None:
-    """Semaphores and read-write locks keep their timeouts, and are granted when others leave."""
-    with primitive.full(zoo):
-        with within(1), pytest.raises(LockTimeout), primitive.lock(timeout=0.2):
-            pass
-        taker = Taker(primitive.lock(timeout=20))
-        primitive.wait_queued(zoo, 1, others=primitive.blockers)
-    taker.wait_granted().check()
-    taker.go()
-
-
-@freeze_time(NOON)
-def test_a_view_answers_that_its_lock_is_busy(zoo: Zoo) -> None:
-    """Under a frozen clock the answer comes after the timeout, as in production."""
-
-    @zk_locked("k", timeout=0.2)
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse("done")
-
-    urls = type("urls", (), {"urlpatterns": [path("", view)]})
-    with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["testserver"]):
-        with zoo.hold_elsewhere("k"), within(1):
-            assert Client().get("/").status_code == 409
-        assert Client().get("/").content == b"done"
-
-
 async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
     """With `real_asyncio=True` the wait of a coroutine ends."""
     with freeze_time(NOON, real_asyncio=True):
@@ -91,22 +60,6 @@ async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
             hold.check()
         with zoo.hold_elsewhere("k"), within(1), pytest.raises(LockTimeout):
             await zk_lock("k", timeout=0.2).__aenter__()
-
-
-@freeze_time(NOON)
-def test_an_unreachable_zookeeper_is_noticed(zoo: Zoo) -> None:
-    """A caller that cannot connect gives up in time."""
-    url = "zk://127.0.0.1:1/nobody?connect_timeout=0.2"
-    with override_settings(ZKLOCK={"URL": url}), within(1), pytest.raises(ZooKeeperUnavailable), zk_lock("k"):
-        pass
-
-
-@freeze_time(NOON)
-def test_a_lost_session_stops_the_work(zoo: Zoo) -> None:
-    """The work ends when the server has ended the session; not when its block does."""
-    with within(3), pytest.raises(LockLost), zk_lock("k"):
-        end_session(zoo, connected().session_id or 0)
-        threading.Event().wait(20)
 
 
 @freeze_time(NOON)
@@ -136,23 +89,6 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
         pass
     with zk_lock("k", timeout=20):
         assert clock.now() - began >= 0.5
-
-
-@freeze_time(NOON)
-def test_a_lingering_lock_leaves(zoo: Zoo) -> None:
-    """Its time in this process ends under a frozen clock, too."""
-    with zk_lock("k", linger=0.2):
-        pass
-    zoo.wait_contenders("k", 0)
-
-
-@freeze_time(NOON)
-def test_the_lease_of_a_hold_runs(zoo: Zoo) -> None:
-    """What remains of the lease falls until the next heartbeat."""
-    with zk_lock("k") as hold:
-        first = hold.lease_remaining
-        eventually(lambda: hold.lease_remaining < first)
-        hold.check()
 
 
 def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:

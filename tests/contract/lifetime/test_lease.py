@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 
 import pytest
-from support.faults import BackgroundCall, client, connected, cut, expire, lose, proxied, session, within
-from support.proxy import CREATE2, GET_DATA, MULTI, PING, Proxy
+from support.faults import BackgroundCall, connected, cut, expire, lose, session, within
+from support.proxy import MULTI, PING, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, clock, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
-from django_zklock.locks.protocol import contender
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
@@ -44,7 +40,6 @@ def wait_until_left(seconds: float) -> None:
 # --- an outage that ends within the lease ---------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F4")
 def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
     """With abort_on="lost" the work continues through a cut, and the lease is extended afterwards."""
     with zk_lock("a", abort_on="lost") as hold:
@@ -120,7 +115,6 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
 # --- an outage that is longer than the lease ------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F5")
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
     """The work is aborted at the end of the lease, not when ZooKeeper is back. Then the lock can be acquired again."""
     lock = zk_lock("a", abort_on="lost", timeout=10)
@@ -134,7 +128,6 @@ def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
         assert hold.lost
 
 
-@pytest.mark.scenario("F5")
 def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
     """Even if its session and its node survive the outage, the hold does not come back."""
     lock = zk_lock("a", abort_on="never")
@@ -158,7 +151,6 @@ def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
     lock.release()
 
 
-@pytest.mark.scenario("F30")
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
 def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, direction: str) -> None:
     """Only acknowledged writes extend the lease, not those that were sent or carried out."""
@@ -217,24 +209,6 @@ def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy)
         assert again.token > hold.token
 
 
-def test_a_waiter_enters_the_queue_again_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:
-    """It does so until its deadline, and is in the queue once, in the new session."""
-
-    def take() -> int:
-        with zk_lock("a", timeout=10) as hold:
-            hold.check()
-            return hold.token
-
-    with zoo.hold_elsewhere("a") as ahead:
-        waiter = BackgroundCall(take)
-        before = zoo.wait_contenders("a", 2)[1]
-        expire(zoo)
-        eventually(lambda: before not in zoo.children("a"))
-        zoo.wait_contenders("a", 2)
-        assert zoo.children("a")[0] == ahead.rpartition("/")[2]
-    assert waiter.result()
-
-
 def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
     """Entering the queue again does not restart the timeout."""
     with zoo.hold_elsewhere("a"):
@@ -261,28 +235,6 @@ def test_a_waiter_enters_the_queue_again_when_its_node_is_deleted(zoo: Zoo, prox
     waiter.result()
 
 
-def test_a_waiter_still_notices_that_its_node_is_deleted_on_a_new_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """The watch on the node ended with the connection."""
-
-    def reads() -> int:
-        return sum(frame.opcode == GET_DATA and not frame.request for frame in proxy.frames)
-
-    def take() -> None:
-        with zk_lock("a", timeout=10):
-            pass
-
-    with zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(take)
-        mine = zoo.wait_contenders("a", 2)[1]
-        proxy.wait_for(lambda: reads() == 2)  # the one ahead, and after a while its own node
-        proxy.cut_all()
-        proxy.wait_for(lambda: reads() == 4)
-        zoo.client.delete(f"{zoo.base}/a/{mine}")
-        again = zoo.wait_contenders("a", 2)[1]
-        assert again != mine
-    waiter.result()
-
-
 def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,121 +252,3 @@ def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
         assert not session().suspect
         assert not [record for record in caplog.records if record.name.startswith("django_zklock")]
     assert waiter.result() > LEASE / 2
-
-
-def test_a_waiter_whose_node_is_gone_is_not_granted_after_a_long_wait(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check before a late grant includes its own node, even if the event of the deletion was lost."""
-    monkeypatch.setattr(contender, "WATCH_SELF_SHARE", 60.0)
-    paths: list[str] = []
-
-    def take() -> None:
-        with zk_lock("a", timeout=20) as hold:
-            paths.append(hold.path)
-
-    with zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(take)
-        mine = zoo.wait_contenders("a", 2)[1]
-        wait_until_left(0)
-        zoo.client.delete(f"{zoo.base}/a/{mine}")
-    waiter.result()
-    assert [path.rpartition("/")[2] for path in paths] != [mine]
-
-
-def test_the_first_heartbeat_after_a_wait_is_due_by_the_last_write(zoo: Zoo) -> None:
-    """It is sent a sixth of the session timeout after the create of the waiter, not after its grant."""
-    leave = threading.Event()
-
-    def take() -> None:
-        with zk_lock("a", timeout=20):
-            leave.wait(30)
-
-    with proxied(zoo, 10) as proxy:
-        connected()
-        with zoo.hold_elsewhere("a"):
-            waiter = BackgroundCall(take)
-            zoo.wait_contenders("a", 2)
-            wait_until_left(0.3 * 10)  # of 0.4; due with 0.23 left
-        proxy.wait_for(lambda: proxy.counts[MULTI])
-        leave.set()
-        waiter.result()
-        times = {frame.opcode: frame.time for frame in reversed(proxy.frames) if frame.request}
-        assert times[MULTI] - times[CREATE2] < 10 / 6 + 0.5
-
-
-def test_a_lease_that_ended_unnoticed_does_not_come_back(zoo: Zoo, proxy: Proxy) -> None:
-    """A paused process may read an acknowledgement before its own timer reports the end of the lease."""
-    lock = zk_lock("a", abort_on="never")
-    hold = lock.acquire()
-    assert hold
-
-    def hear_too_late() -> None:
-        while not hold.lost:
-            time.sleep(0.01)
-        session().extend_lease(clock.now())
-
-    session().post(hear_too_late)
-    assert hold.wait_lost(LEASE + LATER)
-    assert session().lease.valid
-    assert hold.lost
-    lock.release()
-
-
-def test_a_hold_is_lost_before_its_node_is_deleted_after_a_failure_of_the_protocol(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the code that watches a held node fails, the hold is lost before the node is deleted."""
-
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("a defect")
-
-    lock = zk_lock("a", abort_on="never")
-    hold = lock.acquire()
-    assert hold
-    assert isinstance(hold._held.contender, Contender)
-    node = hold._held.contender._node
-    assert node
-    eventually(lambda: node._watch and client()._data_watchers.get(hold.path))
-    monkeypatch.setattr(Gateway, "read", fail)
-    zoo.client.set(hold.path, b"changed")
-    eventually(lambda: token_of(zoo, hold) is None)
-    assert hold.lost
-    monkeypatch.undo()
-    lock.release()
-
-
-class Broken:
-    """An observer of a grant that fails at every call."""
-
-    def on_suspect(self, reason: str) -> None:
-        raise RuntimeError("broken")
-
-    def on_confirmed(self) -> None:
-        raise RuntimeError("broken")
-
-    def on_lost(self, reason: str) -> None:
-        raise RuntimeError("broken")
-
-    def on_released(self) -> None:
-        raise RuntimeError("broken")
-
-
-def test_a_failing_observer_of_one_hold_does_not_affect_another_hold(zoo: Zoo, proxy: Proxy) -> None:
-    """The second hold still learns of a cut, of the end of the lease, and of an expired session."""
-    with zk_lock("first", abort_on="never") as first, zk_lock("second", abort_on="never") as second:
-        session().post(first._grant.attach, Broken())
-        cut(proxy)
-        second.check()
-        go_away(proxy)
-        assert second.wait_lost(LEASE + LATER)
-        assert second._grant.lost_reason
-        assert first._grant.lost_reason
-        proxy.heal()
-    with zk_lock("first", abort_on="never") as first, zk_lock("second", abort_on="never") as second:
-        session().post(first._grant.attach, Broken())
-        expire(zoo)
-        assert second.wait_lost(LATER)
-        assert second._grant.lost_reason
-    with zk_lock("third", timeout=10):
-        pass

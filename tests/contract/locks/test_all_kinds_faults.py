@@ -44,7 +44,6 @@ def take(zoo: Zoo, primitive: Primitive) -> None:
         assert owners.count(session().session_id) == 1
 
 
-@pytest.mark.scenario("F6")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
 def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
@@ -81,7 +80,6 @@ def test_what_happens_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primiti
         waiter.result()
 
 
-@pytest.mark.scenario("F9")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, when: str) -> None:
     """The node is gone in the end, the next one is let in, and the caller is not kept."""

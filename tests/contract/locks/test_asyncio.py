@@ -15,19 +15,15 @@ import pytest
 import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import cut, proxied
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_leader
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
-from django_zklock.execution.waiters import TaskWaiter
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.mark.scenario("F61", "F62")
 async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
     """Tasks made by gather and create_task inside the block are other owners, though they share its context."""
     lock = Lock("parent")
@@ -84,7 +80,6 @@ async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-@pytest.mark.scenario("F14")
 @pytest.mark.parametrize("held", [True, False])
 async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) -> None:
     """Cancelled before its first step, on its way, in the queue, as it is granted or as it releases: nothing stays."""
@@ -118,34 +113,6 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) ->
         pass
 
 
-@pytest.mark.scenario("F14")
-async def test_cancel_while_granted_leaves_no_contender(zoo: Zoo) -> None:
-    """The grant and the cancellation may cross: then the lock goes on to the next one."""
-    lock = Lock("cross", timeout=None)
-
-    async def work() -> None:
-        async with lock:
-            await asyncio.sleep(10)
-
-    for count in range(40):
-        await lock.aacquire()
-        task = asyncio.create_task(work())
-        await asyncio.to_thread(zoo.wait_contenders, "cross", 2)
-        release = asyncio.create_task(asyncio.sleep(0.0002 * count))
-        await asyncio.gather(release_lock(), release)
-        task.cancel()
-        await asyncio.wait([task])
-    zoo.assert_empty()
-
-
-async def release_lock() -> None:
-    """Release for the main task, from a coroutine that gather makes a task of its own."""
-    (held,) = held_locks.kept()
-    waiter = TaskWaiter[bool]()
-    held.release_to(0, waiter.set)
-    await waiter.wait(5)
-
-
 async def test_asyncio_timeout_around_a_wait_is_a_timeout(zoo: Zoo) -> None:
     """asyncio.timeout ends the wait as it ends any other, and leaves no contender."""
     timeout = getattr(asyncio, "timeout", None) or pytest.skip("asyncio.timeout came with Python 3.11")
@@ -157,20 +124,6 @@ async def test_asyncio_timeout_around_a_wait_is_a_timeout(zoo: Zoo) -> None:
         await asyncio.to_thread(zoo.wait_contenders, "timeout", 1, 2)
 
 
-async def test_wait_for_around_a_block_is_a_timeout(zoo: Zoo) -> None:
-    """asyncio.wait_for around a coroutine with a block ends it, whether it waits or works."""
-
-    async def work() -> None:
-        async with Lock("wait_for", timeout=None):
-            await asyncio.sleep(10)
-
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(work(), 0.2)
-    with zoo.hold_elsewhere("wait_for"), pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(work(), 0.2)
-
-
-@pytest.mark.scenario("F14")
 async def test_cancel_during_the_release_still_releases(zoo: Zoo) -> None:
     """A task that is cancelled while it waits for the delete of its node has released the lock all the same."""
     for _ in range(20):
@@ -217,27 +170,6 @@ async def test_hundreds_that_start_together_are_all_served(zoo: Zoo) -> None:
     assert len(set(tokens)) == 600
 
 
-async def test_hundreds_that_wait_are_all_served_after_a_cut(zoo: Zoo) -> None:
-    """Each lists its queue again as soon as there is a connection. Another lock stays held meanwhile."""
-
-    async def take(number: int) -> None:
-        async with Lock("queues/{number}", fields={"number": number % 40}, timeout=60) as hold:
-            hold.check()
-
-    with proxied(zoo, 10) as proxy:
-        async with Lock("other", abort_on="lost") as other:
-            heads = [Lock("queues/{number}", fields={"number": number}) for number in range(40)]
-            for head in heads:
-                assert await head.aacquire()
-            tasks = [asyncio.create_task(take(number)) for number in range(400)]
-            await asyncio.to_thread(lambda: eventually(lambda: len(zoo.contenders()) == 441, 20))
-            await asyncio.to_thread(cut, proxy)
-            for head in heads:
-                await head.arelease()
-            await asyncio.gather(*tasks)
-            other.check()
-
-
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
     """What would block the loop raises at once, and names what to use instead."""
     lock = Lock("sync")
@@ -251,7 +183,6 @@ async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
         lock.locked()
 
 
-@pytest.mark.scenario("F62")
 @pytest.mark.parametrize("through", ["to_thread", "sync_to_async"])
 async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, through: str) -> None:
     """A `with` in a worker thread belongs to the thread, not to the task that sent it there; and the reverse."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, queue_up, session
@@ -12,7 +11,6 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, 
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy
 
 pytestmark = pytest.mark.zookeeper
 
@@ -22,29 +20,6 @@ LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 def requests(warm_proxy: Proxy) -> dict[int, int]:
     """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
     return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
-
-
-def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
-    """The lock, a permit of a semaphore, and the side of a read-write lock."""
-    for more in ({}, {"limit": 1}, {"kind": "write"}):
-        holding, leave = threading.Event(), threading.Event()
-
-        def hold(
-            more: dict[str, Any] = more, holding: threading.Event = holding, leave: threading.Event = leave
-        ) -> None:
-            with zk_lock(KEY, what="stocktaking", **more):
-                holding.set()
-                leave.wait(30)
-
-        holder = BackgroundCall(hold)
-        assert holding.wait(20)
-        with (
-            pytest.raises(LockBusy, match=r"'stocktaking' in thread Thread-\d+\S* of this process"),
-            zk_lock(KEY, timeout=0, **more),
-        ):
-            raise AssertionError("granted while it was held")
-        leave.set()
-        holder.result()
 
 
 def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Proxy) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import functools
 import gc
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
-from support.primitives import KEY, LINGERING, Taker, foreign, queued, stay_of, turns_of
+from support.primitives import KEY, Taker, foreign, queued, stay_of, turns_of
 from support.proxy import Proxy
 from support.signalled import signalled
 from support.zoo import Zoo, eventually, next_line
@@ -23,8 +21,6 @@ from support.zoo import Zoo, eventually, next_line
 from django_zklock import Hold, Lock, clock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
-from django_zklock.locks.protocol import stay
-from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.operations import break_lock, request_release
 from django_zklock.zk import process
 
@@ -91,18 +87,6 @@ async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
     await asyncio.gather(*(work(number) for number in range(20)))
     assert order == list(range(20))
     assert warm_proxy.requests <= 4  # the fourth after 0.25 s: it watches its own znode
-
-
-def test_an_idle_lock_leaves_after_the_linger_of_its_last_owner(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though an earlier owner had a longer one, and the process was about to look much later."""
-    monkeypatch.setattr(stay, "LOOK_EVERY", 60.0)
-    first = zk_lock(KEY, linger=60.0)
-    with first:
-        pass
-    eventually(lambda: (found := stay_of(first)) is not None and found.wanted is False)
-    with zk_lock(KEY, linger=0.02):
-        pass
-    eventually(lambda: not zoo.children(KEY), 2)
 
 
 def test_an_idle_lock_leaves_in_time(zoo: Zoo) -> None:
@@ -328,33 +312,6 @@ def test_what_an_idle_lock_costs_another_process(zoo: Zoo, warm_proxy: Proxy) ->
             assert warm_proxy.watch_events <= 1  # none if the keeper has let it go before the look
 
 
-def test_an_idle_lock_is_passed_on_though_it_was_used_just_then(zoo: Zoo) -> None:
-    """An owner may come, and go, while the protocol's thread is about to end the stay."""
-    lock = zk_lock(KEY, linger=LONG)
-    owners: list[Taker] = []
-    token = token_of(lock)
-    stay = stay_of(lock)
-    assert stay is not None
-
-    class Queue(collections.deque[Turn | None]):
-        def append(self, turn: Turn | None) -> None:
-            if turn is None and not owners:
-                owners.append(Taker(lock))
-                owners[0].wait_granted()
-            super().append(turn)
-
-        def remove(self, turn: Turn | None) -> None:
-            if turn is None:
-                owners[0].go()
-            super().remove(turn)
-
-    stay.queue = Queue()
-    with within(2):
-        assert token_of(zk_lock(KEY)) > token
-    assert owners[0].hold is not None
-    assert owners[0].hold.token == token
-
-
 @pytest.mark.parametrize("comes", ["before", "later"])
 def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) -> None:
     """Until then it is handed on in this process; then the others here line up at the end."""
@@ -410,68 +367,6 @@ def test_a_hold_longer_than_its_time_is_the_last_one(zoo: Zoo) -> None:
             eventually(lambda: zoo.children(KEY)[:1] == [path.rpartition("/")[2]])
             assert not second.granted.is_set()
         second.go()
-
-
-def test_who_comes_while_it_is_passed_on_does_not_get_it(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even if the thread pauses just before it looks who has the lock, until the lock has left."""
-    lock = zk_lock(KEY, linger=0.01, timeout=30)
-    holder = Taker(lock)
-    holder.wait_granted()
-    paused, go_on, late = threading.Event(), threading.Event(), threading.local()
-
-    def first(stay: Stay, plain: property = Stay.first) -> Turn | None:  # type: ignore[assignment]
-        if getattr(late, "pauses", False):
-            late.pauses = False
-            paused.set()
-            assert go_on.wait(30)
-        found: Turn | None = plain.__get__(stay)
-        return found
-
-    def come() -> int:
-        late.pauses = True
-        return token_of(lock)
-
-    monkeypatch.setattr(Stay, "first", property(first))
-    with foreign(zoo) as path:
-        eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
-        time.sleep(0.02)  # its time is over
-        comer = BackgroundCall(come)
-        assert paused.wait(10)
-        holder.go()
-        eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
-        go_on.set()
-        comer.join(0.5)
-        assert comer.is_alive(), "it has the lock together with another process"
-    comer.result()
-
-
-def test_who_waits_for_long_keeps_no_earlier_stays(zoo: Zoo) -> None:
-    """However often the lock leaves this process before it gets it."""
-    connected()  # without a connection, a timer keeps the one that waits for some seconds
-    lock, stays = zk_lock(KEY, linger=0.001, timeout=30), []
-
-    def leave(taker: Taker) -> None:
-        taker.wait_granted()
-        taker.hold = None
-        stay = stay_of(lock)
-        assert stay is not None
-        stays.append(weakref.ref(stay))
-        with foreign(zoo) as path:
-            eventually(lambda: stay.wanted)
-            time.sleep(0.002)  # its time is over
-            taker.go()
-            eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
-
-    takers: list[Taker] = []
-    for _ in range(4):
-        takers.append(Taker(lock))
-        eventually(lambda: len(turns_of(lock)) == len(takers))
-    for taker in takers[:-1]:
-        leave(taker)
-    takers[-1].wait_granted()
-    gc.collect()
-    assert [each() for each in stays] == [None, None, None]
-    takers[-1].go()
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -751,30 +646,3 @@ def test_who_waits_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
     with zoo.running(EXITING) as leaver:
         _, errors = leaver.communicate(timeout=20)
     assert "Traceback" not in errors
-
-
-def test_all_kinds_beside_each_other(zoo: Zoo) -> None:
-    """Locks that linger, and others, never overlap."""
-    inside, most = 0, 0
-
-    def work(linger: float) -> None:
-        nonlocal inside, most
-        for _ in range(15):
-            with zk_lock(KEY, linger=linger, timeout=30):
-                inside += 1
-                most = max(most, inside)
-                time.sleep(0.001)
-                inside -= 1
-
-    for thread in [BackgroundCall(functools.partial(work, linger)) for linger in (0, 0.02, 0.02, 0.05, 0)]:
-        thread.result(60)
-    assert most == 1
-
-
-def test_what_has_it_is_seen(zoo: Zoo) -> None:
-    """A taker of the lingering kind is the same for others as any."""
-    taker = Taker(LINGERING.lock())
-    taker.wait_granted()
-    found = shown()
-    assert [each.kind for each in found.holders] == ["lock"]
-    taker.go()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, connected, expire, proxied, within
+from support.faults import BackgroundCall, connected, proxied, within
 from support.primitives import KEY, Taker, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.conf.arguments import Compat
-from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.queue.nodes import Kind
 
@@ -94,17 +93,6 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
         hold.check()
     with zk_lock(KEY, limit=3), pytest.raises(LockUpgradeRefused), zk_lock(KEY):
         pass
-
-
-async def test_a_reader_that_wants_to_write_is_refused_at_once_in_a_task(zoo: Zoo) -> None:
-    """The same for tasks, each of which is an owner."""
-    lock = both()
-    async with lock.read():
-        with pytest.raises(LockUpgradeRefused):
-            async with lock.write():
-                pass
-        with pytest.raises(LockUpgradeRefused):
-            await lock.write().aacquire()
 
 
 class Writer:
@@ -275,33 +263,6 @@ def test_the_release_of_one_that_reads_survives_a_cut(zoo: Zoo, proxy: Proxy, wh
     lock.release()
     assert fired.wait(5)
     eventually(lambda: zoo.reading(KEY) == [] and zoo.children(KEY) == [])
-
-
-def test_a_session_that_is_lost_in_a_downgrade_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """The hold is lost, the sign is gone with its node, and a writer gets the lock."""
-    stopped = threading.Event()
-    with zk_lock(KEY, kind="write", abort_on="never") as hold:
-        fired = proxy.kill_before_op(MULTI)
-        proxy.refuse = True  # new connections
-        hold.downgrade()
-        assert fired.wait(5)
-        expire(zoo)
-        assert hold.wait_lost(10)
-        stopped.set()
-    proxy.heal()
-    eventually(lambda: zoo.children(KEY) == [] and zoo.reading(KEY) == [], 10)
-    with zk_lock(KEY, kind="write", timeout=10):
-        pass
-
-
-def test_who_reads_now_and_loses_its_node_takes_its_sign_along(zoo: Zoo) -> None:
-    """Also when somebody else deletes the node: nothing says that it reads any more."""
-    with pytest.raises(LockLost), zk_lock(KEY, kind="write") as hold:
-        hold.downgrade()
-        eventually(lambda: zoo.reading(KEY))
-        zoo.client.delete(hold.path)
-        threading.Event().wait(10)
-    eventually(lambda: zoo.reading(KEY) == [])
 
 
 def test_a_dead_process_leaves_no_sign(zoo: Zoo) -> None:

@@ -63,7 +63,6 @@ def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
         lock.release()
 
 
-@pytest.mark.scenario("F61")
 @pytest.mark.parametrize("held", [False, True])
 def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
     """Only the owner may release: anybody else gets LockNotHeld, a RuntimeError, and the lock stays where it is."""
@@ -79,7 +78,6 @@ def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
         lock.release()
 
 
-@pytest.mark.scenario("F61")
 def test_the_owner_may_take_it_a_thousand_times(zoo: Zoo) -> None:
     """Deep reentrancy costs no requests, and the lock is free after the last release, not before."""
     lock = Lock("deep")
@@ -106,7 +104,6 @@ def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
         pass
 
 
-@pytest.mark.scenario("F61")
 def test_different_locks_nest(zoo: Zoo) -> None:
     """Locks of different keys are independent, and can be released in any order."""
     one, two = Lock("one"), Lock("two")

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall
 from support.primitives import KEY, foreign, queued
 from support.proxy import GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo
@@ -41,25 +40,6 @@ def test_whoever_lets_go_lets_the_next_one_in(zoo: Zoo, order: tuple[int, ...]) 
             waiter.wait_granted()
         for waiter in reversed(waiters):
             waiter.go()
-
-
-def test_waiters_that_give_up_keep_no_permit_from_others(zoo: Zoo) -> None:
-    """Wherever in the queue they stood; also several at once."""
-    with holders(zoo, 2) as paths, queued(zoo, permit(2)) as (first,):
-        quitters = [BackgroundCall(lambda: permit(2).acquire(timeout=1)) for _ in range(4)]
-        zoo.wait_contenders(KEY, 7)
-        with queued(zoo, permit(2), permit(2)) as (second, third):
-            for quitter in quitters:
-                assert quitter.result() is None
-            zoo.wait_contenders(KEY, 5)
-            zoo.client.delete(paths[1])
-            first.wait_granted()
-            assert not second.granted.is_set()
-            zoo.client.delete(paths[0])
-            second.wait_granted()
-            assert not third.granted.is_set()
-            second.go()
-            third.wait_granted()
 
 
 def test_each_knows_its_own_limit_where_none_is_set(zoo: Zoo) -> None:

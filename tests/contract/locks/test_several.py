@@ -191,22 +191,6 @@ def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
         zoo.assert_empty()
 
 
-def test_a_coroutine_that_loses_one_is_stopped(zoo: Zoo) -> None:
-    """As a thread is, and it is not left cancelled."""
-
-    async def main() -> None:
-        with pytest.raises(LockLost) as lost:
-            async with zk_locks("a", "b") as hold:
-                zoo.client.delete(hold["a"].path)
-                await asyncio.wait_for(asyncio.Event().wait(), 10)
-        assert lost.value.lock == "a"
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
-    zoo.assert_empty()
-
-
-@pytest.mark.scenario("F56")
 def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo: Zoo) -> None:
     """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
 

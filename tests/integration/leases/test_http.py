@@ -85,27 +85,12 @@ def test_the_life_of_a_lease(client: Client, zoo: Zoo) -> None:
         assert "over" in described(over, "/locks/{lease_id}", method)["detail"]
 
 
-def test_a_signed_token_expires_with_the_lease(client: Client) -> None:
-    lease = post(client, session_timeout_ms=1000, signed_token=True).json()
-    assert unseal(lease["signed_token"], conf.token_keys()).lease_until * 1000 <= lease["lease_expires_at"]
-
-
 def test_a_lock_that_is_not_free(client: Client) -> None:
     with zk_lock("invoices/2026", what="the nightly run"):
         response = post(client, wait_limit_ms=200)
         assert response.status_code == 409
         assert response["Retry-After"] == "1"
         assert "the nightly run" in described(response, "/locks/", "post")["detail"]
-
-
-async def test_it_waits_in_line(async_client: AsyncClient) -> None:
-    async with zk_lock("invoices/2026"):
-        call = asyncio.ensure_future(
-            async_client.post("/locks/", {**WANTED, "wait_limit_ms": 20_000}, content_type="application/json")
-        )
-        await asyncio.sleep(0.3)
-        assert not call.done()
-    assert (await call).status_code == 201
 
 
 async def test_a_client_that_hangs_up_leaves_the_line(async_client: AsyncClient, zoo: Zoo) -> None:

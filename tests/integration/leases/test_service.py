@@ -21,9 +21,9 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
-from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
+from django_zklock.contrib.leases.access import Access, hash_of
 from django_zklock.contrib.leases.coordinator import Coordinator
-from django_zklock.contrib.leases.service import SERVICE, Server, _KeepAliveStream, server_credentials
+from django_zklock.contrib.leases.service import SERVICE, Server, server_credentials
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
@@ -123,42 +123,6 @@ async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served
     stream.cancel()
 
 
-async def test_a_stream_of_an_unknown_lease_goes_on(zoo: Zoo, served: Served) -> None:
-    lease = await served.take()
-    stream = served.stub.KeepAlive()
-    for lease_id, state in (("nonsense", OVER), ("00000000.1.x", OVER), (lease.lease_id, HELD)):
-        await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
-        assert (await stream.read()).state == state
-    await stream.done_writing()
-    assert await stream.read() == grpc.aio.EOF
-
-
-async def test_a_stream_forgets_a_lease_that_is_over(zoo: Zoo, served: Served) -> None:
-    """Also one that the client wants to keep before it has heard of the end."""
-    kept, told, more = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    class Context:
-        async def write(self, state: Any) -> None:
-            (told if state.state == OVER else kept).set()
-
-    lease = await served.take()
-    request = pb.KeepAliveRequest(lease_id=lease.lease_id)
-
-    async def requests() -> AsyncIterator[Any]:
-        yield request
-        await kept.wait()
-        served.coordinator.find(ANYBODY, lease.lease_id).end("it was lost")
-        yield request
-        await more.wait()
-
-    stream = _KeepAliveStream(served.coordinator, Access(LeaseOptions(), anybody=True), ANYBODY, Context())
-    run = asyncio.ensure_future(stream.run(requests()))
-    await asyncio.wait_for(told.wait(), 10)
-    assert not stream._leases
-    more.set()
-    await asyncio.wait_for(run, 10)
-
-
 async def test_a_place_in_line_is_followed_to_the_end(zoo: Zoo, served: Served) -> None:
     async with zk_lock(KEY):
         call = asyncio.ensure_future(served.take(wait_blocking=True))
@@ -198,23 +162,6 @@ async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Serv
     assert "larger" in await refused(served.take("x" * 100_000), too_large)
     nothing = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="nobody")).read()
     await refused(nothing, grpc.StatusCode.NOT_FOUND)
-
-
-async def test_tokens(zoo: Zoo) -> None:
-    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",))
-    served = Served(LeaseOptions(clients={"billing": billing}))
-    await served.server.start()
-    unknown = grpc.StatusCode.UNAUTHENTICATED
-    assert "Authorization" in await refused(served.take(), unknown)
-    await refused(served.stub.KeepAlive().read(), unknown)
-    await refused(served.stub.WatchQueue(pb.WatchQueueRequest(lease_id="x")).read(), unknown)
-    await refused(served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id="x")), unknown)
-    metadata = (("authorization", "Bearer secret"),)
-    request = pb.RecordLockRequest(resource_path="orders/1", client_id="x")
-    await refused(served.stub.RecordLock(request, metadata=metadata), grpc.StatusCode.PERMISSION_DENIED)
-    request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
-    assert (await served.stub.RecordLock(request, metadata=metadata)).acquired
-    await served.stop()
 
 
 async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:

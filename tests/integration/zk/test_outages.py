@@ -116,7 +116,6 @@ def test_first_use_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) ->
         make_all_calls()
 
 
-@pytest.mark.scenario("F10")
 @outages
 def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     """An outage that begins under a live session delays no call past its deadline, a release included."""
@@ -177,7 +176,6 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
     waiter.result()
 
 
-@pytest.mark.scenario("F27")
 def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
     """The deadline is absolute: a wake-up does not restart the wait."""
     with contextlib.ExitStack() as stack:
@@ -220,7 +218,6 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.scenario("F19")
 @pytest.mark.chaos
 def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) -> None:
     """Each host has its share of the session timeout, so one that is dead costs half of it at most."""
@@ -230,7 +227,6 @@ def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) 
             pass
 
 
-@pytest.mark.scenario("F19")
 @pytest.mark.chaos
 def test_a_dead_host_does_not_cost_the_lease(zoo: Zoo, silent: str) -> None:
     """A cut is survived by finding the live one in time, whichever is tried first."""
@@ -246,7 +242,6 @@ def lease_goes_on(after: float) -> bool:
     return session().lease.until > after and not session().suspect
 
 
-@pytest.mark.scenario("F18")
 @pytest.mark.chaos
 def test_pauses_are_measured_by_the_session_timeout_that_was_granted() -> None:
     """With 60 s asked for and 2 s granted, a pause of a quarter of the former would outlast the session many times."""

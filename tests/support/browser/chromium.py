@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PACKAGES = ("chromium", "fonts-dejavu-core")
-ADVICE = (
-    "No Chromium was found, and the admin's pages are tested in one. Install it with `apt-get install chromium` "
-    "(Debian), or name its program in CHROMIUM."
-)
 
 
-def find() -> str | None:
-    """Return the path of the program, if there is one."""
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+def find_chromium() -> str:
+    """Return the path of the program; the variable CHROMIUM may name it."""
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        raise debian.NotInstalled("Chromium", *PACKAGES)
+    return found
 
 
 @contextlib.contextmanager
@@ -39,9 +38,7 @@ def started() -> Iterator[Browser]:
     """
     from playwright.sync_api import sync_playwright
 
-    program = find()
-    if program is None:
-        raise RuntimeError(ADVICE)
+    program = find_chromium()
     # The pages are our own. As root, and within containers, Chromium's sandbox cannot be set up.
     options = ["--no-sandbox", "--disable-dev-shm-usage", "--force-prefers-no-reduced-motion"]
     with sync_playwright() as playwright:
@@ -52,15 +49,5 @@ def started() -> Iterator[Browser]:
             browser.close()
 
 
-def ensure() -> None:
-    """Make sure that there is one; install Debian's package where that is allowed."""
-    if find() is not None:
-        return
-    if not debian.may_install():
-        raise SystemExit(ADVICE)
-    debian.install(*PACKAGES)
-
-
 if __name__ == "__main__":
-    ensure()
-    print(f"Chromium: {find()}")
+    debian.ensure(find_chromium)

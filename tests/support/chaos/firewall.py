@@ -8,7 +8,6 @@ Each kind is a function that returns a `Fault`, which is in place for the length
 from __future__ import annotations
 
 import functools
-import ipaddress
 import itertools
 import os
 import re
@@ -103,14 +102,6 @@ def cut_link(follower: Server, leader: Server) -> Fault:
     port = connection_of(follower.pid, [quorum])
     rules = [f"-p tcp --sport {port} --dport {quorum} -j DROP", f"-p tcp --sport {quorum} --dport {port} -j DROP"]
     return Fault(f"cut between follower {follower.number} and leader {leader.number}", *rules)
-
-
-def dead_host(address: str) -> Fault:
-    """Lose what goes to a loopback address other than 127.0.0.1: a host that does not even refuse."""
-    parsed = ipaddress.ip_address(address)
-    if not parsed.is_loopback or parsed.version != 4 or address == "127.0.0.1":
-        raise ValueError(f"{address} is not an address of a dead host: take one like 127.9.9.1")
-    return Fault(f"dead host {address}", f"-d {address} -j DROP")
 
 
 # --- whose port it is -------------------------------------------------------------------------------------------------

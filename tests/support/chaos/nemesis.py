@@ -68,10 +68,9 @@ class Nemesis:
             "delete a holder's node": self._delete,
             "kill a server": self._kill_server,
             "pause a server": self._pause_server,
+            "stall at a faultpoint": lambda: self._strike("sleep"),
+            "fork at a faultpoint": lambda: self._strike("fork"),
         }
-        if pool.lock == "zklock":
-            self._faults["stall at a faultpoint"] = lambda: self._strike("sleep")
-            self._faults["fork at a faultpoint"] = lambda: self._strike("fork")
         if disk is not None:
             self._faults["slow disks"] = self._slow
         if not firewall.why_not():

@@ -13,7 +13,7 @@ from kazoo.exceptions import KazooException
 
 from support.chaos.worker_pool import LockWorker
 from support.ensemble import Ensemble, Server
-from support.faults import Wire
+from support.relay import Relay
 from support.zoo import Zoo, eventually
 
 
@@ -83,7 +83,7 @@ class Partition:
 
     leader: Server
     follower: Server
-    wire: Wire
+    wire: Relay
 
 
 @contextlib.contextmanager
@@ -98,13 +98,13 @@ def partition(ensemble: Ensemble) -> Iterator[Partition]:
     before = config.read_text()
     match = re.search(rf"^server\.{leader.number}=127\.0\.0\.1:(\d+):(\d+)$", before, re.MULTILINE)
     assert match, f"{leader} is alone, and has no followers"
-    with Wire(int(match[1])) as wire:
+    with Relay(int(match[1])) as wire:
         try:
             _restart(follower, before.replace(match[0], f"server.{leader.number}=127.0.0.1:{wire.port}:{match[2]}"))
             assert ensemble.leader is leader
             yield Partition(leader, follower, wire)
         finally:
-            wire.thaw()
+            wire.heal()
             _restart(follower, before)
 
 

@@ -34,32 +34,6 @@ def sell(request, sku):
 urlpatterns = [path("sell/<str:sku>/", sell)]
 """
 
-PREFORK = '''
-"""A preforking server: the master loads the application; its workers serve a few requests each, and are replaced."""
-import os
-import sys
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-os.environ["DJANGO_SETTINGS_MODULE"] = "project_settings"
-from django.core.wsgi import get_wsgi_application
-from django.urls import get_resolver
-
-host, port, count, requests = sys.argv[1], *map(int, sys.argv[2:])
-server = WSGIServer((host, port), WSGIRequestHandler)
-server.set_app(get_wsgi_application())
-get_resolver().url_patterns  # with the views
-workers = set()
-while True:
-    while len(workers) < count:
-        pid = os.fork()
-        if not pid:
-            for _ in range(requests):
-                server.handle_request()
-            sys.exit(0)
-        workers.add(pid)
-    workers.discard(os.wait()[0])
-'''
-
 
 class Website:
     """
@@ -73,7 +47,6 @@ class Website:
         self._project = Project(directory)
         self._project.write("project_settings.py", SETTINGS + "ROOT_URLCONF = 'site_views'\n")
         self._project.write(self.views.name, VIEWS)
-        self._project.write("prefork.py", PREFORK)
         (self._port,) = free_ports(1)
         self._serve = [word.format(host="127.0.0.1", port=self._port) for word in serve]
         self._env = {"DEBUG": "1", "ZKLOCK_URL": zoo.url(session_timeout=session_timeout)}

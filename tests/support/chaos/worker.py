@@ -120,30 +120,12 @@ class Worker:
         mine.append(Holding(op, held))
         return {"granted": True, "token": held.token, "kind": held.kind, "t": t}
 
-    def do_downgrade(self, key: str) -> dict[str, Any]:
-        """Go on as a reader, from being the writer."""
-        holding = self._holdings[threading.current_thread().name, key][-1]
-        self.recorder.write("downgrade", op=holding.op, key=key)
-        error = ""
-        try:
-            holding.held.downgrade()
-        except Lost as lost:
-            error = str(lost)
-        t = self.recorder.write("downgraded" if not error else "downgrade_failed", op=holding.op, key=key, error=error)
-        return {"t": t, "error": error, "kind": holding.held.kind}
-
-    def do_release(self, key: str, alarm: float | None = None, outermost: bool = False) -> dict[str, Any]:
-        holding = self._holdings[threading.current_thread().name, key].pop(0 if outermost else -1)
+    def do_release(self, key: str) -> dict[str, Any]:
+        holding = self._holdings[threading.current_thread().name, key].pop()
         self.recorder.write("release", op=holding.op, key=key)
         error = ""
         try:
-            if alarm is not None:
-                self.do_alarm(alarm)
-            try:
-                holding.held.release()
-            finally:
-                if alarm is not None:
-                    self.do_alarm(0)
+            holding.held.release()
         except (Lost, Struck) as lost:
             error = str(lost) or "Struck"
         t = self.recorder.write("released" if not error else "release_failed", op=holding.op, key=key, error=error)

@@ -129,13 +129,9 @@ class LockWorker:
         assert answer["granted"], f"{self.name} was refused the lock {key}: {answer}"
         return answer
 
-    def release(self, key: str = "k", *, owner: str = "main", outermost: bool = False) -> Call:
-        """Begin to release: what was taken last, or `outermost`, what was taken first."""
-        return self.tell("release", **{"as": owner}, key=key, outermost=outermost)
-
-    def downgrade(self, key: str = "k", *, owner: str = "main") -> Call:
-        """Have a writer begin to be a reader."""
-        return self.tell("downgrade", **{"as": owner}, key=key)
+    def release(self, key: str = "k", *, owner: str = "main") -> Call:
+        """Begin to release what was taken last."""
+        return self.tell("release", **{"as": owner}, key=key)
 
     def work(self, key: str = "k", seconds: float | None = None, *, owner: str = "main") -> Call:
         """Begin to work under the lock, until it is lost, or for so long; the answer says `lost`, and when."""

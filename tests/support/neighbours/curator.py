@@ -31,26 +31,18 @@ COMPILER = "eclipse-jdt-core"
 SOURCES = sorted(Path(__file__).parent.glob("*.java"))
 
 
-class CuratorNotFound(RuntimeError):
-    """Curator is not on this machine. The message says what to install."""
-
-
-def find_jars() -> list[Path]:
-    """Return the jars of Curator, and of what it needs; the last one is the compiler. Raises `CuratorNotFound`."""
+def find_curator() -> list[Path]:
+    """Return the jars of Curator, and of what it needs; the last one is the compiler. Raises `NotInstalled`."""
     jars = [JARS / f"{name}.jar" for name in (*NEEDED, COMPILER)]
-    missing = [jar.name for jar in jars if not jar.exists()]
-    if missing:
-        raise CuratorNotFound(
-            f"There is no {', '.join(missing)} in {JARS}, and locks are tested with those of Apache Curator. Install "
-            f"it with `apt-get install {PACKAGE} libzookeeper-java` (Debian, Ubuntu)."
-        )
+    if not all(jar.exists() for jar in jars):
+        raise debian.NotInstalled("Apache Curator", PACKAGE, "libzookeeper-java")
     return jars
 
 
 @functools.cache
 def _classes() -> Path:
     """Compile the program, once in the life of this process; return the directory of its classes."""
-    *jars, compiler = find_jars()
+    *jars, compiler = find_curator()
     directory = Path(tempfile.mkdtemp(prefix="zklock-curator-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     main = "org.eclipse.jdt.internal.compiler.batch.Main"
@@ -67,21 +59,9 @@ _SMALL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:au
 
 def curator(hosts: str, session_timeout: float = 4.0) -> Neighbour:
     """Return a process with one client of Curator's, which is started as a context; paths are from the root on."""
-    path = os.pathsep.join(map(str, [_classes(), *find_jars()[:-1]]))
+    path = os.pathsep.join(map(str, [_classes(), *find_curator()[:-1]]))
     return Neighbour([find_java(), *_SMALL, "-cp", path, "Neighbour", hosts, str(round(session_timeout * 1000))])
 
 
-def ensure() -> None:
-    """Make sure that Curator is here; install Debian's package where that is allowed."""
-    try:
-        find_jars()
-    except CuratorNotFound as problem:
-        if not debian.may_install():
-            raise SystemExit(str(problem)) from None
-        debian.install(PACKAGE)
-        find_jars()
-
-
 if __name__ == "__main__":
-    ensure()
-    print(f"Curator: {find_jars()[0].resolve()}")
+    debian.ensure(find_curator)

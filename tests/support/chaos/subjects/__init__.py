@@ -47,8 +47,7 @@ class Subject(Protocol):
         """
         Acquire, waiting for `timeout` seconds at most (None: for ever). Raises `Refused`.
 
-        With the option `same_object`, by the object that this thread has acquired the key with before. The other
-        options are for our own lock.
+        The options are for our own lock.
         """
 
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> AbstractContextManager[Held]:

@@ -52,7 +52,6 @@ class KazooSubject:
         self.breaks = 0
         self._base = base
         self._nodes: dict[Lock, str] = {}
-        self._objects: dict[tuple[int, str], Lock] = {}  # by thread and key; see `acquire`
 
     def _listen(self, state: str) -> None:
         if state != KazooState.CONNECTED:
@@ -64,8 +63,6 @@ class KazooSubject:
 
     def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> KazooHeld:
         lock = self.client.Lock(f"{self._base}/{key}", "chaos")
-        if options.get("same_object"):
-            lock = self._objects.setdefault((threading.get_ident(), key), lock)
         try:
             acquired = lock.acquire(blocking=timeout != 0, timeout=timeout or None)
         except LockTimeout as error:

@@ -61,7 +61,6 @@ class ZkLockSubject:
     """`zk_lock`, `acquire` and `release`."""
 
     def __init__(self, url: str) -> None:
-        self._objects: dict[tuple[int, str], Lock] = {}  # by thread and key; see `acquire`
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
         os.environ["ZKLOCK_URL"] = url
         django.setup()
@@ -73,11 +72,8 @@ class ZkLockSubject:
             time.sleep(0.01)
 
     def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> ZkLockHeld:
-        same_object = options.pop("same_object", False)
         try:
             lock = zk_lock(key, timeout=timeout, **options)
-            if same_object:
-                lock = self._objects.setdefault((threading.get_ident(), key), lock)
             hold = lock.acquire(timeout=-1 if timeout is None else timeout) if timeout != 0 else lock.acquire(False)
         except ZkLockError as error:
             raise Refused(type(error).__name__) from error
