@@ -96,7 +96,6 @@ def drawn(rng: random.Random) -> Scenario:
             begins=round(rng.uniform(0.0, 2.0), 2),
             key=rng.choice(("k", "k", "k", "l")),
             timeout=rng.choice((None, None, None, 0, 0.5, 2.0)),
-            only_look=rng.random() < 0.05,
             holds=rng.choice((0.0, 0.1, 0.5, 2.0, 5.0)),
             times=rng.randint(1, 3),
             pause=rng.choice((0.0, 0.1, 1.0)),
