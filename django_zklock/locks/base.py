@@ -244,7 +244,10 @@ class LockBase(Generic[AnyHold]):
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
-        return any(_find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self._plan().specs)
+        return any(
+            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter()))
+            for spec in self._plan().specs
+        )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
