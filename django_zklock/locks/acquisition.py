@@ -214,7 +214,7 @@ class Acquisition:
             self._left = True
 
     def _why_busy(self) -> str:
-        if self.spec.kind is Kind.LEASE and (self.contender is None or self.contender.operator is None):
+        if self.spec.kind is Kind.PERMIT and (self.contender is None or self.contender.operator is None):
             return f"No permit of {self.spec.key!r} is free{self._ahead()}."
         return f"The lock {self.spec.key!r} is held by {self._holder}."
 
