@@ -56,9 +56,17 @@ def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
     return place < _same_kind_at_front(queue) and queue[place].kind is Kind.PERMIT and place < max(own_limit, before)
 
 
+def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
+    """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
+    index = queue.index_of(name)
+    kind = queue[0].kind
+    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
+    return max(0, (index or 0) - min(permits, _same_kind_at_front(queue)))
+
+
 def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
     """Return whether a contender holds the lock; `limit` is the one in its code, if it wants a permit."""
-    place = queue.place(name)
+    place = queue.index_of(name)
     return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
 
 
