@@ -86,7 +86,7 @@ def is_operator(name: str) -> bool:
 
 def holds_ahead(queue: Queue, me: str) -> tuple[str, ...]:
     """Return the names of the operator holds ahead of the contender `me`, the first in the queue first."""
-    return tuple(child.name for child in queue[: queue.place(me)] if _is_hold(child))
+    return tuple(child.name for child in queue[: queue.index_of(me)] if _is_hold(child))
 
 
 def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, 
     """
     found: list[str] = []
     between = False
-    for child in reversed(queue[: queue.place(me)]):
+    for child in reversed(queue[: queue.index_of(me)]):
         if not _is_hold(child):
             between = between or child.by_us
         elif not between or child.name in watched:

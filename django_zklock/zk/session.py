@@ -77,6 +77,9 @@ class SessionObserver:
     def on_lease_over(self) -> None:
         """The lease is over. The server may give the locks of this session to others."""
 
+    def on_failure(self, error: Exception) -> None:
+        """One of these methods has raised this error, which was logged."""
+
 
 class Session:
     """
@@ -441,9 +444,10 @@ class Session:
         for observer in list(self.observers):
             try:
                 call(observer)
-            except Exception:
-                # The other observers must be told all the same.
+            except Exception as error:
+                # The failure of one lock must not keep an event, and the abort of its work, from another one.
                 logger.exception("%r failed on a change of the session", observer)
+                self.post(observer.on_failure, error)
 
     def _close(self, at_exit: bool) -> None:
         client, self._client = self._client, None

@@ -141,7 +141,7 @@ class _Play:
             if not entitled or entitled - held:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
-        members = sum(len(process.registry.listeners) for process in self.processes if process.running)
+        members = sum(len(process.contenders) for process in self.processes if process.running)
         own = [name for name in known if not markers.is_marker(name)]
         places = len({caller.place for caller in wanted}) + len(self._idle())
         if not members == places == len(own):
@@ -189,9 +189,9 @@ class _Play:
         registry, session = process.registry, process.session
         client = session._client
         tables: dict[str, object] = {
-            "members": registry.listeners,
+            "members": process.contenders,
             "guids": registry.guids,
-            "departures": registry._deletes,
+            "departures": registry.deleting,
             "heartbeat": registry.heartbeat._nodes,
             "requests": session._sent,
             "stays": session.attached(Stays)._stays,

@@ -14,7 +14,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("BROKERS")]
+pytestmark = [pytest.mark.zookeeper]
 
 SESSION_TIMEOUT = 4.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine

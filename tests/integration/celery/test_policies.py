@@ -339,7 +339,6 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
 # --- another copy of the same task ------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F54")
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_of_two_copies_of_a_task_one_runs(worker: Worker, policy: str) -> None:
     """A message that is delivered twice changes neither the work nor its result."""
@@ -358,7 +357,6 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, policy: str) -> None:
     assert len(lines(journal)) == 1
 
 
-@pytest.mark.scenario("F40", "F54")
 def test_a_copy_of_a_killed_task_runs(worker: Worker) -> None:
     """The znode of a killed process looks like a running copy until its session ends. The task is not skipped."""
     gate, journal = worker.gate(), worker.home / "dead"

@@ -13,7 +13,7 @@ from support.brokers import Broker, Redis
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("BROKERS")]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 SESSION_TIMEOUT = 4.0
 VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again while it runs

@@ -24,7 +24,6 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 # --- soft time limits -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F11")
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
     """A task that waits in its pool process, and is interrupted, leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("computed/wait"):
@@ -45,7 +44,6 @@ def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
     worker.zoo.wait_contenders("work", 0, timeout=2)
 
 
-@pytest.mark.scenario("F12")
 @pytest.mark.chaos
 def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
     """Tasks that are interrupted while they enter the queue, wait, acquire or release leave no contender."""
@@ -58,7 +56,6 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 # --- ends of the process --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F40")
 def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
     """The process is killed. The next task acquires the lock when the session ends, at the latest."""
     gate = worker.gate()
@@ -70,7 +67,6 @@ def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
     worker.get(waiter, timeout=CRASH)
 
 
-@pytest.mark.scenario("F40")
 def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
     """The task of a killed process fails, and the next one in the queue acquires the lock."""
     gate = worker.gate()
@@ -83,7 +79,6 @@ def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
     assert isinstance(worker.wait_failed(holder), WorkerLostError)
 
 
-@pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
     """`revoke(terminate=True)` removes a waiting task from the queue."""
@@ -95,7 +90,6 @@ def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
         worker.zoo.wait_contenders(f"revoke{kind}", 1, timeout=2 if kind == "SIGTERM" else CRASH)
 
 
-@pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
     """`revoke(terminate=True)` of the holder gives the lock to the next task, and the pool works on."""
@@ -117,7 +111,6 @@ def sessions(zoo: Zoo) -> str:
     return four_letter(host, int(port), "dump")
 
 
-@pytest.mark.scenario("F41")
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
     """Work under a lock continues to its end. Then the sessions end with the processes, before their timeout."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
@@ -142,7 +135,6 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
         assert zoo.contenders() == []
 
 
-@pytest.mark.scenario("F42")
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
     """Processes that are told to end at once release their locks."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():

@@ -47,7 +47,6 @@ def rounds(arena: Zoo, using: str, databases: dict[str, Any], numbers: range) ->
         connections[using].close()
 
 
-@pytest.mark.scenario("F52")
 @pytest.mark.timeout(600)
 def test_no_paused_holder_ever_commits(arena: Zoo, databases: dict[str, Any], ledger: str, figure: Any) -> None:
     """A hundred times, without exception."""

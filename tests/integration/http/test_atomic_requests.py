@@ -47,7 +47,6 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
         ledgersite.then.clear()
 
 
-@pytest.mark.scenario("F53")
 @pytest.mark.parametrize("view", [*EXACT, *KEPT])
 def test_a_request_is_committed_before_its_lock_is_released(
     zoo: Zoo, ledger: Ledger, client: Client, view: str

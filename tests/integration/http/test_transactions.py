@@ -315,7 +315,6 @@ def test_a_connection_closed_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 # --- release_on="commit" --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario("F53")
 @pytest.mark.parametrize("how", ["with", "acquire"])
 @pytest.mark.parametrize("end", ["commit", "rollback", "set_rollback", "close"])
 def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:

@@ -29,7 +29,6 @@ def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
         yield beats
 
 
-@pytest.mark.scenario("F69")
 def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats: Beats) -> None:
     """
     Of two schedulers one enqueues each tick. An orderly stop hands the lead over with no tick lost.

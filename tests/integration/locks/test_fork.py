@@ -63,7 +63,6 @@ def run(zoo: Zoo, script: str, timeout: float = 50) -> list[str]:
     return output.splitlines()
 
 
-@pytest.mark.scenario("F37")
 def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
     """Its copy of the hold is refused, its copy of the lock is held by somebody else, and the parent goes on."""
     script = """
@@ -100,7 +99,6 @@ print(lock.locked())
     assert run(zoo, script.replace("forked(child, leave=sys.exit)", "forked(child)")) == ["0 0", "False"]
 
 
-@pytest.mark.scenario("F38")
 def test_a_child_leaves_its_parents_block_quietly(zoo: Zoo) -> None:
     """Both run off the end of the block; the child's end of it releases nothing and raises nothing."""
     script = """
@@ -118,7 +116,6 @@ if not pid:
     assert run(zoo, script) == ["parent 0 True"]
 
 
-@pytest.mark.scenario("F38")
 @pytest.mark.parametrize(
     "leave", ["os._exit(0)", "sys.exit(0)", pytest.param("raise SystemExit(0)", marks=pytest.mark.chaos)]
 )
@@ -216,7 +213,6 @@ print(process.peek() is not None)
     assert run(zoo, script) == ["[0, 0, 0]", "True"]
 
 
-@pytest.mark.scenario("F37")
 def test_multiprocessing_children_take_turns_with_their_parent(zoo: Zoo) -> None:
     """Processes forked by multiprocessing, from inside a block, exclude each other and their parent."""
     script = """
@@ -243,7 +239,6 @@ os.unlink(path)
     assert run(zoo, script) == ["25 [0, 0, 0, 0]"]
 
 
-@pytest.mark.scenario("F37")
 def test_a_child_keeps_no_descriptor_of_its_parents_session(zoo: Zoo) -> None:
     """Neither the inherited socket stays open in the child, nor do descriptors pile up from fork to fork."""
     script = """
@@ -259,7 +254,6 @@ with zk_lock("fd"):
     assert run(zoo, script) == ["[0, 0, 0] True"]
 
 
-@pytest.mark.scenario("F39")
 def test_a_fork_while_the_first_connection_is_made_harms_neither(zoo: Zoo) -> None:
     """At whatever step the parent's session is as it is built, the child's first use answers, and the parent's does."""
     script = """

@@ -70,7 +70,6 @@ def wait_to_lead() -> None:
     zk_leader("busy").run(lambda hold: None)
 
 
-@pytest.mark.scenario("F13")
 @pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
 @strides
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
@@ -92,7 +91,6 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
     )
 
 
-@pytest.mark.scenario("F13")
 def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> None:
     """
     A handler that raises on the first instruction of `__exit__` does not keep the lock for the life of its object.
@@ -129,7 +127,6 @@ def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> N
 SHARED = Lock("alarm")
 
 
-@pytest.mark.scenario("F12", "F13")
 @pytest.mark.parametrize("way", ["with", "acquire"])
 @pytest.mark.chaos
 def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo, way: str) -> None:

@@ -102,7 +102,6 @@ def is_left(zoo: Zoo, key: str) -> bool:
     return any(name.startswith("!") or not is_operator(name) for name in names)
 
 
-@pytest.mark.scenario("F13")
 @long_strides
 @pytest.mark.parametrize(
     "work",

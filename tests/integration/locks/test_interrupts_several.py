@@ -70,7 +70,6 @@ def work_in_vain(locks: MultiLock) -> None:
     assert zk_locks("busy", *locks.locks).acquire(blocking=False) is None
 
 
-@pytest.mark.scenario("F13")
 @long_strides
 @pytest.mark.parametrize("work", [work_block, work_acquire, work_in_vain])
 def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[MultiLock], None], stride: int) -> None:
@@ -79,7 +78,6 @@ def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[Mu
         sweep_all(zoo, work, stride, {})
 
 
-@pytest.mark.scenario("F13")
 @long_strides
 def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger, stride: int) -> None:
     """The one that is begun inside all locks ends before them."""
@@ -93,7 +91,6 @@ def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger
 
 
 @pytest.mark.chaos
-@pytest.mark.scenario("F13")
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_an_exception_at_any_line_leaves_no_trace_on_a_lock_that_was_held_before(zoo: Zoo, timeout: float) -> None:
     """Each attempt for another one listens to its loss; to one that is held for long there would be ever more."""
@@ -160,7 +157,6 @@ def sweep_all(
 SHARED = zk_locks("alarm/b", "alarm/a")
 
 
-@pytest.mark.scenario("F13")
 @pytest.mark.parametrize("way", ["with", "acquire"])
 @pytest.mark.chaos
 def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> None:

@@ -29,7 +29,6 @@ def wait_line(process: subprocess.Popen[str], line: str) -> None:
     assert found == line + "\n", process.communicate("\n", timeout=5)
 
 
-@pytest.mark.scenario("F46")
 @pytest.mark.parametrize(
     ("leave", "code", "noise"),
     [
@@ -111,7 +110,6 @@ with zk_lock("inside") as hold:
     zoo.assert_empty(0.5)
 
 
-@pytest.mark.scenario("F47")
 @pytest.mark.parametrize("what", ["waiting", "holding"])
 def test_daemon_threads_do_not_hold_up_the_exit(zoo: Zoo, what: str) -> None:
     """The interpreter ends with twenty threads in the middle of something, quickly and quietly."""
@@ -200,7 +198,6 @@ print(child.exitcode, zk_lock("child").locked())
     assert output == "0 False\n", errors
 
 
-@pytest.mark.scenario("F46")
 def test_a_process_that_ends_by_an_abort_frees_its_lock(zoo: Zoo) -> None:
     """Work that is stopped by a cut often ends its process there and then; the session is ended on a new connection."""
     with Proxy(zoo.address) as proxy:

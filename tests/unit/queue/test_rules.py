@@ -41,7 +41,7 @@ def told(queue: Queue, child: Child, limit: int) -> Verdict:
 
 
 def conflict(one: Child, other: Child) -> bool:
-    return one.kind is not other.kind or one.kind not in (Kind.READ, Kind.LEASE)
+    return one.kind is not other.kind or one.kind not in (Kind.READ, Kind.PERMIT)
 
 
 # --- plain locks ------------------------------------------------------------------------------------------------------
@@ -57,17 +57,17 @@ def test_exactly_one_contender_has_the_lock(queue: Queue) -> None:
 def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
     """So a release wakes one contender, not all of them."""
     for ahead, child in itertools.pairwise(queue):
-        assert exclusive(queue, child.name) == WaitFor((ahead.name,), alone=ahead is queue[0])
+        assert exclusive(queue, child.name) == WaitFor((ahead.name,), is_last=ahead is queue[0])
 
 
 @given(queues(PLAIN), LIMITS)
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
     """The same contenders are told the same, but for the limit, which may be changed."""
-    leases = queue_of([Kind.LEASE] * len(queue))
+    leases = queue_of([Kind.PERMIT] * len(queue))
     for place, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)
         if isinstance(verdict, WaitFor):
-            assert verdict == WaitFor((leases[place - 1].name,), alone=place == 1, heed_limit=True)
+            assert verdict == WaitFor((leases[place - 1].name,), is_last=place == 1, depends_on_limit=True)
         else:
             assert (verdict, place) == (Granted(), 0)
 
@@ -81,7 +81,7 @@ def test_those_who_have_the_lock_can_share_it(queue: Queue, limit: int) -> None:
     holders = [child for child in queue if told(queue, child, limit) == Granted()]
     assert holders[0] == queue[0]
     assert not any(conflict(*pair) for pair in itertools.combinations(holders, 2))
-    assert holders[0].kind is not Kind.LEASE or len(holders) <= limit
+    assert holders[0].kind is not Kind.PERMIT or len(holders) <= limit
 
 
 @given(queues(KINDS), LIMITS)
@@ -91,7 +91,7 @@ def test_nobody_passes_anybody(queue: Queue, limit: int) -> None:
     many = sum(granted)
     assert granted == [True] * many + [False] * (len(queue) - many)
     if many < len(queue):
-        assert conflict(queue[many - 1], queue[many]) or (queue[0].kind is Kind.LEASE and many == limit)
+        assert conflict(queue[many - 1], queue[many]) or (queue[0].kind is Kind.PERMIT and many == limit)
 
 
 @given(queues(KINDS), LIMITS, st.data())
@@ -100,7 +100,7 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
-            ahead = [each.name for each in queue[: queue.place(child.name)]]
+            ahead = [each.name for each in queue[: queue.index_of(child.name)]]
             assert set(verdict.children) <= set(ahead)
             others = [name for name in ahead if name not in verdict.children]
             gone = data.draw(st.sets(st.sampled_from(others))) if others else set()
@@ -108,12 +108,12 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
 
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
-def test_the_promise_of_alone_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
+def test_the_promise_of_is_last_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
     """When one of those that a contender waits for alone is gone, it has the lock, also if others came meanwhile."""
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
         verdict = told(queue, child, limit)
-        if isinstance(verdict, WaitFor) and verdict.alone:
+        if isinstance(verdict, WaitFor) and verdict.is_last:
             for name in verdict.children:
                 now = Queue((*without(queue, [name]), *later))
                 assert told(now, child, limit) == Granted()
@@ -125,7 +125,7 @@ def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], li
     queue = queue_of(kinds, mark=guids.Mark.REPLACEABLE)
     for child in queue:
         verdict = told(queue, child, limit)
-        assert not isinstance(verdict, WaitFor) or not verdict.alone
+        assert not isinstance(verdict, WaitFor) or not verdict.is_last
 
 
 @given(queues(KINDS), LIMITS, st.data())
@@ -142,8 +142,8 @@ def test_one_who_is_not_in_the_queue_has_nothing(queue: Queue, limit: int, data:
 def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     """A later contender blocks no earlier one (kazoo issue 649)."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
-    assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), alone=True)
-    assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), alone=False)
+    assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), is_last=True)
+    assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), is_last=False)
     assert shared(without(queue, [queue[0].name]), queue[1].name) == Granted()
 
 
@@ -158,7 +158,7 @@ def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
 # --- permits ----------------------------------------------------------------------------------------------------------
 
 
-@given(queues(st.just(Kind.LEASE)), LIMITS, LIMITS)
+@given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
 def test_the_limit_for_all_processes_wins_over_the_own_limit(queue: Queue, own: int, limit: int) -> None:
     """So it can be changed while processes run."""
     found = Queue(queue.children, limit)
@@ -171,7 +171,7 @@ def test_never_more_hold_than_the_limit_that_the_last_of_them_saw(events: list[t
     limit, children, saw = 1, [], dict[str, int]()
     for number, (what, value) in enumerate(events):
         if what < 3:
-            children.append(queue_of([Kind.LEASE], start=number)[0])
+            children.append(queue_of([Kind.PERMIT], start=number)[0])
         elif what < 5:
             limit = value
         elif what < 6 and children:
