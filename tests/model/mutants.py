@@ -26,7 +26,7 @@ from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Callback, Gateway, Node, WriteReply
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.multi import Create
@@ -252,7 +252,7 @@ def _marker_alone(self: ReaderMarker, znode: Node) -> None:
     if not self._exists and self.path is not None:
         self._registry.add(self.guid)
         marker = Create(path=self.path, ephemeral=True)
-        on_put = self._replies.wrap(lambda answer: self._on_put(znode.path, answer))
+        on_put: Callback[WriteReply] = self._replies.wrap(lambda answer: self._on_put(znode.path, answer))
         self._registry.gateway.commit((marker,), on_put)
 
 
