@@ -17,7 +17,7 @@ from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
+from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.stay import Turn
@@ -93,7 +93,6 @@ class Acquisition:
         needed: Iterable[Grant] = (),
         *,
         began: float | None = None,
-        only_look: bool = False,
     ) -> None:
         """
         Start the contender; `waiter` gets its outcome.
@@ -108,16 +107,14 @@ class Acquisition:
         self._session = session
         now = clock.now()
         self._began = now if began is None else began
-        waits = not only_look and (timeout is None or timeout > 0)
+        waits = timeout is None or timeout > 0
         deadline = None if timeout is None else now + timeout
         caller = self.spec.caller(self._owner)
         contender: Contender | Turn
-        if self.spec.linger and not only_look:
+        if self.spec.linger:
             contender = Turn(session, self.spec, caller, self._on_outcome, waits=waits)
         else:
-            contender = Contender(
-                session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline, only_look=only_look
-            )
+            contender = Contender(session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline)
         self.contender = contender
         if waiter.on_queued is not None or notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._on_queued
@@ -163,7 +160,7 @@ class Acquisition:
                 f"{outcome.waiters} callers wait for the lock {key!r} already; max_waiters is {self.spec.max_waiters}.",
                 lock=key,
             )
-        if isinstance(outcome, (Busy, Free)):
+        if isinstance(outcome, Busy):
             return LockBusy(self._why_busy(), lock=key)
         ahead = self._ahead()  # it is in no queue any more when it has given up
         self.abandon()
@@ -217,7 +214,7 @@ class Acquisition:
             self._left = True
 
     def _why_busy(self) -> str:
-        if self.spec.kind is Kind.LEASE and (self.contender is None or self.contender.operator is None):
+        if self.spec.kind is Kind.PERMIT and (self.contender is None or self.contender.operator is None):
             return f"No permit of {self.spec.key!r} is free{self._ahead()}."
         return f"The lock {self.spec.key!r} is held by {self._holder}."
 

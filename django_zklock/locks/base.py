@@ -34,7 +34,7 @@ from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.blocks import Block, Blocks, Part, await_all, release_all, wait_all
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.queue_reader import look
+from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.spec import LockSpec
 from django_zklock.locks.validation import (
     check_no_open_transaction,
@@ -244,12 +244,15 @@ class LockBase(Generic[AnyHold]):
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
-        return any(_find(spec) is not None or run(look(spec, ThreadWaiter())) for spec in self._plan().specs)
+        return any(
+            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter()))
+            for spec in self._plan().specs
+        )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
         for spec in self._plan().specs:
-            if _find(spec) is not None or await Awaited(look(spec, TaskWaiter())):
+            if _find(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
