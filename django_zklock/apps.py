@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -22,10 +23,10 @@ from django_zklock.checks import (
 from django_zklock.contrib.celery import CeleryLibrary
 from django_zklock.decorators import context
 from django_zklock.zk import process
+from django_zklock.zk.options import SessionOptions, TlsOptions
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
-    from django_zklock.zk.client import SessionOptions, TlsOptions
 
 
 class ZkLockConfig(AppConfig):
@@ -59,8 +60,6 @@ class ZkLockConfig(AppConfig):
 
 def session_options() -> SessionOptions:
     """Return the options of the session from the settings. Raises `ImproperlyConfigured`."""
-    from django_zklock.zk.client import SessionOptions  # noqa: PLC0415 - Django's start does not import kazoo
-
     config = conf.current()
     return SessionOptions(
         hosts=config.hosts,
@@ -69,17 +68,8 @@ def session_options() -> SessionOptions:
         connect_timeout=config.connect_timeout,
         auth=config.auth,
         acl=config.acl,
-        tls=None if config.tls is None else tls_options(config.tls),
+        tls=None if config.tls is None else TlsOptions(**asdict(config.tls)),
         max_lingering=config.max_lingering,
-    )
-
-
-def tls_options(tls: conf.Tls) -> TlsOptions:
-    """Return the TLS settings in the type of `zk`, which does not import `conf`."""
-    from django_zklock.zk.client import TlsOptions  # noqa: PLC0415
-
-    return TlsOptions(
-        ca=tls.ca, cert=tls.cert, key=tls.key, key_password=tls.key_password, check_hostname=tls.check_hostname
     )
 
 
