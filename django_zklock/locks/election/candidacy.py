@@ -15,15 +15,14 @@ from django_zklock import clock, conf
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution.cleanup import CleanupOnError
-from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import Routine, ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.base import Entry, Plan
-from django_zklock.locks.held import HeldLock
+from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantSession
+from django_zklock.locks.spec import LockSpec
 from django_zklock.locks.validation import check_no_open_transaction
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
@@ -68,9 +67,12 @@ class ElectionAttempt:
     One thread or coroutine at a time waits for the outcome, as often as it likes. Any thread may stop the attempt.
     """
 
-    def __init__(self, acquisition: Acquisition, waiter: Any, *, pause: float) -> None:
+    def __init__(self, acquisition: Acquisition, spec: LockSpec, waiter: Any, *, pause: float) -> None:
         self.session: Session = process.current()
         self.acquisition = acquisition
+        acquisition.specs = (spec,)
+        self.spec = spec
+        self._grant: Grant | None = None
         acquisition.waiter = self._waiter = waiter  # so that it can be stopped before it starts
         self._starts_at = clock.now() + pause
         self._started = False
@@ -86,7 +88,8 @@ class ElectionAttempt:
     @property
     def grant(self) -> Grant | None:
         """The grant, once there is one."""
-        return self.acquisition.grant
+        outcome = self.acquisition.outcome
+        return self._grant or (outcome if isinstance(outcome, Grant) else None)
 
     @property
     def position(self) -> str:
@@ -111,15 +114,17 @@ class ElectionAttempt:
             if early is not None or not is_due:
                 return early
             self._started = True
-            self.acquisition.start(self.session, self._waiter, None, 0.0)
+            self.acquisition.start(self.spec, self._waiter, None)
         outcome: Outcome | None = yield from self._waiter.outcome(None if deadline is None else deadline - clock.now())
         return outcome
 
     def conclude(self, outcome: Outcome | None) -> HeldLock:
         """Return the held lock, owned by the caller, or raise what the outcome means."""
-        self.acquisition.conclude(outcome, keep=False)
-        held = self.acquisition.held
-        assert held is not None
+        if isinstance(outcome, Exception):
+            raise outcome  # it may have been stopped before it started
+        self.acquisition.conclude(self.spec, outcome, by_acquire=False)
+        held = self.acquisition.holds[0]
+        self._grant, self.acquisition = held.grant, Acquisition()  # the block alone keeps the hold
         self._concluded = True
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -130,7 +135,7 @@ class ElectionAttempt:
         self._leaving = True
         if self._finalizer is not None:
             self._finalizer.detach()
-        self.acquisition.abandon()
+        self.acquisition.release()
 
     def stop(self, grace: float) -> None:
         """Leave the queue, or give up the leadership after `grace` seconds; from any thread or signal handler."""
@@ -139,7 +144,8 @@ class ElectionAttempt:
 
     def _stop(self, grace: float) -> None:
         """Stop, on the protocol's thread."""
-        self.acquisition.call_off(_stopped(self.acquisition.spec.key))  # changes nothing if there is an outcome
+        if self._grant is None:
+            self.acquisition.cancel(_stopped(self.spec.key))  # changes nothing if there is an outcome
         grant = self.grant
         if grant is None or grant.released:
             return
@@ -159,7 +165,7 @@ class ElectionAttempt:
         forgotten = self._started and not self._leaving
         self.abandon()
         if forgotten:
-            message = f"the candidate for {self.acquisition.spec.key!r} was deleted without withdraw()"
+            message = f"the candidate for {self.spec.key!r} was deleted without withdraw()"
             warnings.warn(message, ResourceWarning, stacklevel=1)
 
 
@@ -186,29 +192,30 @@ class LeaderLock(Lock):
     def hold(self) -> Hold | None:
         """The hold by which this candidate leads."""
         held = self._held()
-        return None if held is None or held.is_over or held.grant.inherited else held.hold
+        return None if held is None or held.is_released or held.grant.inherited else held
 
     @property
     def grant(self) -> Grant | None:
         """The grant of the current or last attempt."""
         return None if self.attempt is None else self.attempt.grant
 
-    def _plan(self) -> Plan:
+    @property
+    def specs(self) -> tuple[LockSpec, ...]:
         entry = conf.current().locks.get(self.name, _NO_ENTRY)
         if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
             raise ValueError(
                 f'ZKLOCK["LOCKS"]["{self.name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
                 "there is one leader at a time, and its work is not a transaction."
             )
-        return super()._plan()
+        return super().specs
 
-    def begin(self, acquisition: Acquisition, waiter: Any) -> ElectionAttempt:
+    def begin(self, acquisition: Acquisition, spec: LockSpec, waiter: Any) -> ElectionAttempt:
         """Return a new attempt. It sends nothing before its first wait."""
         if self.attempt is not None and (not self.attempt.is_over or self.hold is not None):
             raise RuntimeError(
                 f"The candidate for {self.key!r} leads or waits already. Create one Leader object for each candidate."
             )
-        attempt = ElectionAttempt(acquisition, waiter, pause=max(self.pause, self._backoff.after(self.grant)))
+        attempt = ElectionAttempt(acquisition, spec, waiter, pause=max(self.pause, self._backoff.after(self.grant)))
         self.attempt = attempt  # before `stopping` is read: `stop` sets that first, and reads this afterwards
         if self.stopping:
             self.attempt = None
@@ -227,7 +234,7 @@ class LeaderLock(Lock):
         grant, session = held.grant, held.grant.session
         logger.info("leads %r", held.key, extra=grant.log_fields())
         for callback in self.on_elected:
-            session.dispatch(_call, callback, held.hold)
+            session.dispatch(_call, callback, held)
         session.post(grant.attach, _EndReport(session, self.on_lost))
 
     def end_leadership(self) -> HeldLock | None:
@@ -242,14 +249,19 @@ class LeaderLock(Lock):
             self.attempt.stop(grace)
 
     def _take(
-        self, entry: Entry, plan: Plan, timeout: float | None, waiter: Callable[[], Any], *, keep: bool = False
+        self,
+        acquisition: Acquisition,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        waiter: type[Any],
+        *,
+        by_acquire: bool = False,
     ) -> Routine[None]:
-        acquisition = Acquisition(plan.specs[0], current_owner())
-        entry.acquisitions.append(acquisition)
-        acquisition.reenter(keep=False)  # raises if the owner has the lock
+        if held_locks.find(acquisition.owner, specs[0].key) is not None:
+            yield from acquisition.acquire(specs, 0, waiter)  # raises, as the lock is not reentrant
         if waiter is ThreadWaiter:
-            check_no_open_transaction(acquisition.spec, ())
-        attempt = self.begin(acquisition, waiter())
+            check_no_open_transaction(specs[0])
+        attempt = self.begin(acquisition, specs[0], waiter())
         with CleanupOnError(functools.partial(self.abandon, attempt)):
             held = attempt.conclude((yield from attempt.outcome(None)))
             self.begin_leadership(held, weakref.ref(held))  # weak: the block alone keeps it

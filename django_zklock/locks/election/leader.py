@@ -13,13 +13,11 @@ from django_zklock import clock
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.cleanup import CleanupOnError
-from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter, run
-from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.election.candidacy import FIRST_PAUSE, LeaderLock
 from django_zklock.locks.election.observer import LeaderObserver
-from django_zklock.locks.held import RELEASE_TIMEOUT
+from django_zklock.locks.held import RELEASE_TIMEOUT, held_locks
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.validation import check_arguments, check_no_running_loop
@@ -209,16 +207,16 @@ class Leader(LeaderObserver):
         check_no_running_loop("wait", "await leader.arun()")
         attempt = self._lock.attempt
         if attempt is None or attempt.is_over:
-            attempt = self._lock.begin(Acquisition(self._lock.spec, current_owner()), ThreadWaiter[Outcome]())
+            attempt = self._lock.begin(Acquisition(), self._lock.spec, ThreadWaiter[Outcome]())
             attempt.abandon_with(self)
         outcome = run(attempt.outcome(timeout))
         if outcome is None:
             return None
         with CleanupOnError(functools.partial(self._lock.abandon, attempt)):
             held = attempt.conclude(outcome)
-        table.held_locks.remove(held)  # the thread cannot acquire it again as its own
+        held_locks.remove(held)  # the thread cannot acquire it again as its own
         self._lock.begin_leadership(held, lambda: held)  # kept here, as no block keeps it
-        return held.hold
+        return held
 
     def withdraw(self) -> None:
         """Release the leadership, or leave the queue. The next wait enters it again, at the end."""
@@ -228,7 +226,7 @@ class Leader(LeaderObserver):
             self._lock.abandon(attempt)
         if held is not None:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
-            held.release_to(0, waiter.set)
+            held.release_uses(waiter.set)
             waiter.wait(RELEASE_TIMEOUT)
 
     # --- small parts --------------------------------------------------------------------------------------------

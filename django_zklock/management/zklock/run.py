@@ -26,7 +26,8 @@ from django_zklock import clock
 from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.management import supervisor
 from django_zklock.management.arguments import add_name, seconds, template_of, timeout
