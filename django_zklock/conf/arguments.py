@@ -17,7 +17,7 @@ Atomic: TypeAlias = "bool | str | list[str] | tuple[str, ...]"
 """A transaction on the default database, on one, or on several."""
 
 AbortOn: TypeAlias = Literal["suspended", "lost", "never"]
-Compat: TypeAlias = Literal["curator", "kazoo"]
+Compat: TypeAlias = Literal["kazoo"]
 KindOfLock: TypeAlias = Literal["lock", "read", "write"]
 OnConflict: TypeAlias = Literal["raise", "skip", "respond", "retry", "coalesce", "wait"]
 OnLost: TypeAlias = Literal["fail", "retry"]

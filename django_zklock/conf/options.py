@@ -246,7 +246,10 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "release_on": _choice(RELEASE_ON),
     "kind": _choice(KIND),
     "limit": (_limit, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
-    "compat": (functools.partial(_one_of, (*COMPAT, None)), f"one of: {', '.join(COMPAT)}; or None (our own names)"),
+    "compat": (
+        functools.partial(_one_of, (*COMPAT, None)),
+        '"kazoo", or None (our own names, whose queue processes of Curator share)',
+    ),
     "max_hold": (_positive_or_none, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
     "warn_after": (_positive_or_none, f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})"),
     "min_hold": (_min_hold, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),

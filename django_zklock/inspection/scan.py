@@ -101,7 +101,7 @@ class ScanResult:
     def limits(self, key: str) -> Limits:
         """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
         queue = self.queues[key]
-        if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+        if queue.limit is not None or not queue or queue[0].kind is not Kind.PERMIT:
             return UNKNOWN_LIMITS
         found = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
         return {name: own_limit(node.data) for name, node in found if node is not None}
@@ -320,7 +320,7 @@ class Scan:
         The limits of contenders further back are not read.
         """
         queue = self._queues[key]
-        if queue.limit is None and queue[0].kind is Kind.LEASE:
+        if queue.limit is None and queue[0].kind is Kind.PERMIT:
             for child in queue.children[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
                 self._read(key, child.name)
 

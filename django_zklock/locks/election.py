@@ -15,12 +15,14 @@ from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.conf.options import UNSET
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks.base import Entry, Plan, check_transactions
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.validation import check_arguments, check_no_running_loop
+from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.validation import check_arguments, check_no_open_transaction, check_no_running_loop
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -107,12 +109,19 @@ class CandidateLock(Lock):
         return LockNotAcquired("The leader was stopped.", lock=self.key)
 
     def _take(
-        self, entry: Entry, plan: Plan, timeout: float | None, waiter: Callable[[], Any], *, keep: bool = False
+        self,
+        acquisition: Acquisition,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        waiter: Callable[[], Any],
+        *,
+        by_acquire: bool = False,
     ) -> Routine[None]:
         if waiter is ThreadWaiter:
-            check_transactions(self)
+            check_no_open_transaction(specs[0])
+        new_waiter = functools.partial(self._new_waiter, waiter)
         try:
-            yield from super()._take(entry, plan, timeout, functools.partial(self._new_waiter, waiter), keep=keep)
+            yield from acquisition.acquire(specs, timeout, new_waiter, by_acquire=by_acquire)
         finally:
             self._waiters.clear()
 

@@ -9,13 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks.acquisition import Acquisition, Waiter
-from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.spec import LockSpec
 from django_zklock.queue import clients, order, release_request
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
@@ -137,21 +133,13 @@ def _idle_since(payload: Payload, node: Node) -> datetime | None:
 
 
 _Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError
+QueueWaiter: TypeAlias = ThreadWaiter[_Outcome] | TaskWaiter[_Outcome]
 _LOST: Final = (OutcomeUnknown, SessionGone)  # replies that were lost: the read is sent again
 
 
-def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
-    """Return whether the queue has any contender now. Raises `ZooKeeperUnavailable`."""
-    session = process.current()
-    acquisition = Acquisition(spec, current_owner())
-    acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
-    try:
-        outcome = yield from waiter.outcome(acquisition.timeout)
-    finally:
-        acquisition.abandon()
-    if outcome is None or isinstance(outcome, Exception):
-        raise acquisition.failure(outcome)
-    return isinstance(outcome, Busy)
+def is_queued(key: str, parent: str, waiter: QueueWaiter) -> Routine[bool]:
+    """Return whether the queue of `key` has any contender. Raises `ZooKeeperUnavailable`."""
+    return bool((yield from read_queue(process.current(), key, parent, waiter, most=1)))
 
 
 def contenders(key: str, parent: str, *, reply_timeout: float | None = None) -> tuple[ContenderInfo, ...]:
@@ -168,7 +156,7 @@ def read_queue(
     session: Session,
     key: str,
     parent: str,
-    waiter: ThreadWaiter[_Outcome] | TaskWaiter[_Outcome],
+    waiter: QueueWaiter,
     *,
     most: int = MOST_READ,
     reply_timeout: float | None = None,

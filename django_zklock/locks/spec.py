@@ -39,7 +39,7 @@ class LockSpec(QueueSpec):
     @property
     def shares(self) -> bool:
         """Whether others may hold the lock at the same time: as readers, or with other permits."""
-        return self.kind in (Kind.READ, Kind.LEASE)
+        return self.kind in (Kind.READ, Kind.PERMIT)
 
     @property
     def is_bounded(self) -> bool:
@@ -115,7 +115,7 @@ def spec_of_key(
 
 def _kind(options: LockOptions) -> Kind:
     if isinstance(options.limit, int):
-        return Kind.LEASE
+        return Kind.PERMIT
     if options.kind == "read":
         return Kind.READ
     return Kind.WRITE if options.kind == "write" else Kind.LOCK

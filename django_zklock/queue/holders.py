@@ -14,7 +14,7 @@ Limits: TypeAlias = Mapping[str, int]
 """The limits in the code of contenders, by name. They apply if no limit is set for all processes."""
 
 UNKNOWN_LIMITS: Final[Limits] = MappingProxyType({})
-_SHARE: Final = (Kind.READ, Kind.LEASE)
+_SHARE: Final = (Kind.READ, Kind.PERMIT)
 
 
 def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
 
 def by_own_limit(queue: Queue) -> list[str]:
     """Return the names of the contenders whose own limits decide who has a permit, in the order of the queue."""
-    if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+    if queue.limit is not None or not queue or queue[0].kind is not Kind.PERMIT:
         return []
     return [child.name for child in queue[: _same_kind_at_front(queue)]]
 
@@ -53,7 +53,7 @@ def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
     It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
     one in the contender's code. A contender at a place beyond both has never had a permit.
     """
-    return place < _same_kind_at_front(queue) and queue[place].kind is Kind.LEASE and place < max(own_limit, before)
+    return place < _same_kind_at_front(queue) and queue[place].kind is Kind.PERMIT and place < max(own_limit, before)
 
 
 def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
@@ -80,7 +80,7 @@ def waits_for(queue: Queue, place: int, places: Container[int] | None = None) ->
 def kind_of_queue(queue: Queue) -> str:
     """Return the kind of a lock by its queue: `lock`, `read-write` or `semaphore`."""
     kinds = {child.kind for child in queue}
-    if queue.limit is not None or Kind.LEASE in kinds:
+    if queue.limit is not None or Kind.PERMIT in kinds:
         return "semaphore"
     return "lock" if kinds <= {Kind.LOCK} else "read-write"
 

@@ -39,7 +39,7 @@ class Kind(enum.Enum):
     LOCK = "lock-"
     READ = "__READ__"
     WRITE = "__WRIT__"
-    LEASE = "lease-"
+    PERMIT = "lease-"
 
     @property
     def word(self) -> str:
@@ -47,7 +47,7 @@ class Kind(enum.Enum):
         return _WORDS[self]
 
 
-_WORDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.LEASE: "semaphore"}
+_WORDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.PERMIT: "semaphore"}
 # kazoo gives the same name to an exclusive lock and to the write side of a read-write lock. Both exclude all others.
 _KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
 _KAZOO_RECIPES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
@@ -128,7 +128,7 @@ def parse(name: str) -> Child | None:
         )
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
     child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
-    if child.kind is Kind.LEASE and not child.by_us:
+    if child.kind is Kind.PERMIT and not child.by_us:
         raise UnreadableQueue(
             f"The queue of the lock holds {quoted(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
             "share a queue with other clients. Give one of the programs another path."

@@ -119,7 +119,7 @@ def _refuse_numbers(queue: Sequence[Child]) -> None:
         before = child
 
 
-_FAMILIES = {Kind.LOCK: "mutex", Kind.READ: "read-write lock", Kind.WRITE: "read-write lock", Kind.LEASE: "semaphore"}
+_FAMILIES = {Kind.LOCK: "mutex", Kind.READ: "read-write lock", Kind.WRITE: "read-write lock", Kind.PERMIT: "semaphore"}
 
 
 def _refuse_mixture(queue: Sequence[Child]) -> None:

@@ -106,7 +106,7 @@ class Permits:
         place = queue.place(me)
         if place is None:
             return Absent()
-        others = _others(queue[:place], Kind.LEASE)
+        others = _others(queue[:place], Kind.PERMIT)
         if others:
             return _wait_for(others[-1], alone=place == 1)
         limit = self.permits(queue)
@@ -123,7 +123,7 @@ class Permits:
 
 def rule_for(kind: Kind, limit: int) -> Rule:
     """Return the rule for a kind of contender; `limit` is the one in its code, if it wants a permit."""
-    if kind is Kind.LEASE:
+    if kind is Kind.PERMIT:
         return Permits(max(1, limit))
     return shared if kind is Kind.READ else exclusive
 

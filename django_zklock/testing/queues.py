@@ -55,7 +55,7 @@ def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
     limits = {
         child.name: own_limit(server.content(f"{directory}/{child.name}") or b"")
         for child in queue
-        if child.kind is Kind.LEASE and queue.limit is None
+        if child.kind is Kind.PERMIT and queue.limit is None
     }
     held = holder_places(queue, limits)
     return {f"{directory}/{child.name}": (index in held, child.kind.word) for index, child in enumerate(queue)}

@@ -17,6 +17,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import EventType
 
 from django_zklock import clock
+from django_zklock.zk.client import acls
 from django_zklock.zk.errors import (
     NodeExists,
     NodeMissing,
@@ -124,7 +125,7 @@ class Gateway:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._acl = session.options.acls()
+        self._acl = acls(session.options)
         self._clock = session.attached(ServerClock)
         self._containers = True  # until the server refuses one
 

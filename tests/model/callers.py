@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.base import REPLY_TIMEOUT
+from django_zklock.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
@@ -30,7 +30,6 @@ class Script:
     limit: int = 1  # of permits, that it knows of
     downgrades: float | None = None  # seconds after which a writer reads
     timeout: float | None = None  # 0: does not wait; None: for ever
-    only_look: bool = False
     holds: float = 0.3
     times: int = 1
     pause: float = 0.1  # between two times
@@ -87,7 +86,7 @@ class Caller(GrantObserver):
         self._turn += 1
         self.waits = True
         script = self.script
-        waits = not script.only_look and script.timeout != 0
+        waits = script.timeout != 0
         turn, session = self._turn, self.process.session
         spec = QueueSpec(
             key=script.key,
@@ -104,10 +103,10 @@ class Caller(GrantObserver):
             if not (isinstance(contender, Turn) and isinstance(outcome, Grant) and contender.gone):
                 self._on_outcome(turn, outcome)
 
-        if script.linger and not script.only_look:
+        if script.linger:
             contender = Turn(session, spec, caller, done, waits=waits)
         else:
-            contender = Contender(session, spec, caller, done, waits=waits, only_look=script.only_look)
+            contender = Contender(session, spec, caller, done, waits=waits)
         self.contender = contender
         self._invariants.comes(self)
         contender.start()

@@ -22,7 +22,7 @@ from model.world import World
 if TYPE_CHECKING:
     from model.callers import Caller
 
-SHARE = frozenset({Kind.READ, Kind.LEASE})
+SHARE = frozenset({Kind.READ, Kind.PERMIT})
 SOON = 0.2  # seconds in which a process learns what has happened, while nothing is amiss
 
 
@@ -251,7 +251,7 @@ class Invariants:
         if path not in self.ensemble.truth.nodes:
             raise Violation("a hold has a node", f"{each.caller.name} holds by {path}, which is gone")
         # A permit is kept when the limit is lowered; how many there are then, was in force when it was given.
-        known = self._once if each.grant.kind is Kind.LEASE else self.entitled(parent)
+        known = self._once if each.grant.kind is Kind.PERMIT else self.entitled(parent)
         if path not in known:
             others = sorted(self.ensemble.truth.nodes[parent].children, key=lambda name: name[-10:])
             raise Violation("first come, first served", f"{each.caller.name} holds by {path}, in {others}")

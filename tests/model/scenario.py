@@ -54,13 +54,13 @@ READERS = Scenario(
 
 PERMITS = Scenario(
     (
-        Script(0, 0.2, kind=Kind.LEASE, limit=2),
-        Script(1, 0.22, kind=Kind.LEASE, limit=2),
-        Script(0, 0.24, kind=Kind.LEASE, limit=2, holds=2.0),
-        Script(1, 0.26, kind=Kind.LEASE, limit=2, holds=2.0),
-        Script(0, 0.28, kind=Kind.LEASE, limit=2, holds=2.0),
-        Script(1, 0.30, kind=Kind.LEASE, limit=2, holds=2.0),
-        Script(0, 0.36, kind=Kind.LEASE, limit=2, timeout=0.1),
+        Script(0, 0.2, kind=Kind.PERMIT, limit=2),
+        Script(1, 0.22, kind=Kind.PERMIT, limit=2),
+        Script(0, 0.24, kind=Kind.PERMIT, limit=2, holds=2.0),
+        Script(1, 0.26, kind=Kind.PERMIT, limit=2, holds=2.0),
+        Script(0, 0.28, kind=Kind.PERMIT, limit=2, holds=2.0),
+        Script(1, 0.30, kind=Kind.PERMIT, limit=2, holds=2.0),
+        Script(0, 0.36, kind=Kind.PERMIT, limit=2, timeout=0.1),
     ),
     chaos=1.2,
     limits=(LimitChange(0.25, 1), LimitChange(0.31, 3)),
@@ -82,8 +82,8 @@ LINGERING = Scenario(
 FAMILIES = (
     (Kind.LOCK,),
     (Kind.READ, Kind.READ, Kind.WRITE),
-    (Kind.LEASE, Kind.LEASE),
-    (Kind.LOCK, Kind.READ, Kind.READ, Kind.WRITE, Kind.LEASE, Kind.LEASE),
+    (Kind.PERMIT, Kind.PERMIT),
+    (Kind.LOCK, Kind.READ, Kind.READ, Kind.WRITE, Kind.PERMIT, Kind.PERMIT),
 )
 
 
@@ -96,7 +96,6 @@ def drawn(rng: random.Random) -> Scenario:
             begins=round(rng.uniform(0.0, 2.0), 2),
             key=rng.choice(("k", "k", "k", "l")),
             timeout=rng.choice((None, None, None, 0, 0.5, 2.0)),
-            only_look=rng.random() < 0.05,
             holds=rng.choice((0.0, 0.1, 0.5, 2.0, 5.0)),
             times=rng.randint(1, 3),
             pause=rng.choice((0.0, 0.1, 1.0)),
@@ -123,7 +122,7 @@ def drawn(rng: random.Random) -> Scenario:
             else script
             for script in scripts
         ]
-    changes = rng.choice((0, 0, 1, 3)) if Kind.LEASE in family else 0
+    changes = rng.choice((0, 0, 1, 3)) if Kind.PERMIT in family else 0
     return Scenario(
         tuple(scripts),
         processes,

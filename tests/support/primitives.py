@@ -82,8 +82,8 @@ class Primitive:
 LOCK = Primitive("lock", "lock")
 WRITE = Primitive("write", "write", {"kind": "write"}, blocker=Kind.WRITE)
 READ = Primitive("read", "read", {"kind": "read"}, room=MANY, blocker=Kind.WRITE)
-SEMAPHORE = Primitive("semaphore of 3", "semaphore", {"limit": 3}, room=3, blocker=Kind.LEASE, blockers=3)
-SEMAPHORE_OF_1 = Primitive("semaphore of 1", "semaphore", {"limit": 1}, blocker=Kind.LEASE)
+SEMAPHORE = Primitive("semaphore of 3", "semaphore", {"limit": 3}, room=3, blocker=Kind.PERMIT, blockers=3)
+SEMAPHORE_OF_1 = Primitive("semaphore of 1", "semaphore", {"limit": 1}, blocker=Kind.PERMIT)
 KAZOO = Primitive("kazoo lock", "lock", {"compat": "kazoo"}, compat="kazoo")
 KAZOO_READ = Primitive(
     "kazoo read", "read", {"kind": "read", "compat": "kazoo"}, room=MANY, blocker=Kind.WRITE, compat="kazoo"

@@ -79,7 +79,7 @@ class ZkScheduler(Scheduler):
     """
     A scheduler that any number of beats may run. One of them leads, and sends what is due.
 
-    `beat_scheduler = "django_zklock.contrib.celery:ZkScheduler"`. The scheduler class that `zklock_beat_scheduler`
+    `beat_scheduler = "django_zklock.contrib.celery.beat:ZkScheduler"`. The scheduler class that `zklock_beat_scheduler`
     names decides what is due (default: Celery's own `PersistentScheduler`). It is instantiated each time this process
     becomes the leader. The first in the queue of a lock leads. When it ends, the next one leads at once; when it dies,
     within the session timeout. A beat that loses the lead joins the queue again.

@@ -63,12 +63,7 @@ class Busy:
     """How many contenders wait, if `max_waiters` is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
-    """The queue is empty, and this contender only looked."""
-
-
-Outcome: TypeAlias = Grant | Busy | Free | ZkLockError
+Outcome: TypeAlias = Grant | Busy | ZkLockError
 
 
 class Contender(SessionListener):
@@ -80,7 +75,6 @@ class Contender(SessionListener):
         "_grant",
         "_left",
         "_node",
-        "_only_look",
         "_phase",
         "_predecessors",
         "_registry",
@@ -107,7 +101,6 @@ class Contender(SessionListener):
         *,
         waits: bool,
         deadline: float | None = None,
-        only_look: bool = False,
     ) -> None:
         self.session = session
         self.placed = False  # its position in the queue is known; read by the caller
@@ -119,7 +112,6 @@ class Contender(SessionListener):
         self.caller = caller
         self.deadline = deadline  # when the caller gives up, on clock.now()
         self._waits = waits  # False: look first, and write nothing if the queue is not empty
-        self._only_look = only_look  # never enter
         self._done: Callable[[Outcome], object] | None = done
         self._left: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.AWAITING
@@ -235,7 +227,7 @@ class Contender(SessionListener):
         if self._waits:
             self._queue_up_if_short(queue, free)
         elif free:
-            self._enter_or_report_free()
+            self._enter()
         elif holds := operator_hold.holds_ahead(longer, NEWCOMER):
             self._check_holds(holds, partial(self._on_peek_checked, longer))
         else:
@@ -248,16 +240,13 @@ class Contender(SessionListener):
         left = queue.without(found.over)
         self.operator = found.first
         if isinstance(self.spec.rule(left, NEWCOMER), rules.Granted):
-            self._enter_or_report_free()
+            self._enter()
         elif self.operator is not None:
             self._leave_busy()
         else:
             self._read_holder(left[0].name)
 
     def _read_holder(self, name: str) -> None:
-        if self._only_look:
-            self._leave_busy()
-            return
         path = f"{self.spec.parent}/{name}"
         self._registry.gateway.read(path, self._replies.wrap(self._on_holder_read))
 
@@ -265,13 +254,6 @@ class Contender(SessionListener):
         if isinstance(answer, Node):
             self.ahead = Payload.decode(answer.data)
         self._leave_busy()
-
-    def _enter_or_report_free(self) -> None:
-        if self._only_look:
-            self._conclude(Free())
-            self._leave(None)
-        else:
-            self._enter()
 
     def _leave_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting."""
@@ -395,7 +377,6 @@ class Contender(SessionListener):
             self.spec.key,
             self.spec.parent,
             self._replies.wrap,
-            only_look=self._only_look,
         )
         check.run(names, done)
 

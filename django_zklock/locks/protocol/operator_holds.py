@@ -34,7 +34,7 @@ class CheckedHolds:
     """What a check has found."""
 
     over: frozenset[str]
-    """Names of the holds that are over or gone. They were deleted, unless the check only looked."""
+    """Names of the holds that were over, and are deleted, or that were gone already."""
     left: Mapping[str, OperatorHold]
     """The holds that are not over, by their names, in the order of the queue."""
     now: float | None
@@ -58,7 +58,7 @@ class HoldCheck:
     """
     One check of some operator holds: read them, ask for the time if one may be over, delete those that are over.
 
-    Each request passes its reply through `guard`. With `only_look`, nothing is deleted.
+    Each request passes its reply through `guard`.
     """
 
     def __init__(
@@ -67,14 +67,11 @@ class HoldCheck:
         key: str,
         parent: str,
         guard: Callable[[Callback[Any]], Callback[Any]] = lambda callback: callback,
-        *,
-        only_look: bool = False,
     ) -> None:
         self._gateway = gateway
         self._key = key
         self._parent = parent
         self._guard = guard
-        self._only_look = only_look
         self._clock = gateway.session.attached(ServerClock)
         self._over: set[str] = set()
         self._left: dict[str, OperatorHold] = {}
@@ -113,8 +110,6 @@ class HoldCheck:
         over = [name for name, hold in self._left.items() if now is not None and hold.is_over(now)]
         if _interrupted(answer):
             self._done(None)
-        elif self._only_look:
-            self._on_deleted(over, NodeMissing())
         elif over:
             deletes = [Delete(path=self._left[name].path) for name in over]
             self._gateway.commit(deletes, self._guard(partial(self._on_deleted, over)))

@@ -156,7 +156,7 @@ def lease(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
     guid = guids.new(guids.Mark.OWN)
     given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
     payload = Payload(**{"guid": guid, **given, "limit": limit, **more})
-    return join(zoo, key, nodes.prefix(guid, nodes.Kind.LEASE), payload.encode())
+    return join(zoo, key, nodes.prefix(guid, nodes.Kind.PERMIT), payload.encode())
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])

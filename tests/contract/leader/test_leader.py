@@ -29,7 +29,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks.election import STOPPED
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.held import held_locks
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper

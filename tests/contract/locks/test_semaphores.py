@@ -28,7 +28,7 @@ def permit(limit: int = 3, timeout: float = 20) -> Lock:
 def holders(zoo: Zoo, count: int) -> Iterator[list[str]]:
     """Have others hold so many permits; yields the paths of their nodes."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(foreign(zoo, Kind.LEASE)) for _ in range(count)]
+        yield [stack.enter_context(foreign(zoo, Kind.PERMIT)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)

@@ -144,7 +144,7 @@ def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: 
 def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour) -> None:
     """Clients that acquire them in the order of their keys do not deadlock."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
-    with zk_locks("b", "a", compat="curator"):
+    with zk_locks("b", "a"):
         waiter = jvm.acquire("1", "multi", paths)
         zoo.wait_contenders("a", 2)
         assert waits(waiter)

@@ -25,7 +25,7 @@ def busy_shop(stage: Stage) -> None:
     for place in range(3):
         about = {"request": "POST /labels/"}
         stage.enter(
-            "printers", Part(f"web-{place}", 80 + place, what="shop.views.label", about=about, limit=2), Kind.LEASE
+            "printers", Part(f"web-{place}", 80 + place, what="shop.views.label", about=about, limit=2), Kind.PERMIT
         )
     for place in range(12):
         stage.enter("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{place % 4}", 300 + place))

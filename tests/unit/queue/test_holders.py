@@ -45,7 +45,7 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([Kind.LEASE, Kind.LEASE, Kind.LOCK]), st.integers(1, 4))),
+    st.lists(st.tuples(st.sampled_from([Kind.PERMIT, Kind.PERMIT, Kind.LOCK]), st.integers(1, 4))),
     st.none() | st.integers(1, 4),
 )
 def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
@@ -66,7 +66,7 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
 def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, before: int, place: int) -> None:
     """Be it the limit in its code, or one that was set before; who wants something else than a permit holds none."""
-    children = replace(queue([Kind.LEASE] * many + [Kind.LOCK] * 2), limit=1)
+    children = replace(queue([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=1)
     if place < len(children):
         expected = place < many and (place < own or place < before)
         assert holders.may_hold(children, place, own, before) == expected
@@ -76,4 +76,4 @@ def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
     """By any one who takes a side."""
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LOCK])) == "lock"
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.READ])) == "read-write"
-    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.PERMIT])) == "semaphore"

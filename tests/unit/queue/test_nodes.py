@@ -110,9 +110,9 @@ def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
     """Its semaphores and ours cannot count each other's permits in one order."""
     with pytest.raises(UnreadableQueue, match="Semaphores cannot share a queue with other clients"):
         parse(f"_c_{GUID}-lease-0000000001")
-    ours = parse(f"{prefix(guids.new(guids.Mark.OWN), Kind.LEASE)}0000000001")
+    ours = parse(f"{prefix(guids.new(guids.Mark.OWN), Kind.PERMIT)}0000000001")
     assert ours is not None
-    assert ours.kind is Kind.LEASE
+    assert ours.kind is Kind.PERMIT
 
 
 @given(st.text())

@@ -41,7 +41,7 @@ def told(queue: Queue, child: Child, limit: int) -> Verdict:
 
 
 def conflict(one: Child, other: Child) -> bool:
-    return one.kind is not other.kind or one.kind not in (Kind.READ, Kind.LEASE)
+    return one.kind is not other.kind or one.kind not in (Kind.READ, Kind.PERMIT)
 
 
 # --- plain locks ------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
 @given(queues(PLAIN), LIMITS)
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
     """The same contenders are told the same, but for the limit, which may be changed."""
-    leases = queue_of([Kind.LEASE] * len(queue))
+    leases = queue_of([Kind.PERMIT] * len(queue))
     for place, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)
         if isinstance(verdict, WaitFor):
@@ -81,7 +81,7 @@ def test_those_who_have_the_lock_can_share_it(queue: Queue, limit: int) -> None:
     holders = [child for child in queue if told(queue, child, limit) == Granted()]
     assert holders[0] == queue[0]
     assert not any(conflict(*pair) for pair in itertools.combinations(holders, 2))
-    assert holders[0].kind is not Kind.LEASE or len(holders) <= limit
+    assert holders[0].kind is not Kind.PERMIT or len(holders) <= limit
 
 
 @given(queues(KINDS), LIMITS)
@@ -91,7 +91,7 @@ def test_nobody_passes_anybody(queue: Queue, limit: int) -> None:
     many = sum(granted)
     assert granted == [True] * many + [False] * (len(queue) - many)
     if many < len(queue):
-        assert conflict(queue[many - 1], queue[many]) or (queue[0].kind is Kind.LEASE and many == limit)
+        assert conflict(queue[many - 1], queue[many]) or (queue[0].kind is Kind.PERMIT and many == limit)
 
 
 @given(queues(KINDS), LIMITS, st.data())
@@ -158,7 +158,7 @@ def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
 # --- permits ----------------------------------------------------------------------------------------------------------
 
 
-@given(queues(st.just(Kind.LEASE)), LIMITS, LIMITS)
+@given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
 def test_the_limit_for_all_processes_wins_over_the_own_limit(queue: Queue, own: int, limit: int) -> None:
     """So it can be changed while processes run."""
     found = Queue(queue.children, limit)
@@ -171,7 +171,7 @@ def test_never_more_hold_than_the_limit_that_the_last_of_them_saw(events: list[t
     limit, children, saw = 1, [], dict[str, int]()
     for number, (what, value) in enumerate(events):
         if what < 3:
-            children.append(queue_of([Kind.LEASE], start=number)[0])
+            children.append(queue_of([Kind.PERMIT], start=number)[0])
         elif what < 5:
             limit = value
         elif what < 6 and children:

@@ -84,7 +84,7 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
         ({"LOCKS": {"a": {"path": "a", "limit": 3, "kind": "write"}}}, 'ZKLOCK["LOCKS"]["a"] has limit=3 and kind="wr'),
         ({"LOCKS": {"a": {"path": "a", "compat": "kazoo", "min_hold": 1}}}, "other clients do not know"),
         (
-            {"DEFAULTS": {"compat": "curator"}, "LOCKS": {"a": {"path": "a", "limit": 3}}},
+            {"DEFAULTS": {"compat": "kazoo"}, "LOCKS": {"a": {"path": "a", "limit": 3}}},
             "semaphores cannot share a queue with other clients",
         ),
         (

@@ -169,7 +169,11 @@ WILD = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(conf.settings._KEYS) | st.text(max_size=5) | st.integers(), WILD))
+@given(
+    st.dictionaries(
+        st.sampled_from([*conf.settings._KEYS, *conf.settings._DICTS]) | st.text(max_size=5) | st.integers(), WILD
+    )
+)
 def test_no_value_whatever_breaks_the_validator(raw: dict[Any, Any]) -> None:
     """A check reports, and says what to do; it never ends in a traceback, whatever the settings hold."""
     assert all(problem.message and problem.hint for problem in conf.problems(raw))
@@ -341,7 +345,7 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     [
         ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", None), ("grace", -0.1),
         ("on_conflict", "queue"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
-        ("compat", "own"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release_on", "block"),
+        ("compat", "curator"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release_on", "block"),
         ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
         ("on_lost", "skip"), ("max_hold", 0), ("max_hold", "5"), ("warn_after", 0), ("warn_after", -1),
         ("min_hold", None), ("min_hold", -1), ("min_hold", 8 * 86400),
@@ -445,12 +449,12 @@ def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, 
 def test_the_options_of_a_key_are_those_of_the_lock_that_has_it() -> None:
     """By its path; the defaults, if no lock in the settings does."""
     built = config(
-        LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": "kazoo"}},
-        DEFAULTS={"kind": "write", "compat": "curator"},
+        LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": None}},
+        DEFAULTS={"kind": "write", "compat": "kazoo"},
     )
     assert (built.options_of_key("rates/monday").kind, built.options_of_key("rates/monday").compat) == (
         "read",
-        "curator",
+        "kazoo",
     )
-    assert (built.options_of_key("stock").kind, built.options_of_key("stock").compat) == ("write", "kazoo")
-    assert (built.options_of_key("stock/7").kind, built.options_of_key("stock/7").compat) == ("write", "curator")
+    assert (built.options_of_key("stock").kind, built.options_of_key("stock").compat) == ("write", None)
+    assert (built.options_of_key("stock/7").kind, built.options_of_key("stock/7").compat) == ("write", "kazoo")
