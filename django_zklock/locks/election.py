@@ -74,7 +74,7 @@ def _leave(leader: Leader, *error: Any) -> None:
 
 
 class CandidateLock(Lock):
-    """A lock that is waited for without a timeout, until any thread stops that for good."""
+    """The lock of one candidate: it has no timeout, and any thread can end the wait for good."""
 
     def __init__(self, name: str, **options: Any) -> None:
         # DEFAULTS is meant for other locks. Acquiring it again would make a candidate wait for itself.
@@ -82,16 +82,16 @@ class CandidateLock(Lock):
             name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, timeout=None, **options
         )
         self.stopped = False  # final; written by any thread
-        self._waiters: set[Any] = set()  # changed by single operations, in the candidate; read by all
+        self._waiters: set[Any] = set()  # of the present wait; changed by single operations of the candidate
 
     def stop(self) -> None:
-        """End the waits, now and later, with `LockNotAcquired`; from any thread or signal handler."""
+        """End the present wait, and each later one, with `LockNotAcquired`; from any thread or signal handler."""
         self.stopped = True
         for waiter in list(self._waiters):
             waiter.set(self._error())
 
     def pause(self, waiter: Callable[[], Any], seconds: float) -> Routine[None]:
-        """Wait so long, or until the lock is stopped."""
+        """Wait for `seconds`, or until `stop` is called."""
         pausing = self._new_waiter(waiter)
         try:
             yield from pausing.outcome(seconds)
