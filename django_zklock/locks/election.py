@@ -15,12 +15,14 @@ from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.conf.options import UNSET
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks.base import Entry, Plan, check_transactions
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.validation import check_arguments, check_no_running_loop
+from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.validation import check_arguments, check_no_open_transaction, check_no_running_loop
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -72,7 +74,7 @@ def _leave(leader: Leader, *error: Any) -> None:
 
 
 class CandidateLock(Lock):
-    """A lock that is waited for without a timeout, until any thread stops that for good."""
+    """The lock of one candidate: it has no timeout, and any thread can end the wait for good."""
 
     def __init__(self, name: str, **options: Any) -> None:
         # DEFAULTS is meant for other locks. Acquiring it again would make a candidate wait for itself.
@@ -80,16 +82,16 @@ class CandidateLock(Lock):
             name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, timeout=None, **options
         )
         self.stopped = False  # final; written by any thread
-        self._waiters: set[Any] = set()  # changed by single operations, in the candidate; read by all
+        self._waiters: set[Any] = set()  # of the present wait; changed by single operations of the candidate
 
     def stop(self) -> None:
-        """End the waits, now and later, with `LockNotAcquired`; from any thread or signal handler."""
+        """End the present wait, and each later one, with `LockNotAcquired`; from any thread or signal handler."""
         self.stopped = True
         for waiter in list(self._waiters):
             waiter.set(self._error())
 
     def pause(self, waiter: Callable[[], Any], seconds: float) -> Routine[None]:
-        """Wait so long, or until the lock is stopped."""
+        """Wait for `seconds`, or until `stop` is called."""
         pausing = self._new_waiter(waiter)
         try:
             yield from pausing.outcome(seconds)
@@ -107,12 +109,19 @@ class CandidateLock(Lock):
         return LockNotAcquired("The leader was stopped.", lock=self.key)
 
     def _take(
-        self, entry: Entry, plan: Plan, timeout: float | None, waiter: Callable[[], Any], *, keep: bool = False
+        self,
+        acquisition: Acquisition,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        waiter: Callable[[], Any],
+        *,
+        by_acquire: bool = False,
     ) -> Routine[None]:
         if waiter is ThreadWaiter:
-            check_transactions(self)
+            check_no_open_transaction(specs[0])
+        new_waiter = functools.partial(self._new_waiter, waiter)
         try:
-            yield from super()._take(entry, plan, timeout, functools.partial(self._new_waiter, waiter), keep=keep)
+            yield from acquisition.acquire(specs, timeout, new_waiter, by_acquire=by_acquire)
         finally:
             self._waiters.clear()
 

@@ -10,7 +10,7 @@ from django_zklock import conf
 from django_zklock.conf.arguments import LockArguments, SideArguments
 from django_zklock.conf.options import LockOptions, given_options
 from django_zklock.locks import notify
-from django_zklock.locks.base import LockBase, Plan
+from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, resolve_options, spec_of_key
@@ -94,7 +94,9 @@ class Lock(LockBase[Hold]):
         self._fields = fields
         self._what = what
         self._about = about
-        self._resolved: tuple[conf.Config, Plan] | None = None  # replaced as a whole; any thread computes the same
+        self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = (
+            None  # replaced as a whole; any thread computes the same
+        )
         super().__init__()
 
     def __repr__(self) -> str:
@@ -108,39 +110,41 @@ class Lock(LockBase[Hold]):
     @property
     def spec(self) -> LockSpec:
         """The options of this lock, with the settings and all defaults applied. Raises `InvalidLockName`."""
-        return self._plan().specs[0]
+        return self.specs[0]
 
-    def _plan(self) -> Plan:
+    @property
+    def specs(self) -> tuple[LockSpec, ...]:
+        """The specs of the locks that a call acquires; see `LockBase`."""
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, self._known_plan(config)
+            self._resolved = config, self._known_specs(config)
         return self._resolved[1]
 
-    def _known_plan(self, config: conf.Config) -> Plan:
-        """Return the plan that another lock with this name and these options has made, if there is one."""
+    def _known_specs(self, config: conf.Config) -> tuple[LockSpec, ...]:
+        """Return the spec that another lock with this name and these options has made, if there is one."""
         if self._fields is not _NOTHING or self._about is not _NOTHING or self._what or type(self.name) is not str:
-            return self._new_plan(config)
+            return self._new_specs(config)
         place = self.name, id(self._options)
         known = config.plans.get(place)
         if known is not None and known[0] is self._options:
-            plan: Plan = known[1]
-            return plan
-        plan = self._new_plan(config)
+            specs: tuple[LockSpec, ...] = known[1]
+            return specs
+        specs = self._new_specs(config)
         if len(config.plans) >= MOST_PLANS:
             config.plans.clear()
-        config.plans[place] = self._options, plan  # with the options, or their id could become that of others
-        return plan
+        config.plans[place] = self._options, specs  # with the options, or their id could become that of others
+        return specs
 
-    def _new_plan(self, config: conf.Config) -> Plan:
+    def _new_specs(self, config: conf.Config) -> tuple[LockSpec, ...]:
         options = self._options if self._complete else resolve_options(config, self.name, self._options)
         if self._is_key:
             spec = spec_of_key(config, self.name, options, what=self._what, about=self._about)
         else:
             spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
-        return Plan((spec,), spec.timeout, spec.atomic)
+        return (spec,)
 
-    def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:
-        return held[0].hold
+    def _view(self, holds: list[HeldLock]) -> Hold:
+        return holds[0]
 
 
 notify.set_sender(Lock)

@@ -139,11 +139,11 @@ def check_not_own_task(method: Callable[..., Any]) -> None:
         )
 
 
-def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
+def check_no_open_transaction(spec: LockSpec) -> None:
     """Raise if a transaction is open that would be committed after the release."""
     aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
     if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
-        aliases = [alias for alias in aliases if alias in atomic]
+        aliases = [alias for alias in aliases if alias in spec.atomic]
     if aliases:
         raise LockInTransaction(
             f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
@@ -155,17 +155,17 @@ def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
         )
 
 
-def check_no_transaction(where: str, key: str, atomic: tuple[str, ...]) -> None:
+def check_no_transaction(where: str, spec: LockSpec) -> None:
     """Raise if the option atomic is set where a block cannot be a transaction."""
-    if not atomic:
+    if not spec.atomic:
         return
     if where == "acquire()":
         raise ZkLockError(
-            f"The lock {key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
+            f"The lock {spec.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
             'be committed. Use "with", or give atomic=False.',
-            lock=key,
+            lock=spec.key,
         )
     raise SynchronousOnlyOperation(
-        f"The lock {key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
+        f"The lock {spec.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
         "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
     )

@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_zklock import clock, conf
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
-from django_zklock.locks import table
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.stay import Stays
 from django_zklock.queue import names, operator_hold
@@ -149,9 +149,9 @@ class LockTester:
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
         session = process.peek()
-        for held in table.held_locks.kept():
+        for held in held_locks.kept():
             if held.grant.session is session:
-                held.release_to(0)
+                held.release_uses()
 
     # --- faults -------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,7 @@ from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.inspection import ContenderInfo
-from django_zklock.locks.hold import MultiHold
-from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.operations import ReleaseRequest
 from django_zklock.testing import LockTester
 

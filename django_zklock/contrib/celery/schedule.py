@@ -16,7 +16,8 @@ from celery.utils.time import maybe_make_aware
 
 from django_zklock import clock
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.queue.escaping import escape
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError

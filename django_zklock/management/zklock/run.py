@@ -23,7 +23,8 @@ from django_zklock import clock
 from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.management import child
 from django_zklock.management.arguments import add_name, seconds, template_of, timeout
@@ -33,6 +34,7 @@ from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
+KILL_TIMEOUT: Final = 1.0  # seconds to wait for the end of what got SIGKILL; nothing may reap it in a container
 STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped command has ended
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
 
@@ -233,13 +235,13 @@ class _Command:
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         """Stop the whole group, with all that the command has started in it: SIGTERM, and SIGKILL after the grace."""
-        deadline = clock.now() + self._grace
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
-        while self._signal(0) and clock.now() < deadline:
-            time.sleep(STOP_INTERVAL)
-            process.poll()
-        self._signal(signal.SIGKILL)
+        for number, patience in ((signal.SIGTERM, self._grace), (signal.SIGKILL, KILL_TIMEOUT)):
+            deadline = clock.now() + patience
+            self._signal(number)
+            self._signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
+            while self._signal(0) and clock.now() < deadline:
+                time.sleep(STOP_INTERVAL)
+                process.poll()
         process.wait()
 
     def _signal(self, number: int) -> bool:

@@ -21,6 +21,7 @@ from support.zoo import Zoo
 
 from django_zklock import checks, current_hold, zk_locked, zk_locks
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
+from django_zklock.locks.held import held_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 
@@ -73,7 +74,7 @@ def test_settings_and_decorator_share_the_options(zoo: Zoo) -> None:
 
         @zk_locked(["stock", "till"], grace=1)
         def work(sku: int) -> tuple[Any, ...]:
-            return tuple(current_hold(key)._held.policy for key in (f"stock/{sku}", "till"))
+            return tuple(held_of(current_hold(key)).policy for key in (f"stock/{sku}", "till"))
 
         stock, till = work(1)
         assert (stock.abort_on, stock.grace) == ("never", 1)

@@ -13,7 +13,7 @@ PRELUDE = """
 import threading, time
 import gevent
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 """

@@ -25,7 +25,8 @@ from support.zoo import Zoo
 
 from django_zklock import zk_leader
 from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, validation
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold)
+    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
@@ -87,7 +88,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
         check,
         stride,
         make=lambda key: Lock(key, max_hold=90, warn_after=80),
-        clean=table.held_locks._kept.clear,
+        clean=held_locks._kept.clear,
     )
 
 

@@ -12,7 +12,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.held import held_locks
 from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = pytest.mark.zookeeper

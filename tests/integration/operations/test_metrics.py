@@ -21,7 +21,7 @@ from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect, prometheus
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import table
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.operations import break_lock, request_release
 from django_zklock.signals import waiting_tasks_changed
@@ -243,7 +243,7 @@ def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Co
     del entered
     gc.collect()
     zoo.wait_contenders("k", 0)
-    assert not table.held_locks.guards(current_owner())  # its block is no more the caller's
+    assert not held_locks.guards(current_owner())  # its block is no more the caller's
 
     def gone() -> bool:
         gc.collect()

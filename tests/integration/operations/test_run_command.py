@@ -306,13 +306,15 @@ def test_a_missing_command_is_wrong_usage(zoo: Zoo, arguments: list[str]) -> Non
 
 
 @pytest.mark.chaos
-def test_a_command_may_hold_a_permit(zoo: Zoo, run: Run) -> None:
-    """With `--limit`."""
-    two = [run("k", "--limit", "2", "--", "sleep", "60") for _ in range(2)]
+@pytest.mark.parametrize(
+    ("options", "excluded"), [("--limit=2", "--limit=2"), ("--kind=read", "--kind=write")], ids=["permits", "readers"]
+)
+def test_commands_may_share_a_lock(zoo: Zoo, run: Run, options: str, excluded: str) -> None:
+    """By a limit, or as readers."""
+    sharing = [run("k", options, "--", "sleep", "60") for _ in range(2)]
     zoo.wait_contenders("k", 2, 20)
-    third = run("k", "--limit", "2", "--timeout", "0", "--", "true")
-    assert third.wait(20) == ExitCode.BUSY
-    for process in two:
+    assert run("k", excluded, "--timeout=0", "--", "true").wait(20) == ExitCode.BUSY
+    for process in sharing:
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
 
@@ -324,18 +326,6 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
         command.on_signal(signal.SIGTERM)
         command.run()
         assert (command.status, command.lost) == (128 + signal.SIGTERM, "")
-
-
-@pytest.mark.chaos
-def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
-    """With `--kind read`. A writer waits for all readers."""
-    reading = [run("k", "--kind", "read", "--", "sleep", "60") for _ in range(2)]
-    zoo.wait_contenders("k", 2, 20)
-    assert run("k", "--kind", "read", "--timeout", "0", "--", "true").wait(20) == 0
-    assert run("k", "--kind", "write", "--timeout", "0", "-E", "9", "--", "true").wait(20) == 9
-    for process in reading:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.mark.chaos
@@ -365,15 +355,6 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     *_, report, told = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 2 s"
     assert told.endswith("The command was stopped.")
-
-
-def test_max_hold_in_the_settings_applies_to_commands(zoo: Zoo, tmp_path: Path) -> None:
-    mark = tmp_path / "child"
-    with zoo.configured(LOCKS={"bounded": {"path": "bounded", "max_hold": 2}}):
-        status, _, told = ending("run", "bounded", "--kill-after=1s", "--", "sh", "-c", STUBBORN.format(mark))
-        assert gone(pid_in(mark))
-    assert status == ExitCode.LOST, told
-    assert "it was held for longer than max_hold, 2 s" in told
 
 
 def test_contradicting_options_are_wrong_usage(zoo: Zoo, run: Run) -> None:

@@ -1,115 +1,58 @@
-"""The servers that the other tests break are real, start in a moment, and can be broken one by one."""
+"""The ZooKeeper servers of the tests keep their data over a crash, say why they cannot start, and leave nothing."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.ensemble import (
-    Ensemble,
-    ServerFailed,
-    ZooKeeperNotFound,
-    find_classpath,
-    four_letter,
-)
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from support.ensemble import Ensemble, ServerFailed, ZooKeeperNotFound, find_classpath, four_letter
 
 pytestmark = pytest.mark.zookeeper
 
 
-def store(hosts: str, path: str) -> None:
-    client = KazooClient(hosts, timeout=10)
-    client.start(timeout=20)
-    client.create(path, b"kept")
-    client.stop()
-    client.close()
-
-
-def is_stored(hosts: str, path: str) -> bool:
-    client = KazooClient(hosts, timeout=10)
-    client.start(timeout=20)
-    try:
-        return client.exists(path) is not None
-    finally:
-        client.stop()
-        client.close()
-
-
-def test_one_server_keeps_its_port_and_data_over_a_crash() -> None:
-    """A single server that is killed and started again is the same server."""
-    with Ensemble() as ensemble:
-        (server,) = ensemble.servers
-        assert server.mode() == "standalone"
-        assert ensemble.leader is server
-        assert ensemble.hosts == server.address
-        assert ensemble.url("app") == f"zk://{server.address}/app"
-        store(ensemble.hosts, "/before")
-        pid = server.pid
-        server.kill()
-        assert not server.running
-        assert server.mode() is None
-        server.start()
-        assert server.wait_ready() == "standalone"
-        assert server.pid != pid
-        assert is_stored(ensemble.hosts, "/before")
-
-
-def test_stopping_the_ensemble_leaves_nothing() -> None:
-    """Processes, ports and files are gone afterwards; started again, it is empty and has the same ports."""
-    ensemble = Ensemble()
-    ensemble.start()
-    hosts, directory, pid = ensemble.hosts, ensemble.servers[0].directory, ensemble.servers[0].pid
-    store(hosts, "/before")
-    ensemble.stop()
-    assert not directory.exists()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-    with pytest.raises(ConnectionRefusedError):
-        four_letter("127.0.0.1", int(hosts.rpartition(":")[2]), "ruok")
-    with ensemble:
-        assert ensemble.hosts == hosts
-        assert not is_stored(hosts, "/before")
-
-
-def test_a_given_directory_is_used_and_left(tmp_path: Path) -> None:
-    """Settings reach the server, and data in a directory of the caller's survive the ensemble."""
-    for _ in range(2):
-        with Ensemble(directory=tmp_path, tick=0.4, max_session_timeout=30, fsync=True) as ensemble:
-            settings = four_letter("127.0.0.1", ensemble.servers[0].port, "conf")
-            assert "tickTime=400" in settings
-            assert "maxSessionTimeout=30000" in settings
-            if not is_stored(ensemble.hosts, "/before"):
-                store(ensemble.hosts, "/before")
-    assert (tmp_path / "server-1" / "server.log").exists()
-
-
-def test_a_server_started_by_a_thread_survives_it() -> None:
-    """The servers are tied to the process, not to the thread that happened to start them."""
+def test_a_server_keeps_its_port_and_data_until_the_ensemble_is_stopped() -> None:
+    """Also if a thread that has ended started it. Nothing is left after the stop."""
     ensemble = Ensemble()
     thread = threading.Thread(target=ensemble.start)
     thread.start()
     thread.join()
+    (server,) = ensemble.servers
+    client = KazooClient(ensemble.hosts, timeout=10)
     try:
-        assert ensemble.servers[0].mode() == "standalone"
+        client.start(timeout=20)
+        client.create("/before")
+        crashed = server.pid
+        server.kill()
+        assert server.mode() is None
+        server.start()
+        assert server.wait_ready() == "standalone"
+        assert server.pid != crashed
+        assert client.retry(client.exists, "/before")
+        pid, directory = server.pid, server.directory
     finally:
+        client.stop()
+        client.close()
         ensemble.stop()
+    assert not directory.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(ConnectionRefusedError):
+        four_letter("127.0.0.1", server.port, "ruok")
 
 
 def test_a_server_that_cannot_start_says_why() -> None:
-    """The error ends with what the server wrote before it ended, and nothing stays behind."""
+    """The error ends with the server's own log, and no process is left."""
     ensemble = Ensemble(properties={"tickTime": "soon"})
     with pytest.raises(ServerFailed, match="NumberFormatException"):
         ensemble.start()
     assert ensemble.servers == []
 
 
-def test_a_machine_without_zookeeper_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """ZOOKEEPER_HOME is not silently ignored, and the message is enough to go on."""
+def test_the_error_without_zookeeper_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A wrong ZOOKEEPER_HOME is not ignored."""
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
     with pytest.raises(ZooKeeperNotFound, match=r"apt-get install zookeeper.*brew.*docker"):
         find_classpath()

@@ -1,0 +1,90 @@
+"""Any process can read the present leader, and the candidates behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from datetime import datetime, timezone
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import BackgroundCall
+from support.zoo import Zoo
+
+from django_zklock import operations, zk_leader
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
+    """With work, host, process and token, in the order of the queue."""
+    outsider = zk_leader("lead")
+    assert outsider.current_leader() is None
+    assert outsider.candidates() == ()
+    began = datetime.now(timezone.utc)
+    with zk_leader("lead", what="the work") as hold, zoo.hold_elsewhere("lead") as foreign:
+        leading = outsider.current_leader()
+        assert leading is not None
+        assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
+        assert leading.token == hold.token
+        assert leading.path == hold.path
+        assert leading.client == "zklock"
+        assert leading.operator is None
+        assert abs((leading.came - began).total_seconds()) < 60
+        assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
+        first, second = outsider.candidates()
+        assert first == leading
+        assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
+        assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
+    assert outsider.current_leader() is None
+
+
+async def test_the_async_methods_show_the_same(zoo: Zoo) -> None:
+    """They need no thread. The sync methods are refused in an event loop."""
+    outsider = zk_leader("lead")
+    assert await outsider.acurrent_leader() is None
+    async with zk_leader("lead") as hold:
+        leader = await outsider.acurrent_leader()
+        assert leader is not None
+        assert leader.token == hold.token
+        assert await outsider.acandidates() == (leader,)
+        for blocking in (outsider.current_leader, outsider.candidates):
+            with pytest.raises(SynchronousOnlyOperation, match="event loop"):
+                blocking()
+
+
+def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo: Zoo) -> None:
+    """A leader may leave after its znode was listed and before it is read."""
+    ended = threading.Event()
+
+    def follow_each_other() -> None:
+        with contextlib.ExitStack() as last:
+            last.enter_context(zoo.hold_elsewhere("lead"))
+            while not ended.is_set():
+                following = contextlib.ExitStack()
+                following.enter_context(zoo.hold_elsewhere("lead"))
+                last.close()
+                last.push(following)
+
+    with zoo.hold_elsewhere("lead"):
+        leaders = BackgroundCall(follow_each_other)
+        outsider = zk_leader("lead")
+        zoo.wait_contenders("lead", 2)
+    try:
+        assert all(outsider.current_leader() for _ in range(300))
+    finally:
+        ended.set()
+        leaders.result()
+
+
+def test_an_operator_hold_is_shown_as_the_leader(zoo: Zoo) -> None:
+    """It is first in the queue, and no process leads."""
+    held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
+    leader = zk_leader("lead").current_leader()
+    assert leader is not None
+    assert leader.operator is not None
+    assert str(leader) == str(leader.operator)
+    assert str(leader).startswith("operator ada until")
+    operations.end_hold("lead", token=held.token, by="ada")
