@@ -41,7 +41,9 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         actor.hear("lost", KEY)
         operator.open_lock(KEY)
         operator.follow("History")
-        row = operator.page.get_by_role("row").filter(has_text="it hangs in the payment service")
+        row = (
+            operator.page.get_by_role("row").filter(has_text="it hangs in the payment service").filter(has_text="admin")
+        )
         operator.wait_until(lambda: operator.open(address(KEY, "history"), refresh=False) and row.count())
         operator.picture("history-of-a-break")
         assert "operator" in row.inner_text()
