@@ -383,8 +383,8 @@ print("counted")
     assert said == "counted\n", problems
 
 
-def test_the_line_of_a_celery_worker_is_counted(collected: Collected) -> None:
+def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected: Collected) -> None:
     waiting_tasks_changed.send(None, waiting=3)
-    assert collected.registry.get_sample_value("zklock_line_tasks") == 3
+    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 3
     waiting_tasks_changed.send(None, waiting=0)
-    assert collected.registry.get_sample_value("zklock_line_tasks") == 0
+    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 0
