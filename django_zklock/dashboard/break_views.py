@@ -67,16 +67,8 @@ class BreakViews(LockPages):
                     return [*remaining, *targets[number + 1 :]], UNAVAILABLE  # the others would fail as slowly
                 status = CONFLICT
             else:
-                values = {
-                    "lock": key,
-                    "reason": reason,
-                    "who": holder_text(broken.holder),
-                    "token": target.token,
-                    "guid": clean(target.guid, 40),
-                }
-                message = _("Broken: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
-                self.record_action(request, target.key, message % values)
                 text = _("The lock '%(lock)s' was broken. The loss is reported to its holder, %(who)s.")
+                values = {"lock": key, "who": holder_text(broken.holder)}
                 self.show_message(request, text % values, messages.SUCCESS)
         return remaining, status
 
@@ -118,10 +110,9 @@ class BreakViews(LockPages):
             form.add_error(None, clean(error))
             status = CONFLICT if isinstance(error, LockNotAcquired) else 200
             return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
-        values = {"until": f"{hold.until:%Y-%m-%d %H:%M:%S} UTC", "reason": given["reason"], "token": hold.token}
-        self.record_action(request, key, _("Held until %(until)s: %(reason)s (token %(token)d)") % values)
         text = _("You hold the lock '%(lock)s' until %(until)s.")
-        self.show_message(request, text % {**values, "lock": clean(key)}, messages.SUCCESS)
+        values = {"lock": clean(key), "until": f"{hold.until:%Y-%m-%d %H:%M:%S} UTC"}
+        self.show_message(request, text % values, messages.SUCCESS)
         return self.redirect_to({key})
 
     def _hold_page(self, request: HttpRequest, form: HoldForm, status: int = 200) -> HttpResponse:
@@ -145,6 +136,5 @@ class BreakViews(LockPages):
         except ZkLockError as error:
             self.show_message(request, clean(error), messages.ERROR)
         else:
-            self.record_action(request, key, _("Ended the hold with token %(token)d") % {"token": given["token"]})
             self.show_message(request, _("The hold has ended."), messages.SUCCESS)
         return self.redirect_to({key})

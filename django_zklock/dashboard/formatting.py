@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from django_zklock.contrib.events.models import OperatorAction
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
+    from django_zklock.operations.audit import Action
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper or from an error."""
@@ -127,6 +129,21 @@ def different_limits(lock: LockInfo) -> str:
     """Return that the processes use different limits for a semaphore."""
     text = _("Its holders and waiters have different limits in their code (%(limits)s). Set one for all.")
     return text % {"limits": ", ".join(map(str, lock.own_limits))}
+
+
+def action_text(action: Action | OperatorAction) -> str:
+    """Return what an operator did."""
+    values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
+    texts = {
+        "broken": _("Broken; it was held by %(who)s"),
+        "held": _("Held by an operator for %(time)s"),
+        "hold ended": _("Operator hold ended"),
+        "limit set": _("Limit set to %(limit)d"),
+        "limit cleared": _("Limit cleared"),
+        "release requested": _("Release requested of %(who)s"),
+    }
+    text = texts[action.what] % values if action.what in texts else clean(action.what)
+    return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}
 
 
 def cycle_text(cycle: Sequence[Wait]) -> str:

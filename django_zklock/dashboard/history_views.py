@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import past
-from django_zklock.dashboard.formatting import clean, duration, host_and_pid
+from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
 from django_zklock.dashboard.pages import Breadcrumb, LockPages
 from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY
@@ -74,22 +74,12 @@ class HistoryViews(LockPages):
         return self.page(request, "history", {"events": events, "has_past": past.source is not None, **context})
 
     def _of_action(self, action: OperatorAction) -> PastEvent:
-        values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
-        texts = {
-            "broken": _("Broken; it was held by %(who)s"),
-            "held": _("Held by an operator for %(time)s"),
-            "hold ended": _("Operator hold ended"),
-            "limit set": _("Limit set to %(limit)d"),
-            "limit cleared": _("Limit cleared"),
-            "release requested": _("Release requested of %(who)s"),
-        }
-        what = texts[action.what] % values if action.what in texts else clean(action.what)
         origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
         return PastEvent(
             at=action.at,
             key=clean(action.key, MAX_KEY),
             url=self._url_of(action.key),
-            what=what if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": what},
+            what=action_text(action),
             by=clean(action.by),
             via=origins.get(action.via, clean(action.via)),
             reason=clean(action.reason, MAX_KEY),

@@ -45,17 +45,9 @@ class LimitViews(LockPages):
             self.show_message(request, clean(error), messages.ERROR)
         else:
             for holder in asked.holders:
-                values = {
-                    "lock": clean(key),
-                    "reason": reason,
-                    "who": holder_text(holder),
-                    "token": holder.token,
-                    "guid": clean(holder.guid, 40),
-                }
-                message = _("Release requested: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
-                self.record_action(request, key, message % values)
                 # The host is not the first word, as Django capitalizes the first letter of a message.
                 text = _("Release of %(lock)s requested: %(who)s. Its work goes on until it can release.")
+                values = {"lock": clean(key), "who": holder_text(holder)}
                 self.show_message(request, text % values, messages.SUCCESS)
         return self.redirect_to({key})
 
@@ -83,14 +75,12 @@ class LimitViews(LockPages):
 
     def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
         by = user_name(request)
-        values = {"limit": limit, "reason": reason, "lock": clean(key)}
+        values = {"limit": limit, "lock": clean(key)}
         if limit is not None:
             lazy.operations.set_limit(key, limit, reason=reason, by=by)
-            self.record_action(request, key, _("Limit set to %(limit)d: %(reason)s") % values)
             text = _("The limit of %(lock)s is now %(limit)d, for all processes.")
             self.show_message(request, text % values, messages.SUCCESS)
         elif lazy.operations.clear_limit(key, reason=reason, by=by):
-            self.record_action(request, key, _("Limit cleared: %(reason)s") % values)
             text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
             self.show_message(request, text % values, messages.SUCCESS)
         else:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.detail import Detail, detail
-from django_zklock.dashboard.formatting import clean
+from django_zklock.dashboard.formatting import action_text, clean
 from django_zklock.dashboard.forms import focus_first_error, use_widgets
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import Lock
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from django import forms
 
     from django_zklock.inspection import Snapshot
+    from django_zklock.operations.audit import Action
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -167,18 +168,20 @@ class LockPages(Permissions):
         """Show a message on the next page."""
         self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
 
-    def record_action(self, request: HttpRequest, key: str, message: str) -> None:
+    def record_action(self, request: HttpRequest, action: Action) -> None:
         """
-        Write an action to the admin's history of a lock.
+        Write an action to Django's own log.
 
         The action is done by then and is in the audit log, so an error of the database is only logged.
         """
+        text = action_text(action)
+        message = f"{text}: {action.reason}" if action.reason else text
         user: Any = request.user
         try:
             with transaction.atomic():
-                LogEntry.objects.log_actions(user.pk, [Lock(key=key)], CHANGE, message, single_object=True)
+                LogEntry.objects.log_actions(user.pk, [Lock(key=action.key)], CHANGE, message, single_object=True)
         except Exception:
-            logger.exception("an action on the lock %r is not in the history: %r", key, message)
+            logger.exception("an action on the lock %r is not in the history: %r", action.key, message)
 
 
 def user_name(request: HttpRequest) -> str:

@@ -38,20 +38,38 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view  # type: ignore[attr-defined]
+
+        def action(action_view: Callable[..., HttpResponse]) -> Any:
+            return view(self._by_admin(action_view))
+
         own = [
             path("groups/", view(self.groups_view), name="zklock_lock_groups"),
             path("health/", view(self.health_view), name="zklock_lock_health"),
             path("history/", view(self.all_history_view), name="zklock_lock_all_history"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
-            path("break/", view(_by_admin(self.break_view)), name="zklock_lock_break"),
-            path("hold/", view(_by_admin(self.hold_view)), name="zklock_lock_hold"),
-            path("request-release/", view(_by_admin(self.request_release_view)), name="zklock_lock_request_release"),
-            path("limit/", view(_by_admin(self.limit_view)), name="zklock_lock_limit"),
-            path("end-hold/", view(_by_admin(self.end_view)), name="zklock_lock_end"),
+            path("break/", action(self.break_view), name="zklock_lock_break"),
+            path("hold/", action(self.hold_view), name="zklock_lock_hold"),
+            path("request-release/", action(self.request_release_view), name="zklock_lock_request_release"),
+            path("limit/", action(self.limit_view), name="zklock_lock_limit"),
+            path("end-hold/", action(self.end_view), name="zklock_lock_end"),
         ]
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
+
+    def _by_admin(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        """Record the operations of a view as those of the user of this admin."""
+
+        @functools.wraps(view)
+        def run(request: HttpRequest) -> HttpResponse:
+            with lazy.operations.acting_via("admin") as actions:
+                try:
+                    return view(request)
+                finally:
+                    for action in actions:
+                        self.record_action(request, action)
+
+        return run
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -146,17 +164,6 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
         """Return the list as JSON."""
         self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
-
-
-def _by_admin(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Record that the operations of a view come from the admin."""
-
-    @functools.wraps(view)
-    def run(request: HttpRequest) -> HttpResponse:
-        with lazy.operations.acting_via("admin"):
-            return view(request)
-
-    return run
 
 
 @never_cache

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_zklock import clock
-from django_zklock.conf.url import host_port
 from django_zklock.inspection.shared import Shared
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 from django_zklock.zk.options import SessionOptions
+from django_zklock.zk.outage import address
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let leases end
@@ -95,14 +95,13 @@ _reports: Final = Shared(_ask_all)
 
 
 def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
-    address = host_port(*host)
     try:
         text = _srvr(host, options, clock.now() + timeout)
     except OSError as error:
-        return ServerReport(address=address, problem=f"does not answer: {error.strerror or error}")
+        return ServerReport(address=address(host), problem=f"does not answer: {error.strerror or error}")
     except UnicodeError:
-        return ServerReport(address=address, problem="is no name of a host: correct it in the settings")
-    return _report(address, text)
+        return ServerReport(address=address(host), problem="is not the name of a host: correct it in the settings")
+    return _report(address(host), text)
 
 
 def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> str:
@@ -130,17 +129,17 @@ def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> st
     return text.decode(errors="replace")
 
 
-def _report(address: str, text: str) -> ServerReport:
+def _report(server: str, text: str) -> ServerReport:
     """Read a reply to `srvr`. Anything may listen at the port, so no part of it is trusted."""
     fields = dict(re.findall(r"^([\w /]+): (.*)$", text, re.MULTILINE))
     if "Mode" not in fields:
         if "not currently serving" in text:
-            return ServerReport(address=address, problem="runs, and is in no quorum")
-        return ServerReport(address=address, problem=_CLOSED if "whitelist" in text else _SILENT)
+            return ServerReport(address=server, problem="runs, and is in no quorum")
+        return ServerReport(address=server, problem=_CLOSED if "whitelist" in text else _SILENT)
     version = fields.get("Zookeeper version", "").partition("-")[0].partition(",")[0].strip()
     latency = re.fullmatch(r"\d+/(\d{1,9}(?:\.\d{1,9})?)/\d+", fields.get("Latency min/avg/max", ""))
     return ServerReport(
-        address=address,
+        address=server,
         role=printable(fields["Mode"], MAX_TEXT),
         version=printable(version, MAX_TEXT),
         latency=float(latency[1]) / 1000 if latency else None,

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock import clock
-from django_zklock.conf.url import host_port
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
@@ -20,6 +19,7 @@ from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.options import SessionOptions
+from django_zklock.zk.outage import address
 from django_zklock.zk.requests import call
 from django_zklock.zk.server_clock import to_datetime
 from django_zklock.zk.session import Session
@@ -173,5 +173,5 @@ def connection_of(session: Session) -> ConnectionInfo:
         server=session.server,
         session_id=session.session_id or 0,
         timeout=session.timeout,
-        hosts=tuple(host_port(*host) for host in session.options.hosts),
+        hosts=tuple(map(address, session.options.hosts)),
     )

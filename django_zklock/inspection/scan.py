@@ -25,7 +25,8 @@ from django_zklock.zk.loop import Timer
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
-WINDOW: Final = 32  # requests that are under way at a time; each reply may have a megabyte
+LIST_WINDOW: Final = 128  # lists of directories that are under way at a time
+READ_WINDOW: Final = 32  # the same of reads; fewer, as each reply may have a megabyte
 MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
 MAX_HELD: Final = 16 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a tenth of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode beyond these
@@ -109,8 +110,8 @@ class Scan:
     One scan. It runs on the protocol's thread, and ends when its time is over.
 
     First all directories are listed, level by level. Then the znodes of the contenders are read, the first contender
-    of each queue first. Many requests are sent at a time, so that a level costs few round trips. Their number is fixed,
-    so that no lock or heartbeat of this process waits behind them for long.
+    of each queue first. Many requests are sent at a time, so that a level costs few round trips. Their number is
+    fixed, so that no lock or heartbeat of this process waits behind them for long.
     """
 
     def __init__(
@@ -184,10 +185,11 @@ class Scan:
         if not self._requests and not self._pending:
             self._finish()
             return
-        if self._requests and self._pending <= WINDOW // 2:
+        window = READ_WINDOW if self._reading else LIST_WINDOW
+        if self._requests and self._pending <= window // 2:
             # The next ones are sent together once half of them are answered, so that there are always some on the way.
             generation = self._generation
-            while self._requests and self._pending < WINDOW and generation == self._generation:
+            while self._requests and self._pending < window and generation == self._generation:
                 self._pending += 1
                 self._requests.popleft()()
 

@@ -21,6 +21,7 @@ audit = logging.getLogger("zklock.audit")
 logger = logging.getLogger("django_zklock.operations")
 
 _via: ContextVar[str] = ContextVar("zklock_via", default="code")
+_actions: ContextVar[list[Action] | None] = ContextVar("zklock_actions", default=None)  # those of the present block
 
 MAX_TEXT: Final = 500
 """Characters of a reason or a name that are logged."""
@@ -80,13 +81,19 @@ def check_optional_reason(reason: str) -> str:
 
 
 @contextmanager
-def acting_via(origin: Literal["admin", "command"]) -> Iterator[None]:
-    """Record that the operations of a block come from the admin or from a command, and not from code."""
-    before = _via.set(origin)
+def acting_via(origin: Literal["admin", "command"]) -> Iterator[list[Action]]:
+    """
+    Record that the operations of a block come from the admin or from a command, and not from code.
+
+    Yields a list to which each action is added.
+    """
+    actions: list[Action] = []
+    via_before, actions_before = _via.set(origin), _actions.set(actions)
     try:
-        yield
+        yield actions
     finally:
-        _via.reset(before)
+        _via.reset(via_before)
+        _actions.reset(actions_before)
 
 
 def record_break(client: QueueClient, holder: ContenderInfo, by: str, reason: str, *, sure: bool = True) -> None:
@@ -137,7 +144,7 @@ def _action(
 
 
 def _record(action: Action, message: str, *values: object, holder: ContenderInfo | None = None) -> None:
-    """Write to the log, with attributes for handlers that write more than the message; then call the hook."""
+    """Write to the log, with attributes for handlers that write more than the message; then pass the action on."""
     extra: dict[str, object] = {"lock": action.key, "user": action.by, "reason": action.reason, "via": action.via}
     extra["host"] = socket.gethostname()
     if action.token is not None:
@@ -145,6 +152,9 @@ def _record(action: Action, message: str, *values: object, holder: ContenderInfo
     if holder is not None:
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
     audit.warning(message, *values, extra=extra)
+    actions = _actions.get()
+    if actions is not None:
+        actions.append(action)
     if action_hook is not None:
         try:
             action_hook(action)

@@ -6,11 +6,10 @@ from then on. A change replaces the marker in one transaction. The transaction a
 waiters for permits watch these data, and list again.
 
 No holder loses its permit. A contender that was granted by an earlier limit does not look again, so it keeps the permit
-although its place is beyond the new limit.
+although it is further back than the new limit.
 
-There are never more holders than the limit that the last of them in the queue saw at its grant. Proof: call this holder
-z. At its grant, fewer contenders than the limit were ahead of z, because all contenders ahead count, of any kind. Later
-contenders come behind z, so the number ahead of z never rises. All holders are ahead of z, or z itself.
+There are never more holders than the limit that the last of them in the queue saw at its grant: fewer contenders than
+that were ahead of it, of any kind, and as later ones come behind it, their number never rises.
 
 Other processes cannot be certain which contenders keep a permit by an earlier limit. The record of a change has the
 highest earlier limit, so that views can show which contenders may hold (`holders.may_hold`).

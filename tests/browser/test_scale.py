@@ -56,7 +56,7 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
     print(f"{LOCKS} locks x {WAITERS} waiters: {seconds:.2f} s, {requests} requests, {trips} round trips")
     assert seconds < 1.0
     assert requests <= 3 * LOCKS + 20
-    assert trips <= 60
+    assert trips <= 150  # half a window of 128 lists, then of 32 reads, at a time
     assert len(viewer.shown_keys()) == 50  # of one page
     assert "1000" in viewer.page.locator("#content").inner_text().replace(",", "")
     wire.reset()

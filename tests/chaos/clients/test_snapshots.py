@@ -95,8 +95,7 @@ def test_a_look_holds_few_bytes_at_a_time(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, locks: int, extra: int, most: int
 ) -> None:
     """However much other clients have written into their znodes. The limits are those of a small scan here."""
-    monkeypatch.setattr(scan, "FIRST_WINDOW", 2)
-    monkeypatch.setattr(scan, "MIN_WINDOW", 1)
+    monkeypatch.setattr(scan, "READ_WINDOW", 2)
     monkeypatch.setattr(scan, "MAX_HELD", 500_000)
     with filled(zoo, locks, 1, extra):
         snapshot(max_age=0, reply_timeout=20)

@@ -40,7 +40,7 @@ def asked() -> Iterator[Sent]:
         yield sent
 
 
-def told(asked: Sent) -> list[tuple[str, str, str]]:
+def events_of(asked: Sent) -> list[tuple[str, str, str]]:
     """What the signals told: lock, by and reason."""
     assert all(kwargs["hold"].key == kwargs["lock"] for _, kwargs in asked)
     return [(kwargs["lock"], kwargs["by"], kwargs["reason"]) for _, kwargs in asked]
@@ -53,7 +53,7 @@ def seen(hold: Hold) -> tuple[str, str]:
     return found.by, found.reason
 
 
-def test_a_holder_learns_who_wants_it_to_let_go_and_why(zoo: Zoo, asked: Sent) -> None:
+def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
     """In the hold, by a callback and by the signal; it works on as it likes."""
     called = threading.Event()
     with zk_lock("k/1") as hold:
@@ -66,7 +66,7 @@ def test_a_holder_learns_who_wants_it_to_let_go_and_why(zoo: Zoo, asked: Sent) -
         assert called.wait(5)
         eventually(lambda: asked)
         hold.check()
-    assert told(asked) == [("k/1", "anna", WHY)]
+    assert events_of(asked) == [("k/1", "anna", WHY)]
     with zk_lock("k/1") as next_hold:
         assert next_hold.release_requested is None
 
@@ -96,7 +96,7 @@ def test_asking_again_changes_nothing_and_the_last_one_is_shown(zoo: Zoo, asked:
         request_release("k", "mine first", by="ben")
         eventually(lambda: hold.release_requested is not None and hold.release_requested.by == "ben")
         eventually(lambda: len(asked) == 2)
-    assert told(asked) == [("k", "anna", WHY), ("k", "ben", "mine first")]
+    assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first")]
 
 
 def test_a_wait_for_a_request_ends_with_the_hold(zoo: Zoo) -> None:
@@ -110,8 +110,8 @@ def test_a_wait_for_a_request_ends_with_the_hold(zoo: Zoo) -> None:
     assert waiting.result(5) is None
 
 
-def test_all_who_share_a_lock_are_asked_or_the_one_that_is_named(zoo: Zoo) -> None:
-    """Who waits is not."""
+def test_all_holders_of_a_shared_lock_are_asked_or_the_named_one(zoo: Zoo) -> None:
+    """A waiter is not asked."""
     holding = threading.Barrier(3)
     leave = threading.Event()
     holds: list[Hold] = []
@@ -189,7 +189,7 @@ def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_i
         assert found is not None
         assert found.guid == guid_of(hold.path)
         eventually(lambda: asked)
-    assert told(asked) == [("k", release_request.BY_CURATOR, "")]
+    assert events_of(asked) == [("k", release_request.BY_CURATOR, "")]
 
 
 def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back(
@@ -209,7 +209,7 @@ def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back
         cut(proxy)
         hold.check()
     eventually(lambda: asked)
-    assert told(asked) == [("k", "anna", WHY)]
+    assert events_of(asked) == [("k", "anna", WHY)]
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
@@ -241,7 +241,7 @@ def test_a_request_whose_answer_never_comes_is_audited_as_that(
     proxy.heal()
 
 
-def test_who_waits_behind_keeps_its_place_when_the_holder_is_asked(zoo: Zoo) -> None:
+def test_waiters_keep_their_places_when_the_holder_is_asked(zoo: Zoo) -> None:
     """They watch the holder's node, which is written; nobody takes that for its end."""
     with zk_lock("k") as hold:
         waiters, order = queue_up(zoo, "k", 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 import pytest
@@ -14,7 +13,7 @@ from support.ensemble import free_ports
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
+from django_zklock.exceptions import LockBusy
 from django_zklock.operations import hold_lock
 from django_zklock.zk import process
 
@@ -59,17 +58,6 @@ def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pyte
     assert "worker hangs" in entry.get_change_message()
 
 
-def test_the_holder_of_a_broken_lock_learns_of_it_at_once(zoo: Zoo, operator: Client) -> None:
-    lock = zk_lock("k", abort_on="never")
-    hold = lock.acquire()
-    assert hold is not None
-    (target,) = targets(operator, "key=k")
-    operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
-    assert hold.wait_lost(20)
-    with contextlib.suppress(LockNotHeld, LockLost):
-        lock.release()
-
-
 def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
     """Neither the action nor the page of confirmation does."""
     with zoo.hold_elsewhere("k") as path:
@@ -103,15 +91,6 @@ def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> 
         assert target not in page
         assert zoo.client.exists(path)
     assert not LogEntry.objects.exists()
-
-
-def test_a_waiter_cannot_be_broken(zoo: Zoo, operator: Client) -> None:
-    """A forged form that names a waiter is refused."""
-    with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k") as waiter:
-        guid = waiter.rpartition("/")[2][3:39]
-        target = f"{guid}:{zoo.client.exists(waiter).czxid}:k"
-        assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 409
-        assert zoo.client.exists(waiter)
 
 
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])

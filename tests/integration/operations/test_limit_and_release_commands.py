@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pytest_django import DjangoDbBlocker
+from support.databases import database, sqlite
 from support.faults import taken
 from support.locking import MANAGE, as_json, ending, environment, zklock
+from support.quietevents import RECORD
 from support.zoo import Zoo, eventually
 
+from django_zklock.contrib.events.models import OperatorAction
 from django_zklock.exceptions import LockLost
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
@@ -120,3 +126,16 @@ def test_an_action_is_reported_once(zoo: Zoo, logged: bool) -> None:
     assert done.stdout.count("the printer is slow") == 1
     assert done.stderr.count("the printer is slow") == int(logged), done.stderr
     assert len(done.stderr.splitlines()) == int(logged), done.stderr
+
+
+def test_a_command_adds_its_action_to_the_table_of_events(
+    zoo: Zoo, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> None:
+    """The process writes it before it exits."""
+    settings = sqlite(tmp_path / "events.sqlite3")
+    env = {**environment(zoo), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
+    with django_db_blocker.unblock(), database(settings, OperatorAction) as alias:
+        subprocess.run([*MANAGE, "limit", "k", "2", WHY], env=env, capture_output=True, check=True, timeout=30)
+        (row,) = OperatorAction._default_manager.using(alias).all()
+    assert (row.key, row.what, row.via, row.limit) == ("k", "limit set", "command", 2)
+    assert row.reason == "the printer is slow"

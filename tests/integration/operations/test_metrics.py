@@ -148,7 +148,7 @@ def test_a_hold_that_takes_too_long_is_warned_of_and_lost(collected: Collected) 
     assert (collected("hold_seconds_sum", "k") or 0) >= 0.4
 
 
-def test_what_was_not_to_be_had_is_counted(zoo: Zoo, collected: Collected) -> None:
+def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) -> None:
     """By the kind that was asked for; it is neither an acquisition nor a wait."""
 
     def tries() -> None:
@@ -208,7 +208,7 @@ def test_an_abort_that_is_swallowed_is_counted(collected: Collected) -> None:
     assert collected("aborts_swallowed_total", "k") == 1
 
 
-def test_requests_to_let_go_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
+def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
     """A break where it was done, without a label; the loss of it where it was held."""
 
     def step_in(name: str, token: int) -> None:
@@ -366,8 +366,8 @@ print("counted")
     assert said == "counted\n", problems
 
 
-def test_the_line_of_a_celery_worker_is_counted(collected: Collected) -> None:
+def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected: Collected) -> None:
     waiting_tasks_changed.send(None, waiting=3)
-    assert collected.registry.get_sample_value("zklock_line_tasks") == 3
+    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 3
     waiting_tasks_changed.send(None, waiting=0)
-    assert collected.registry.get_sample_value("zklock_line_tasks") == 0
+    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 0

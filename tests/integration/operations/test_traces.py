@@ -184,7 +184,7 @@ def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Tr
     assert context_of(acquired).trace_id != trace_id
 
 
-def test_those_that_linger_know_who_is_ahead_in_their_process(spans: Traced) -> None:
+def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_ahead_in_its_process(spans: Traced) -> None:
     lingering = zk_lock("k", linger=5, timeout=0.05)
 
     def tries() -> None:

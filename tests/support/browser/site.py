@@ -22,7 +22,13 @@ class Site:
     def __init__(self, home: Path, url: str, **zklock: Any) -> None:
         """Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`."""
         self.log = home / "site.log"
-        self._env = {"SITE_HOME": str(home), "ZKLOCK_URL": url, "SITE_ZKLOCK": json.dumps(zklock)}
+        self.environment = {
+            "DJANGO_SETTINGS_MODULE": "support.browser.settings",
+            "SITE_HOME": str(home),
+            "ZKLOCK_URL": url,
+            "SITE_ZKLOCK": json.dumps(zklock),
+        }
+        """The environment of its process, also for its commands."""
         self.url = ""
         self.sessions: Mapping[str, str] = {}
         """By user name, the value of the cookie that makes somebody that user."""
@@ -38,9 +44,8 @@ class Site:
                 cwd=TESTS,
                 env={
                     **os.environ,
-                    "DJANGO_SETTINGS_MODULE": "support.browser.settings",
                     "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-                    **self._env,
+                    **self.environment,
                 },
             )
         assert self.process.stdout is not None
