@@ -15,7 +15,7 @@ from typing import Any, Final
 from celery import Task
 from celery.signals import task_postrun, task_prerun
 
-from django_zklock.contrib.celery.dispatch import result
+from django_zklock.contrib.celery.dispatch.result import WAIT_RESULT
 from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
 from django_zklock.execution.cleanup import CleanupOnError
@@ -53,7 +53,9 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
         with CleanupOnError(guard.release_leaked):
             guard.release_leaked()
     finally:
-        result.end(request)
+        waited = getattr(request, WAIT_RESULT, None)
+        if waited is not None:
+            waited.end()
         work.begin(getattr(request, _BEFORE, None))
 
 
@@ -67,8 +69,8 @@ class LeakGuard:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._owner = current_owner()
-        self._counts = {held: held.count for held in table.held_locks.all() if held.owner == self._owner}
         self._known = frozenset(table.held_locks.all())  # of all owners
+        self._counts = {held: held.count for held in self._known if held.owner == self._owner} if self._known else {}
         self._guards = table.held_locks.guards(self._owner)
 
     @abort.shielded
@@ -79,9 +81,7 @@ class LeakGuard:
         Waits at most a second for ZooKeeper's confirmation.
         """
         released: list[str] = []
-        leaked = self._leaked()
-        if not leaked:
-            return released
+        leaked = list(filter(self._is_leaked, table.held_locks.all()))
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
         waiters = []
@@ -95,9 +95,6 @@ class LeakGuard:
             self._report(held)
         wait_all(waiters)
         return released
-
-    def _leaked(self) -> list[HeldLock]:
-        return [held for held in table.held_locks.all() if self._is_leaked(held)]
 
     def _is_leaked(self, held: HeldLock) -> bool:
         if held.count <= 0:  # its transaction keeps it, and will release it

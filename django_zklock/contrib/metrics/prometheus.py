@@ -120,7 +120,7 @@ class Metrics:
             (signals.lock_held_long, self._on_held_long),
             (signals.lock_release_requested, self._on_release_requested),
             (signals.lock_broken, self._on_broken),
-            (signals.waiting_tasks_changed, self._on_line),
+            (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
         )
@@ -141,7 +141,7 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self._made += [held, line, state]
-        self._held, self._line, self._state = ProcessGauge(held), ProcessGauge(line), ProcessGauge(state)
+        self._held, self._waiting_tasks, self._state = ProcessGauge(held), ProcessGauge(line), ProcessGauge(state)
 
     def _make_counters(self) -> None:
         def counter(name: str, text: str, labels: tuple[str, ...] = _LOCK) -> Counter:
@@ -194,7 +194,7 @@ class Metrics:
         """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
         self._open, self._deleted = {}, deque()
         self._held.clear()
-        self._line.clear()
+        self._waiting_tasks.clear()
         self._state.clear()
 
     def _labels(self, template: str, kind: str) -> tuple[str, str]:
@@ -273,8 +273,8 @@ class Metrics:
         self._broken.inc()  # without labels: only the holder knows the template for sure
 
     @_without_fork
-    def _on_line(self, *, waiting: int, **kwargs: object) -> None:
-        self._line.set((), waiting)
+    def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
+        self._waiting_tasks.set((), waiting)
 
     @_without_fork
     def _on_state(self, *, state: str, **kwargs: object) -> None:

@@ -388,7 +388,7 @@ def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) ->
 
 
 def test_a_task_sent_under_a_lock_that_it_needs_runs_when_it_is_free(worker: Worker) -> None:
-    """The task waits in line until its sender is done."""
+    """The task waits until its sender is done."""
     gate = worker.gate()
     caller = worker.send("policy.sends", "sender", str(gate))
     gate.wait_entered()

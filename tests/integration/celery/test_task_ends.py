@@ -28,14 +28,14 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
     """A task that waits in its pool process, and is interrupted, leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("computed/wait"):
-        result = worker.send("line.computed", "wait", soft_time_limit=1)
+        result = worker.send("waiting.computed", "wait", soft_time_limit=1)
         worker.zoo.wait_contenders("computed/wait", 2)
         struck = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
         worker.zoo.wait_contenders("computed/wait", 1, timeout=2)
         assert struck is not None
         assert struck.pid in worker.children()
-    worker.run("line.computed", "wait")
+    worker.run("waiting.computed", "wait")
 
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:

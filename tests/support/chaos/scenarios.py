@@ -86,7 +86,7 @@ SCENARIOS = (
     Scenario("READERS", "readers share the lock, also under faults of one of them, and no writer gets it meanwhile"),
     Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
-    Scenario("LINE", "tasks that wait in line keep order and effect while processes and connections fail"),
+    Scenario("WAITING", "waiting tasks keep order and effect while processes and connections fail"),
     Scenario("AGENTS", "under agents that monitor Celery, policies, waits, names and durations are right"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
     Scenario("CROWD", "ten thousand waiters of one process harm no other lock, and are served under any fault"),
