@@ -154,13 +154,6 @@ def mark(key: str, path: str) -> None:
         draft.replace(path)
 
 
-@app.task(name="waiting.short")
-@zk_locked("{key}", max_hold=0.5)
-def short(key: str) -> None:
-    """Work for longer than `max_hold`."""
-    time.sleep(20)
-
-
 @app.task(name="waiting.lingers")
 @zk_locked("{key}", linger=60)
 def lingers(key: str, path: str, mark: str) -> tuple[int, int]:

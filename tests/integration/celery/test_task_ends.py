@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -56,31 +56,6 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 
 
 # --- ends of the process --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.scenario("F40")
-def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
-    """The process is killed. The next task acquires the lock when the session ends, at the latest."""
-    gate = worker.gate()
-    holder = worker.send("patient", "hard", "sleep", str(gate), time_limit=2)
-    gate.wait_entered()
-    waiter = worker.send("patient", "hard")
-    worker.zoo.wait_contenders("hard", 2)
-    assert isinstance(worker.wait_failed(holder), TimeLimitExceeded)
-    worker.get(waiter, timeout=CRASH)
-
-
-@pytest.mark.scenario("F40")
-def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
-    """The task of a killed process fails, and the next one in the queue acquires the lock."""
-    gate = worker.gate()
-    holder = worker.send("patient", "kill", "linger", str(gate))
-    pid = gate.wait_entered()
-    waiter = worker.send("patient", "kill")
-    worker.zoo.wait_contenders("kill", 2)
-    worker.kill_process(pid)
-    assert worker.get(waiter, timeout=CRASH)["pid"] != pid
-    assert isinstance(worker.wait_failed(holder), WorkerLostError)
 
 
 @pytest.mark.scenario("F44")
