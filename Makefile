@@ -101,7 +101,7 @@ bench: $(VENV)/.installed-test zookeeper brokers curator
 	$(BIN)/python benchmarks/events.py $(filter --check,$(ARGS))
 
 bench-celery: $(VENV)/.installed-test zookeeper brokers
-	$(BIN)/python benchmarks/celery_line.py $(ARGS)
+	$(BIN)/python benchmarks/celery_waiting.py $(ARGS)
 
 bench-devserver: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)

@@ -1,5 +1,5 @@
 """
-How tasks on one key fare in a worker whose slots are busy with other tasks. `celery_line.py` runs these cases.
+How tasks on one key fare in a worker whose slots are busy with other tasks. `celery_waiting.py` runs these cases.
 
 An observer with its own client of ZooKeeper reads the queue of the lock every few milliseconds. The tasks return when
 they worked, by the same clock. So the time in which the lock is granted and no task works is measured from outside.

@@ -1,4 +1,4 @@
-"""The tasks of `celery_line.py`. Its workers import them, and so does the program that sends them."""
+"""The tasks of `celery_waiting.py`. Its workers import them, and so does the program that sends them."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def work(sent: float, seconds: float) -> Run:
 @app.task
 @zk_locked("hot", on_conflict="wait")
 def wait(sent: float, seconds: float) -> Run:
-    """Wait in line."""
+    """Wait for the lock."""
     return work(sent, seconds)
 
 
 @app.task
 @zk_locked("hot-linger", on_conflict="wait", linger=0.25)
 def wait_linger(sent: float, seconds: float) -> Run:
-    """Wait in line for a lock that stays in its worker for a quarter of a second."""
+    """Wait for a lock that stays in its worker for a quarter of a second."""
     return work(sent, seconds)
 
 

@@ -94,7 +94,7 @@ app = Celery(
         "support.uniquetasks",
         "support.jointtasks",
         "support.sharingtasks",
-        "support.linetasks",
+        "support.waitingtasks",
     ],
 )
 if HOME in os.environ:

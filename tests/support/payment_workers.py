@@ -71,7 +71,7 @@ class PaymentWorkers:
         )
         self._session_timeout = session_timeout
         self._troubled = troubled  # connections are cut and stalled, workers paused, and tasks have time limits
-        self._mixed = mixed  # every second worker cannot have its tasks wait in line
+        self._mixed = mixed  # every second worker cannot have its tasks wait in the main process
         self._hired = 0
         self._links: dict[Worker, Proxy] = {}
         self._chance = chance

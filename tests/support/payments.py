@@ -32,7 +32,7 @@ JOURNAL = "journal.sqlite3"
 HISTORY = "history"
 WORK = 0.01, 0.12  # seconds, the least and the most, before and after the booking
 CHECK_EVERY = 0.01  # seconds
-TIMEOUT = 20.0  # seconds that a task waits in line
+TIMEOUT = 20.0  # seconds that a task waits
 
 _numbers = itertools.count(1)
 _running: list[Execution] = []  # the one that runs in this process, if any
@@ -172,7 +172,7 @@ def _work(execution: Execution, hold: Hold | Unguarded) -> None:
 
 
 SPAWN = "PAYMENTS_SPAWN"
-"""Environment variable: the processes of the pool are spawned, so that none of its tasks waits in line."""
+"""Environment variable: the processes of the pool are spawned, so that none of its tasks waits in the main process."""
 
 if SPAWN in os.environ:
     app.conf.worker_pool_start_method = "spawn"
@@ -204,7 +204,7 @@ SURE: dict[str, Any] = {
 @recorded
 @zk_locked("{key}")
 def pay(key: str, ref: str) -> str:
-    """Book a payment; wait in line while the lock is busy."""
+    """Book a payment; wait while the lock is busy."""
     return book(key, ref)
 
 
@@ -220,7 +220,7 @@ def pay_again(key: str, ref: str) -> str:
 @recorded
 @zk_locked("{key}", timeout=TIMEOUT, on_conflict="retry")
 def pay_patiently(key: str, ref: str) -> str:
-    """Book a payment; wait in line while the lock is busy, and come again after a while."""
+    """Book a payment; wait while the lock is busy, and come again after a while."""
     return book(key, ref)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Task, current_task
 from kombu.exceptions import OperationalError
 
-from django_zklock import current_hold, zk_locked
+from django_zklock import zk_locked
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -82,18 +82,6 @@ def overlong(key: str, mark: str) -> Any:
     with Path(mark, "runs").open("a", encoding="utf-8") as file:
         file.write("run\n")
     return do("linger", mark)
-
-
-@app.task(name="policy.obliging")
-@zk_locked("{key}")
-def obliging(key: str, mark: str) -> list[str]:
-    """Work until a release is requested."""
-    Path(mark, "entered").write_text(str(os.getpid()))
-    hold = current_hold()
-    while True:
-        time.sleep(0.01)
-        if hold.release_requested:
-            return [hold.release_requested.by, hold.release_requested.reason]
 
 
 @app.task(name="policy.once")

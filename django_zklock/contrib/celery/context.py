@@ -11,7 +11,7 @@ from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery
-from django_zklock.contrib.celery.dispatch.result import WaitResult, wait_result
+from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
 from django_zklock.contrib.celery.introspection import functions_of, work_of, work_of_message
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle
@@ -42,8 +42,10 @@ class TaskContext:
         work = work_of(task)
         self.what = work.what
         self.about = work.about
-        caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
-        self._waited = wait_result(task.request, caller)
+        self._waited: WaitResult | None = None
+        if PAYLOAD in task.request.__dict__:
+            caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
+            self._waited = wait_result(task.request, caller)
         self.on_conflict = "wait" if self._waited is not None and self._waited.is_granted else "retry"
         self.waits = self._waited is None or not self._waited.is_lost
 
@@ -66,7 +68,7 @@ class TaskContext:
         return bool(result.held)
 
     def on_acquired(self) -> None:
-        """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""
+        """Check for earlier deliveries, and end reservations. Ends this run if the work is done."""
         if self._by_worker and self._task.request.headers:
             redelivery.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
@@ -113,7 +115,12 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or all(function is not wrapper for function, _ in functions_of(task)):
+    if task is None:
+        return None
+    for function, _ in functions_of(task):
+        if function is wrapper:
+            break
+    else:
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -36,11 +36,11 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     waiting = {task_id: task for task_id, task in tasks.items() if task.asked_at is not None}
     had_session = process.peek() is not None
     try:
-        found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
+        shown = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     finally:
         if processes and not had_session and not waiting:
             process.reset(CLOSE_TIMEOUT)  # no task has needed one
-    return _locks_of(found, {os.getpid(), *(processes or [])}, waiting)
+    return _locks_of(shown, {os.getpid(), *(processes or [])}, waiting)
 
 
 _scheduled: Any = control.Panel.data["scheduled"]
@@ -60,49 +60,47 @@ def _dispatcher(state: Any) -> Dispatcher | None:
     return dispatcher
 
 
-def _locks_of(found: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:
+def _locks_of(shown: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:
     host = socket.gethostname()
 
-    def items(lock: str, contenders: tuple[ContenderInfo, ...]) -> list[tuple[int, dict[str, Any]]]:
-        return [
-            (
-                number,
-                {
-                    "lock": lock,
-                    "task": each.about.get("task", ""),
-                    "id": each.about.get("id", ""),
-                    "what": each.what,
-                    "pid": each.pid,
-                    "since": each.came.isoformat(),
-                },
-            )
-            for number, each in enumerate(contenders)
-            if each.host == host and each.pid in processes
-        ]
+    def of_worker(contenders: tuple[ContenderInfo, ...]) -> Iterator[tuple[int, ContenderInfo]]:
+        for number, contender in enumerate(contenders):
+            if contender.host == host and contender.pid in processes:
+                yield number, contender
 
-    held = [item for lock in found.locks if lock.idle_for is None for _, item in items(lock.key, lock.holders)]
-    idle = [
-        {"lock": lock.key, "pid": item["pid"], "idle_for": lock.idle_for}
-        for lock in found.locks
-        if lock.idle_for is not None
-        for _, item in items(lock.key, lock.holders)
-    ]
-    waiting = [
-        {**item, "ahead": len(lock.holders) + number}
-        for lock in found.locks
-        for number, item in items(lock.key, lock.waiters)
-    ]
-    waiting += _without_znode(tasks, {lock.key: len(lock.holders) + len(lock.waiters) for lock in found.locks}, waiting)
-    problems = [f"{lock.key}: {lock.problem}" for lock in found.locks if lock.problem]
-    problem = found.problem or "; ".join([*problems, *found.skipped])
+    held: list[dict[str, Any]] = []
+    idle: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
+    for lock in shown.locks:
+        for _, holder in of_worker(lock.holders):
+            if lock.idle_for is None:
+                held.append(_item(lock.key, holder))
+            else:
+                idle.append({"lock": lock.key, "pid": holder.pid, "idle_for": lock.idle_for})
+        for number, waiter in of_worker(lock.waiters):
+            waiting.append({**_item(lock.key, waiter), "ahead": len(lock.holders) + number})
+    lengths = {lock.key: len(lock.holders) + len(lock.waiters) for lock in shown.locks}
+    waiting += _without_znode(tasks, lengths, {item["id"] for item in waiting})
+    problems = [f"{lock.key}: {lock.problem}" for lock in shown.locks if lock.problem]
+    problem = shown.problem or "; ".join([*problems, *shown.skipped])
     return {"held": held, "idle": idle, "waiting": waiting, "problem": problem}
 
 
+def _item(key: str, contender: ContenderInfo) -> dict[str, Any]:
+    return {
+        "lock": key,
+        "task": contender.about.get("task", ""),
+        "id": contender.about.get("id", ""),
+        "what": contender.what,
+        "pid": contender.pid,
+        "since": contender.came.isoformat(),
+    }
+
+
 def _without_znode(
-    tasks: Mapping[str, WaitingTask], ahead: dict[str, int], shown: Sequence[Mapping[str, Any]]
+    tasks: Mapping[str, WaitingTask], ahead: dict[str, int], with_znode: set[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the tasks that wait behind so many of this worker that they have no znode yet."""
-    with_znode = {each["id"] for each in shown}
     for task_id, task in tasks.items():
         if short_id(task_id) in with_znode or task.acquisition.holds:
             continue

@@ -61,11 +61,11 @@ def _locked_and_bound(task: object) -> tuple[LockedFunction | None, list[Any]]:
 def work_of(task: Task[..., Any]) -> Work:
     """Return the description of the running task for others in the queue of a lock, without its arguments."""
     request: Any = task.request
-    found: Work | None = request.__dict__.get(_WORK)
-    if found is None:
-        found = work_of_message(task.name or "", request.id, request.delivery_info, request.retries)
-        setattr(request, _WORK, found)
-    return found
+    work: Work | None = request.__dict__.get(_WORK)
+    if work is None:
+        work = work_of_message(task.name or "", request.id, request.delivery_info, request.retries)
+        setattr(request, _WORK, work)
+    return work
 
 
 def work_of_message(name: str, task_id: object, delivery_info: Mapping[str, object] | None, retries: object) -> Work:
@@ -81,12 +81,12 @@ def work_of_message(name: str, task_id: object, delivery_info: Mapping[str, obje
 
 def short_id(task_id: object) -> str:
     """Return a task's id as the queue of a lock shows it. Ids that callers choose may be long."""
-    found = str(task_id or "")
-    if len(found) <= _SHOWN:
-        return found
+    text = str(task_id or "")
+    if len(text) <= _SHOWN:
+        return text
     # Long ids with the same beginning stay different. Otherwise two tasks would look like copies of one.
-    digest = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{found[: _SHOWN - 33]}…{digest}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{text[: _SHOWN - 33]}…{digest}"
 
 
 def finished_at(backend: Any, task_id: str) -> str:

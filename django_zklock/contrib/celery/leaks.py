@@ -15,7 +15,7 @@ from typing import Any, Final
 from celery import Task
 from celery.signals import task_postrun, task_prerun
 
-from django_zklock.contrib.celery.dispatch import result
+from django_zklock.contrib.celery.dispatch.result import WAIT_RESULT
 from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
 from django_zklock.execution.cleanup import CleanupOnError
@@ -52,7 +52,9 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
         with CleanupOnError(guard.release_leaked):
             guard.release_leaked()
     finally:
-        result.end(request)
+        waited = getattr(request, WAIT_RESULT, None)
+        if waited is not None:
+            waited.end()
         work.begin(getattr(request, _BEFORE, None))
 
 
@@ -66,8 +68,8 @@ class LeakGuard:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._owner = current_owner()
-        self._uses = {held: frozenset(held.uses) for held in held_locks.all() if held.owner == self._owner}
         self._known = frozenset(held_locks.all())  # of all owners
+        self._uses = {held: frozenset(held.uses) for held in self._known if held.owner == self._owner}
         self._guards = held_locks.guards(self._owner)
 
     @abort.shielded
@@ -78,9 +80,7 @@ class LeakGuard:
         Waits at most a second for ZooKeeper's confirmation.
         """
         released: list[str] = []
-        leaked = self._leaked()
-        if not leaked:
-            return released
+        leaked = list(filter(self._is_leaked, held_locks.all()))
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
         waiters = []
@@ -93,9 +93,6 @@ class LeakGuard:
             self._report(held)
         wait_all(waiters)
         return released
-
-    def _leaked(self) -> list[HeldLock]:
-        return [held for held in held_locks.all() if self._is_leaked(held)]
 
     def _is_leaked(self, held: HeldLock) -> bool:
         if not held.uses:  # its transaction keeps it, and will release it

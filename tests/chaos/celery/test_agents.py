@@ -60,7 +60,7 @@ def shared_worker(
 
 def test_tasks_in_sequence_take_over_their_locks(worker: Worker, figure: Figures) -> None:
     """None of them waits behind the place that its own worker has taken for it."""
-    for name in ("line.wait", "agents.bound"):
+    for name in ("waiting.wait", "agents.bound"):
         worker.run(name, "sequence")  # the first one connects
         began = time.monotonic()
         for _ in range(6):
@@ -80,7 +80,7 @@ def test_policies_for_a_busy_lock_act_at_once(worker: Worker) -> None:
         assert str(skipped.state) == "REVOKED"
 
 
-@pytest.mark.parametrize("name", ["line.wait", "agents.bound"])
+@pytest.mark.parametrize("name", ["waiting.wait", "agents.bound"])
 def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
     """Others run meanwhile, the queue shows the name of the task, and all are done when the lock is free."""
     key = f"waiting-{name}"
@@ -96,7 +96,7 @@ def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
 
 def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
     """So it does whether the main process or the pool has acquired the lock."""
-    for name in ("line.wait", "plain"):
+    for name in ("waiting.wait", "plain"):
         gate = worker.gate()
         result = worker.send(name, "named", "linger", str(gate))
         gate.wait_entered()

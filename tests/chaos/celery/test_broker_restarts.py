@@ -1,4 +1,4 @@
-"""The broker restarts, three times in a row, while tasks wait in line: workers survive, and every task ends."""
+"""The broker restarts, three times in a row, while tasks wait: workers survive, and every task ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_task_in_line_ends(
 
         book, client = tmp_path / "book", workers[0]
         with zoo.hold_elsewhere("restart"):
-            results = [client.send("line.note", "restart", str(book), str(number)) for number in range(TASKS)]
+            results = [client.send("waiting.note", "restart", str(book), str(number)) for number in range(TASKS)]
             eventually(lambda: received() == TASKS, 30, "not all were taken")
             for times in (1, 2, 3):
                 restart(broker)

@@ -101,7 +101,7 @@ def test_payments_in_line_survive_trouble(
     request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, broker: str
 ) -> None:
     """
-    Tasks that wait in line keep their promises while processes are killed, paused, interrupted and cut off.
+    Tasks that wait keep their promises while processes are killed, paused, interrupted and cut off.
 
     The history is judged: in turn under each key, none lost, none booked twice.
     """
@@ -112,7 +112,7 @@ def test_payments_in_line_survive_trouble(
 def test_payments_in_line_and_not_survive_trouble(
     request: pytest.FixtureRequest, zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures
 ) -> None:
-    """Workers whose tasks wait in line, and workers whose tasks cannot, share a broker and keep the promises."""
+    """Workers whose tasks wait in the main process, and others, share a broker and keep the promises."""
     survive(request, zoo, tmp_path, figure, "redis", count=200, every=2.0, tasks=["pay"], troubled=True, mixed=True)
 
 

@@ -16,6 +16,7 @@ from django_zklock.conf.arguments import KindOfLock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import held_of
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.operations import hold_lock
 from django_zklock.queue import nodes

@@ -12,8 +12,6 @@ from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock.exceptions import LockBusy
-
 pytestmark = [pytest.mark.zookeeper]
 
 SESSION_TIMEOUT = 4.0
@@ -35,25 +33,18 @@ def shared_worker(broker: Broker, single: Ensemble, tmp_path_factory: pytest.Tem
 
 
 def test_retry_sends_the_task_again(worker: Worker) -> None:
-    """A task is sent again with its id, arguments, queue, priority and expiry. Its own retries are not counted."""
+    """A task is sent again with all options of its message. Its own retries are not counted."""
+    limits = {"soft_time_limit": 20, "time_limit": 30}
     with worker.zoo.hold_elsewhere("again"):
-        result = worker.send("bound", "again", queue="other", priority=3, expires=60, headers={"mine": "x"})
+        result = worker.send("bound", "again", queue="other", priority=3, expires=60, headers={"mine": "x"}, **limits)
         eventually(lambda: result.state == "RETRY")
     account = worker.get(result)
     assert (account["retries"], account["args"], account["queue"]) == (0, ["again"], "other")
     assert (account["priority"], account["headers"]["mine"]) == (3, "x")
     assert account["headers"]["zklock_conflicts"] >= 1
+    assert account["limits"] == [30, 20]
     assert account["expires"] is not None
     assert result.state == "SUCCESS"
-
-
-def test_skip_ends_the_task_as_revoked(worker: Worker) -> None:
-    """A caller that waits for the result gets an error."""
-    with worker.zoo.hold_elsewhere("skip"):
-        result = worker.send("skipping", "skip")
-        with pytest.raises(TaskRevokedError):
-            worker.get(result)
-    assert str(result.state) == "REVOKED"
 
 
 def test_skip_fails_a_chord(worker: Worker) -> None:
@@ -64,16 +55,6 @@ def test_skip_fails_a_chord(worker: Worker) -> None:
         with pytest.raises((ChordError, TaskRevokedError)):
             worker.get(result)
     assert not (worker.home / "body").exists()
-
-
-def test_raise_fails_the_task(worker: Worker) -> None:
-    """The error is LockBusy. With Celery's own retries it counts as one of them."""
-    with worker.zoo.hold_elsewhere("raise"):
-        with pytest.raises(LockBusy, match="raise"):
-            worker.run("raising", "raise")
-        result = worker.send("again", "raise")
-        eventually(lambda: result.state == "RETRY")
-    assert worker.get(result)["retries"] > 0
 
 
 # --- delivered again ------------------------------------------------------------------------------------------------

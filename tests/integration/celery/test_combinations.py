@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 
 import pytest
@@ -14,7 +10,7 @@ from celery.exceptions import TaskRevokedError, WorkerLostError
 from support.reserving import holder, reserved_names
 from support.uniquetasks import known_to, until_done
 from support.worker import Worker, settled
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.contrib.celery.unique.reservations import Reserved
@@ -80,28 +76,6 @@ def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> N
             worker.get(worker.app.AsyncResult(sent.id), timeout=5)
 
 
-def test_long_ids_are_told_apart(worker: Worker) -> None:
-    """A task is not taken for a copy of another one whose id begins and ends like its own."""
-    gate = worker.gate()
-    ids = ["x" * 40 + str(number) + "x" * 40 for number in range(2)]
-    first = worker.send("policy.skip", "long", "linger", str(gate), task_id=ids[0])
-    gate.wait_entered()
-    second = worker.send("policy.skip", "long", task_id=ids[1])
-    assert settled(second) == "REVOKED"
-    gate.open()
-    assert worker.get(first) == "done"
-
-
-def test_an_id_may_be_a_uuid(zoo: Zoo, tmp_path: Path) -> None:
-    """Celery accepts a UUID object as the id of a task, so unique tasks do, too."""
-    task_id = uuid.uuid4()
-    with zoo.configured(), Worker(zoo, tmp_path) as worker:
-        sent = known_to(worker.app).tasks["until_done"].apply_async(("uuid",), task_id=task_id)  # type: ignore[arg-type]
-        assert sent.id == str(task_id)
-        worker.get(sent)
-        eventually(lambda: not reserved_names(worker.zoo, "uuid"))
-
-
 def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None:
     """A caller that waits for the last step gets an error, even if it began to wait long before."""
     with zoo.configured(), Worker(zoo, tmp_path) as worker:
@@ -144,37 +118,3 @@ def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
         finally:
             until_done.pop_request()
         assert holder(key) == "one"
-
-
-LATE = """
-import sys, threading, django
-django.setup()
-assert "celery" not in sys.modules
-from celery import shared_task, signals
-from django_zklock import zk_locked
-
-@shared_task
-@zk_locked("late/{key}")
-def task(key): ...
-
-ids = {receiver[0][0] for name in NAMES for receiver in getattr(signals, name).receivers}
-print(sorted(each for each in ids if str(each).startswith("zklock.")))
-print([thread.name for thread in threading.enumerate()])
-"""
-SIGNALS = ("task_prerun", "task_postrun", "worker_init", "worker_process_shutdown")
-
-
-def test_celery_may_be_imported_after_django_was_set_up() -> None:
-    """One decorated task connects all the receivers of its worker. Nothing connects to ZooKeeper."""
-    found = subprocess.run(
-        [sys.executable, "-c", f"NAMES = {SIGNALS}\n{LATE}"],
-        cwd=TESTS,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    for name in ("begin", "end", "begin_worker", "close_session"):
-        assert f"'zklock.{name}'" in found
-    assert "['MainThread']" in found

@@ -163,6 +163,7 @@ def assert_mended(worker: Worker, name: str, times: int) -> None:
 
 def fail(worker: Worker, name: str, times: int) -> int:
     """Make a function fail so often from now on; return how often the last one was still to fail."""
+    assert not name or name in steps()
     arguments = {"name": name, "times": times}
     return int(ask(worker, "fail", arguments=arguments))
 
@@ -203,12 +204,13 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
 SAMPLE = (
     "dispatcher.Dispatcher._enqueue",
     "dispatcher.Dispatcher._dispatch",
-    "dispatcher.Dispatcher._run",
+    "dispatcher.Dispatcher._give_task",
     "loops.HubLoop.call_soon",
     "pool_grants.PoolGrants.add",
     "pool_slots.PoolSlots.use",
     "shared_grants.SharedGrants.add",
     "waiting_task.WaitingTask.step",
+    "waiting_tasks.WaitingTasks.add",
 )
 
 
@@ -227,7 +229,7 @@ def test_no_step_that_fails_loses_a_task(worker: Worker, name: str, times: int) 
 
 
 AT_START = (
-    *("Dispatcher.__init__", "Loop.__init__", "Pipe.__init__", "Slots.__init__", "Grants.__init__"),
+    *("Dispatcher.__init__", "Loop.__init__", "Pipe.__init__", "Slots.__init__", "Grants.__init__", "Tasks.__init__"),
     *("Loop.register", "event_loop_of", "is_pool", "_forks", "begin_process", "_set_ready"),
 )
 

@@ -33,7 +33,7 @@ WAYS = ["success", "exception", "retry", "Ignore", "Reject", "Reject and requeue
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("task", ["locked_end", "block_end", "forgetful_end"])
-def test_whatever_a_task_ends_with_its_lock_is_free_at_once(worker: Worker, task: str, way: str) -> None:
+def test_a_lock_is_free_at_once_however_its_task_ends(worker: Worker, task: str, way: str) -> None:
     """The next task acquires the lock long before the session of the process ends, which stays open."""
     key, gate = f"{task}-{way.replace(' ', '-')}", worker.gate()
     processes = worker.children()
@@ -57,7 +57,7 @@ def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path)
         zoo.wait_contenders("memory", 0, SESSION_TIMEOUT + 2)
 
 
-def test_what_a_task_forgets_is_reported(worker: Worker) -> None:
+def test_a_forgotten_lock_is_reported(worker: Worker) -> None:
     """The log names the task and the lock, in the message and in the record."""
     result = worker.send("forgetful_end", "reported", "success", "tell", None)
     worker.get(result)
@@ -73,22 +73,11 @@ def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
     worker.run("plain", "half-open")
 
 
-def test_what_a_coroutine_of_the_task_has_left_is_released(worker: Worker) -> None:
-    """The coroutine ran in an event loop that is closed, so nothing else could release the lock."""
-    worker.run("forget_in_coroutine", "coroutine")
-    worker.zoo.wait_contenders("coroutine", 0, AT_ONCE)
-
-
-def test_what_a_thread_of_the_task_has_left_is_released(worker: Worker) -> None:
-    """The thread has ended, and only the owner can release a lock."""
-    worker.run("forget_in_thread", "thread")
-    worker.zoo.wait_contenders("thread", 0, AT_ONCE)
-
-
-def test_a_lock_that_was_taken_twice_is_released(worker: Worker) -> None:
-    """A reentrant lock is released, however often it was acquired."""
-    worker.run("take_twice", "twice")
-    worker.zoo.wait_contenders("twice", 0, AT_ONCE)
+@pytest.mark.parametrize("task", ["forget_in_coroutine", "forget_in_thread", "take_twice"])
+def test_a_lock_that_only_its_ended_owner_could_release_is_released(worker: Worker, task: str) -> None:
+    """The owner was a coroutine or a thread of the task, or has acquired the lock twice."""
+    worker.run(task, task)
+    worker.zoo.wait_contenders(task, 0, AT_ONCE)
 
 
 def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> None:
@@ -96,7 +85,7 @@ def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> N
     assert worker.run("careful_whole", "outer", "inner") == [True, False, False, False]
 
 
-def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> None:
+def test_locks_of_other_owners_stay(zoo: Zoo, tmp_path: Path) -> None:
     """A lock of a thread of the process outlives the task that started the thread. It ends with the process."""
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
         worker.run("keep", "kept")
@@ -110,7 +99,7 @@ def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent", pytest.param("solo", marks=pytest.mark.chaos)]
 )
-def test_tasks_of_one_process_release_what_is_theirs(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+def test_tasks_of_one_process_release_their_own_locks(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """One task holds a lock while other tasks of its process leave theirs."""
     with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
         gate = worker.gate()

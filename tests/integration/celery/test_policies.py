@@ -17,11 +17,13 @@ from kazoo.exceptions import NoNodeError
 from support import celeryapp
 from support.policytasks import POLICIES, VALUE
 from support.reserving import reserved_names
+from support.sharingtasks import SHARES
 from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.operations import end_hold
 
 pytestmark = pytest.mark.zookeeper
 
@@ -260,6 +262,26 @@ def test_a_lost_lock_fails_the_task_by_default_and_in_the_end(worker: Worker) ->
     assert isinstance(worker.wait_failed(twice), LockLost)
 
 
+def test_a_task_that_takes_too_long_has_lost_its_lock(worker: Worker) -> None:
+    """It is aborted, sent again as often as its options say, and fails in the end."""
+    gate = worker.gate()
+    error = worker.wait_failed(worker.send("policy.overlong", "overlong", str(gate)))
+    assert isinstance(error, LockLost)
+    assert "held for longer than max_hold, 0.5 s" in str(error)
+    assert len((gate.path / "runs").read_text().splitlines()) == 3
+    assert worker.zoo.children("overlong") == []
+
+
+def test_a_job_that_several_beats_send_is_done_once(worker: Worker) -> None:
+    """With `min_hold`, later messages find the lock held, though the job is done."""
+    assert worker.get(worker.send("policy.once", "once")) == "done"
+    for _ in range(3):
+        assert worker.get(worker.send("policy.once", "once")) == "somebody else did"
+    (name,) = worker.zoo.children("once")
+    with worker.zoo.configured():
+        end_hold("once", token=worker.zoo.client.exists(f"{worker.zoo.base}/once/{name}").czxid, by="anna")
+
+
 # --- coalesce ---------------------------------------------------------------------------------------------------------
 
 
@@ -339,19 +361,26 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
 # --- another copy of the same task ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", list(POLICIES))
-def test_of_two_copies_of_a_task_one_runs(worker: Worker, policy: str) -> None:
-    """A message that is delivered twice changes neither the work nor its result."""
-    key, journal, gate = f"copy-{policy}", worker.home / f"copy-{policy}", worker.gate()
-    result = worker.send(f"policy.{policy}", key, "linger", str(gate), str(journal))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"policy.{policy}" for policy in POLICIES),
+        *(f"sharing.{kind}.{policy}" for kind in SHARES for policy in ("retry", "skip", "wait")),
+        "several.skip",
+    ],
+)
+def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
+    """A message that is delivered twice changes neither the work nor its result, also with shared or several locks."""
+    key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
+    result = worker.send(name, key, "linger", str(gate), str(journal))
     gate.wait_entered()
-    worker.send(f"policy.{policy}", key, "linger", str(gate), str(journal), task_id=result.id)
-    again = f"policy.{policy}[{result.id}] retry"
+    worker.send(name, key, "linger", str(gate), str(journal), task_id=result.id)
+    again = f"{name}[{result.id}] retry"
     eventually(lambda: again in worker.log.read_text(), message="the copy did not come")
-    assert worker.zoo.children(key)[1:] == []
+    assert len(worker.zoo.contenders()) == (2 if name == "several.skip" else 1)
     gate.open()
     eventually(lambda: result.state == "SUCCESS", 20)
-    ignored = f"policy.{policy}[{result.id}] ignored"
+    ignored = f"{name}[{result.id}] ignored"
     eventually(lambda: ignored in worker.log.read_text(), 20, "the copy did not end")
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 1
@@ -386,7 +415,7 @@ def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) ->
 
 
 def test_a_task_sent_under_a_lock_that_it_needs_runs_when_it_is_free(worker: Worker) -> None:
-    """The task waits in line until its sender is done."""
+    """The task waits until its sender is done."""
     gate = worker.gate()
     caller = worker.send("policy.sends", "sender", str(gate))
     gate.wait_entered()

@@ -52,12 +52,12 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
 
 
 def test_a_task_at_work_gets_a_lock_that_waits_for_its_thread(worker: Worker) -> None:
-    """The line was just given that lock, for the next task; it gives it back."""
+    """The main process was just granted that lock for the next task, and gives it back."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("wanted"):
-        waiting = worker.send("line.wait", "wanted")
+        waiting = worker.send("waiting.wait", "wanted")
         worker.zoo.wait_contenders("wanted", 2)
-        holders = [worker.send("line.inner", f"outer-{number}", str(gate), "wanted") for number in range(4)]
+        holders = [worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number in range(4)]
         gate.wait_entered()
     gate.open()
     assert all(worker.get(each) < 10 for each in holders)

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.zookeeper
 def test_a_worker_writes_what_is_left_when_it_ends(
     zoo: Zoo, tmp_path: Path, pool: str, django_db_blocker: DjangoDbBlocker
 ) -> None:
-    """So do the processes of its pool, whether the task waits in line or in its process. The work is the task."""
+    """So do the processes of its pool, wherever the task waits. The work is the task."""
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, Attempt) as alias:
-        with Worker(zoo, tmp_path, pool=pool, env=env, options=["--include=support.linetasks"]) as worker:
+        with Worker(zoo, tmp_path, pool=pool, env=env, options=["--include=support.waitingtasks"]) as worker:
             first = worker.send("plain", "a")
             worker.get(first)
-            worker.run("line.wait", "b")
+            worker.run("waiting.wait", "b")
             assert worker.stop() == 0
         rows = {each.key: each for each in Attempt._default_manager.using(alias).all()}
     assert {each.outcome for each in rows.values()} == {Attempt.RELEASED}

@@ -129,9 +129,9 @@ def test_a_message_of_a_lost_connection_is_acknowledged_on_the_next_one(consumer
 
 
 @pytest.mark.zookeeper
-@pytest.mark.parametrize("task", ["line.wait", "line.late"])
+@pytest.mark.parametrize("task", ["waiting.wait", "waiting.late"])
 def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tmp_path: Path, task: str) -> None:
-    """The one at work keeps its message. The worker takes the messages of those in line again at once."""
+    """The one at work keeps its message. The worker takes the messages of those that wait again at once."""
     redis.clear()
     conf = {"broker_url": redis.conf["broker_url"]}  # results elsewhere: Celery before 5.7 may wait for them for ever
     with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():

@@ -51,20 +51,6 @@ def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
     assert len(journal.read_text().splitlines()) == 2
 
 
-def test_a_copy_of_a_task_is_no_conflict(worker: Worker) -> None:
-    """A copy is sent again, whichever of the locks it finds itself at. The work is done once."""
-    gate, journal = worker.gate(), worker.home / "copied"
-    result = worker.send("several.skip", "copy", "linger", str(gate), str(journal))
-    gate.wait_entered()
-    copy = "several.skip", ("copy", "linger", str(gate), str(journal))
-    worker.app.send_task(copy[0], copy[1], task_id=result.id)
-    eventually(lambda: f"several.skip[{result.id}] retry" in worker.log.read_text())
-    gate.open()
-    assert worker.get(result) == "done"
-    eventually(lambda: f"several.skip[{result.id}] ignored" in worker.log.read_text(), 20)
-    assert len(journal.read_text().splitlines()) == 1
-
-
 @pytest.fixture
 def publisher(worker: Worker) -> Iterator[Worker]:
     """The worker, with a client that knows its tasks and its locks."""

@@ -45,22 +45,6 @@ def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: s
         assert [outcome(each) for each in sent] == ["done", "done"]
 
 
-@pytest.mark.parametrize("policy", ["retry", "skip", "wait"])
-@pytest.mark.parametrize("kind", SHARES)
-def test_a_copy_of_a_task_does_not_share_its_lock(worker: Worker, kind: str, policy: str) -> None:
-    """A task does not share a lock with its own copy. The copy waits for the first one's result."""
-    key, gate, journal = f"copy-{kind}-{policy}", worker.gate(), worker.home / f"copied-{kind}-{policy}"
-    name = f"sharing.{kind}.{policy}"
-    result = worker.send(name, key, "linger", str(gate), str(journal))
-    gate.wait_entered()
-    worker.app.send_task(name, (key, "linger", str(gate), str(journal)), task_id=result.id)
-    eventually(lambda: f"{name}[{result.id}] retry" in worker.log.read_text())
-    gate.open()
-    assert worker.get(result) == "done"
-    eventually(lambda: f"{name}[{result.id}] ignored" in worker.log.read_text(), 20)
-    assert len(journal.read_text().splitlines()) == 1
-
-
 @pytest.mark.parametrize(("kind", "needs"), [("read", "read"), ("permit", "permit")], ids=["readers", "permits"])
 @pytest.mark.parametrize("policy", ["retry", "wait"])
 def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, needs: str, policy: str) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from support.ensemble import Ensemble, four_letter
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -27,14 +27,14 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
     """A task that waits in its pool process, and is interrupted, leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("computed/wait"):
-        result = worker.send("line.computed", "wait", soft_time_limit=1)
+        result = worker.send("waiting.computed", "wait", soft_time_limit=1)
         worker.zoo.wait_contenders("computed/wait", 2)
         struck = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
         worker.zoo.wait_contenders("computed/wait", 1, timeout=2)
         assert struck is not None
         assert struck.pid in worker.children()
-    worker.run("line.computed", "wait")
+    worker.run("waiting.computed", "wait")
 
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
@@ -54,29 +54,6 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 
 
 # --- ends of the process --------------------------------------------------------------------------------------------
-
-
-def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
-    """The process is killed. The next task acquires the lock when the session ends, at the latest."""
-    gate = worker.gate()
-    holder = worker.send("patient", "hard", "sleep", str(gate), time_limit=2)
-    gate.wait_entered()
-    waiter = worker.send("patient", "hard")
-    worker.zoo.wait_contenders("hard", 2)
-    assert isinstance(worker.wait_failed(holder), TimeLimitExceeded)
-    worker.get(waiter, timeout=CRASH)
-
-
-def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
-    """The task of a killed process fails, and the next one in the queue acquires the lock."""
-    gate = worker.gate()
-    holder = worker.send("patient", "kill", "linger", str(gate))
-    pid = gate.wait_entered()
-    waiter = worker.send("patient", "kill")
-    worker.zoo.wait_contenders("kill", 2)
-    worker.kill_process(pid)
-    assert worker.get(waiter, timeout=CRASH)["pid"] != pid
-    assert isinstance(worker.wait_failed(holder), WorkerLostError)
 
 
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])

@@ -51,27 +51,6 @@ def test_the_delay_grows_and_is_partly_random(worker: Worker) -> None:
         worker.get(result)
 
 
-def test_a_task_that_is_sent_again_is_the_same_task(worker: Worker) -> None:
-    """A task that is sent again keeps its id, arguments, queue, priority, limits, expiry and headers."""
-    with worker.zoo.hold_elsewhere("same"):
-        result = worker.send(
-            "bound",
-            kwargs={"key": "same"},
-            queue="other",
-            priority=3,
-            expires=60,
-            soft_time_limit=20,
-            time_limit=30,
-            headers={"mine": "x"},
-        )
-        eventually(lambda: result.state == "RETRY")
-    account = worker.get(result)
-    assert account["kwargs"] == {"key": "same"}
-    assert (account["queue"], account["priority"], account["limits"]) == ("other", 3, [30, 20])
-    assert account["headers"] == {"mine": "x", CONFLICTS_HEADER: 1}
-    assert account["expires"] is not None
-
-
 def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
     """Waiting for a lock does not postpone the expiry of a task: it ends with the last run that it can have."""
     with worker.zoo.hold_elsewhere("stale"):

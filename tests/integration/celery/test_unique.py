@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import chain, group
+from celery import group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from support.reserving import reserved_names
@@ -96,11 +96,17 @@ def test_every_end_of_a_task_frees_its_key(publisher: Worker, name: str, verb: s
     eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
 
-@pytest.mark.parametrize("name", ["until_done", "until_start", "once"])
-def test_the_death_of_its_process_frees_the_key(publisher: Worker, name: str) -> None:
+@pytest.mark.parametrize("way", ["kill", "revoke", "soft_time_limit", "time_limit"])
+@pytest.mark.parametrize("name", ["until_done", "until_start"])
+def test_a_task_that_is_stopped_frees_its_key(publisher: Worker, name: str, way: str) -> None:
+    """The process frees it at the soft limit. Else the worker's main process frees it for the killed process."""
     gate = publisher.gate()
-    delay(publisher, name, "dies", "sleep", str(gate))
-    publisher.kill_process(gate.wait_entered())
+    result = delay(publisher, name, "stopped", "sleep", str(gate), **({way: 1} if "limit" in way else {}))
+    pid = gate.wait_entered()
+    if way == "kill":
+        publisher.kill_process(pid)
+    elif way == "revoke":
+        result.revoke(terminate=True, signal="SIGKILL")
     eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
 
@@ -131,41 +137,17 @@ def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
     eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
-def test_a_skipped_task_frees_its_key(publisher: Worker) -> None:
-    """A task that is skipped because its lock is busy has ended."""
-    with publisher.zoo.hold_elsewhere("unique/skip"):
+@pytest.mark.parametrize("name", ["skips", "until_done"])
+def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) -> None:
+    """It is skipped because its lock is busy, or revoked while it waits."""
+    with publisher.zoo.hold_elsewhere("unique/never"):
+        result = delay(publisher, name, "never")
+        if name == "until_done":
+            publisher.zoo.wait_contenders("unique/never", 2)
+            result.revoke()
         with pytest.raises(TaskRevokedError):
-            publisher.get(delay(publisher, "skips", "skip"))
+            publisher.get(result)
         eventually(lambda: reserved_names(publisher.zoo) == [])
-
-
-def test_a_revoked_task_frees_its_key(publisher: Worker) -> None:
-    """The key is free when the worker drops the message."""
-    with publisher.zoo.hold_elsewhere("unique/revoked"):
-        first = delay(publisher, "until_done", "revoked")
-        publisher.zoo.wait_contenders("unique/revoked", 2)
-        first.revoke()
-        with pytest.raises(TaskRevokedError):
-            publisher.get(first)
-        eventually(lambda: reserved_names(publisher.zoo) == [])
-
-
-def test_a_terminated_task_frees_its_key(publisher: Worker) -> None:
-    """The worker's main process frees the key for the killed process."""
-    gate = publisher.gate()
-    first = delay(publisher, "until_done", "terminated", "sleep", str(gate))
-    gate.wait_entered()
-    first.revoke(terminate=True, signal="SIGKILL")
-    eventually(lambda: reserved_names(publisher.zoo) == [], 10)
-
-
-@pytest.mark.parametrize("limits", [{"soft_time_limit": 1}, {"time_limit": 1}])
-def test_a_time_limit_frees_the_key(publisher: Worker, limits: dict[str, int]) -> None:
-    """The process frees it at the soft limit, and the worker's main process at the hard limit."""
-    gate = publisher.gate()
-    delay(publisher, "until_done", "limits", "sleep", str(gate), **limits)
-    gate.wait_entered()
-    eventually(lambda: reserved_names(publisher.zoo) == [], 10)
 
 
 def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
@@ -199,18 +181,6 @@ def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
         result = tasks.apply_async()
         with pytest.raises(TaskRevokedError, match=first.id):
             result.get(timeout=10)
-    publisher.get(first)
-
-
-def test_a_chain_ends_at_a_duplicate(publisher: Worker) -> None:
-    """Later steps do not run, and a caller that waits for the end gets an error."""
-    with publisher.zoo.hold_elsewhere("unique/chain"):
-        first = delay(publisher, "until_done", "chain")
-        last = chain(
-            publisher.app.tasks["until_done"].s("chain"), publisher.app.signature("follow", ("x",)), app=publisher.app
-        ).apply_async()
-        with pytest.raises(TaskRevokedError, match=first.id):
-            last.get(timeout=10)
     publisher.get(first)
 
 

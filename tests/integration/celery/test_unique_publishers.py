@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celer
 
 
 @pytest.mark.parametrize(("moment", "sent"), [pytest.param("before", 0, marks=pytest.mark.chaos), ("after", 1)])
-def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
+def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
     zoo: Zoo, client: Celery, tmp_path: Any, moment: str, sent: int
 ) -> None:
     """The next publisher waits until the session of the killed one ends: its message may never have been sent."""
@@ -89,6 +90,12 @@ def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
     assert result.id != dead
     assert messages(tmp_path) == sent + 1
     assert holder(KEY) == result.id
+
+
+def test_an_id_may_be_a_uuid(zoo: Zoo, client: Celery) -> None:
+    """Celery accepts a UUID object as the id of a task, so unique tasks do, too."""
+    task_id = uuid.uuid4()
+    assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)  # type: ignore[arg-type]
 
 
 def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Celery) -> None:

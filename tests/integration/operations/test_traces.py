@@ -293,7 +293,7 @@ def test_a_task_that_waits_in_line_belongs_to_the_trace_of_its_message(zoo: Zoo,
         results = []
         for trace_id, span_id in (first, second):
             headers = {"traceparent": f"00-{trace_id}-{span_id}-01"}
-            results.append(worker.send("line.wait", "k", "linger", str(gate), headers=headers))
+            results.append(worker.send("waiting.wait", "k", "linger", str(gate), headers=headers))
             zoo.wait_contenders("k", len(results))
         gate.wait_entered()
         eventually((tmp_path / WAITING).exists)

@@ -124,24 +124,24 @@ class ContenderProxy:
             self.grant.request_release(request)
             notify.send_release_requested(self.grant, request)
 
-    def abandon(self, left: Callable[[bool], object] | None = None) -> None:
-        """Give the lock back; `left` is called with True when the main process has released it."""
+    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
+        """Give the lock back; `done` is called with True when the main process has released it."""
         self._ending = True
         self._record.end()
-        self.session.post(self._end, left)
+        self.session.post(self._end, done)
 
-    def _end(self, left: Callable[[bool], object] | None) -> None:
+    def _end(self, done: Callable[[bool], object] | None) -> None:
         self.session.forget(self)
         self.grant.release()
-        if left is not None:
-            self._confirm(left, CONFIRM_AFTER)
+        if done is not None:
+            self._confirm(done, CONFIRM_AFTER)
 
-    def _confirm(self, left: Callable[[bool], object], pause: float) -> None:
+    def _confirm(self, done: Callable[[bool], object], pause: float) -> None:
         if self.session.lease.valid and self._record.is_current:
-            later = functools.partial(self._confirm, left, min(1.5 * pause, READ_EVERY))
+            later = functools.partial(self._confirm, done, min(1.5 * pause, READ_EVERY))
             self.session.call_later(pause, later)
         else:
-            left(True)
+            done(True)
 
     def share(self, *, asked: bool = False) -> None:
         """Go on as a reader; see `Contender.share`."""

@@ -23,7 +23,7 @@ from django_zklock.locks.validation import check_no_open_transaction
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
-_RESULT: Final = "_zklock_wait_result"  # attribute of a request
+WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
 
 shared: Any = None  # `SharedGrants`, made by the main process before its pool is forked
 _session: SessionProxy | None = None
@@ -121,22 +121,15 @@ def _current_session() -> SessionProxy:
 
 
 def wait_result(request: Any, caller: Caller) -> WaitResult | None:
-    """Return the result of the wait for the task of this request; once."""
+    """Return the result of the wait for the task of this request, whose `PAYLOAD` has it; once."""
     payload = request.__dict__.pop(PAYLOAD, None)
     (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
     if payload is None or payload["worker"] not in (os.getpid(), os.getppid()):
         return None
     result = WaitResult(payload)
-    setattr(request, _RESULT, result)  # first: `end` is called whatever happens, such as a time limit in this line
+    setattr(request, WAIT_RESULT, result)  # first: `end` is called whatever happens, such as a time limit in this line
     result.begin(caller)
     return result
-
-
-def end(request: Any) -> None:
-    """The task of this request has ended."""
-    result: WaitResult | None = request.__dict__.get(_RESULT)
-    if result is not None:
-        result.end()
 
 
 def begin_process(**kwargs: object) -> None:

@@ -1,9 +1,9 @@
 """
 The life cycle of a task's reservations, in the process that runs the task and in the worker's main process.
 
-A task has up to two reservations, named in the headers of its message. The one of `unique`
-begins before the task is sent, and ends when the task starts or is done. The one of `on_conflict="coalesce"` exists
-while the task waits for its lock: it ends under the lock, before the work begins, so that a later call waits itself.
+A task has up to two reservations, named in the headers of its message. The one of `unique` begins before the task is
+sent, and ends when the task starts or is done. The one of `on_conflict="coalesce"` exists while the task waits for its
+lock: it ends under the lock, before the work begins, so that a later call waits itself.
 """
 
 from __future__ import annotations

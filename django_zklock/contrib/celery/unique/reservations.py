@@ -175,31 +175,31 @@ def _reserving(key: str, new: Reservation, ended: str) -> Decide:
     """Return the plan of a publisher. After a lost reply it is asked again, and remembers the task's earlier state."""
     before: State | None = None
 
-    def decide(found: DirectoryState | None, session_id: int) -> Step:
+    def decide(node: DirectoryState | None, session_id: int) -> Step:
         nonlocal before
         path = _path(key)
         name = record.publisher(new.token, session_id)
         created = Create(path=f"{path}/{new.mark}"), Create(path=f"{path}/{name}", ephemeral=True)
-        if found is None:
+        if node is None:
             reserved = Reserved(key, new.task_id, new.token, before)
             return Commit((Create(path=path, data=new.encode()), *created), reserved)
-        current = Reservation.decode(found.data)
+        current = Reservation.decode(node.data)
         if current.task_id == new.task_id:
             if current.state is not State.PUBLISHING:
                 before = current.state
             reserved = Reserved(key, new.task_id, current.token, before)
-            if current.state is State.PUBLISHING and name in found.children:
+            if current.state is State.PUBLISHING and name in node.children:
                 return Done(reserved)
             now = replace(current, state=State.PUBLISHING, until=new.until)
-            return _write(found, current, now, created[1], value=reserved)
-        verdict = Verdict.DEAD if current.token == ended else current.judge(found.children, time.time())
+            return _write(node, current, now, created[1], value=reserved)
+        verdict = Verdict.DEAD if current.token == ended else current.judge(node.children, time.time())
         if verdict is Verdict.SENDING:
-            return WaitUntilGone(record.publishers(found.children)[0])
+            return WaitUntilGone(record.publishers(node.children)[0])
         if verdict is Verdict.LIVE:
             return Done(Taken(current.task_id, current.token))
-        data = SetData(path=path, data=new.encode(), version=found.version)
+        data = SetData(path=path, data=new.encode(), version=node.version)
         reserved = Reserved(key, new.task_id, new.token, before)
-        return Commit((*_deletes(found, found.children), data, *created), reserved)
+        return Commit((*_deletes(node, node.children), data, *created), reserved)
 
     return decide
 
@@ -210,75 +210,75 @@ _Change: TypeAlias = Callable[[DirectoryState, Reservation, int], Step]
 def _if_own(task_id: str, token: str, change: _Change, *, otherwise: object = True) -> Decide:
     """Return a plan: `change` the reservation if this task has it, with this token if one is given."""
 
-    def decide(found: DirectoryState | None, session_id: int) -> Step:
-        own = None if found is None else Reservation.decode(found.data)
-        if found is None or own is None or own.task_id != task_id or token not in ("", own.token):
+    def decide(node: DirectoryState | None, session_id: int) -> Step:
+        own = None if node is None else Reservation.decode(node.data)
+        if node is None or own is None or own.task_id != task_id or token not in ("", own.token):
             return Done(otherwise)
-        return change(found, own, session_id)
+        return change(node, own, session_id)
 
     return decide
 
 
 def _concluding(reserved: Reserved, sent: bool) -> Decide:
-    def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
         state = State.QUEUED if sent else reserved.before
         if own.state is not State.PUBLISHING:
             state = own.state  # a worker has already started the task
         if state is None:
-            return _delete(found)
-        return _write(found, own, replace(own, state=state), *_deletes(found, record.publishers(found.children)))
+            return _delete(node)
+        return _write(node, own, replace(own, state=state), *_deletes(node, record.publishers(node.children)))
 
     return _if_own(reserved.task_id, reserved.token, change)
 
 
 def _starting(key: str, task_id: str, late: bool, attachment: str) -> Decide:
-    def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
         name = record.worker(attachment, session_id)
         attached = Attached(key, task_id, own.token, attachment)
-        if name in found.children:
+        if name in node.children:
             return Done(attached)
-        child = Create(path=f"{found.path}/{name}", ephemeral=True)
-        return _write(found, own, replace(own, state=State.STARTED, late=late), child, value=attached)
+        child = Create(path=f"{node.path}/{name}", ephemeral=True)
+        return _write(node, own, replace(own, state=State.STARTED, late=late), child, value=attached)
 
     return _if_own(task_id, "", change, otherwise=None)
 
 
 def _detaching(attached: Attached, waits: bool) -> Decide:
-    def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
         now = replace(own, state=State.QUEUED) if waits and own.state is State.STARTED else own
-        return _write(found, own, now, *_deletes(found, record.workers(found.children, attached.attachment)))
+        return _write(node, own, now, *_deletes(node, record.workers(node.children, attached.attachment)))
 
     return _if_own(attached.task_id, attached.token, change)
 
 
 def _ending(task_id: str, attached: Attached | None) -> Decide:
-    def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
-        mine = [] if attached is None else record.workers(found.children, attached.attachment)
-        if attached is not None and set(record.workers(found.children)) - set(mine):
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
+        mine = [] if attached is None else record.workers(node.children, attached.attachment)
+        if attached is not None and set(record.workers(node.children)) - set(mine):
             # If the other worker is dead and only its session lasts, the task will not be delivered again.
-            return _write(found, own, replace(own, late=False), *_deletes(found, mine))
-        return _delete(found)
+            return _write(node, own, replace(own, late=False), *_deletes(node, mine))
+        return _delete(node)
 
     return _if_own(task_id, "", change)
 
 
-def _deletes(found: DirectoryState, children: Iterable[str]) -> tuple[Delete, ...]:
-    return tuple(Delete(path=f"{found.path}/{name}") for name in children)
+def _deletes(node: DirectoryState, children: Iterable[str]) -> tuple[Delete, ...]:
+    return tuple(Delete(path=f"{node.path}/{name}") for name in children)
 
 
 def _write(
-    found: DirectoryState, own: Reservation, now: Reservation, *more: Create | Delete, value: object = True
+    node: DirectoryState, own: Reservation, now: Reservation, *operations: Create | Delete, value: object = True
 ) -> Step:
-    """Return the step that makes the reservation `now`, together with `more`; nothing if there is nothing to do."""
-    if now == own and not more:
+    """Return the step that makes the reservation `now`, with these operations; nothing if nothing changes."""
+    if now == own and not operations:
         return Done(value)
     # Written even if it is the same: the new version makes a publisher fail that has read it before.
-    data = SetData(path=found.path, data=now.encode(), version=found.version)
-    return Commit((Check(path=f"{found.path}/{own.mark}"), data, *more), value)
+    data = SetData(path=node.path, data=now.encode(), version=node.version)
+    return Commit((Check(path=f"{node.path}/{own.mark}"), data, *operations), value)
 
 
-def _delete(found: DirectoryState) -> Step:
-    return Commit((*_deletes(found, found.children), Delete(path=found.path, version=found.version)), True)
+def _delete(node: DirectoryState) -> Step:
+    return Commit((*_deletes(node, node.children), Delete(path=node.path, version=node.version)), True)
 
 
 # --- updates, on the caller's thread ----------------------------------------------------------------------------------
@@ -356,10 +356,10 @@ def report(reply_timeout: float) -> ReservationReport:
         if len(names) > MAX_REPORTED:
             problem = f"{MAX_REPORTED} of {len(names)} were read."
         for name in names[:MAX_REPORTED]:
-            found: DirectoryReply = call(session, partial(_read, f"{directory}/{name}"), deadline)
-            if isinstance(found, DirectoryState):
+            node: DirectoryReply = call(session, partial(_read, f"{directory}/{name}"), deadline)
+            if isinstance(node, DirectoryState):
                 try:
-                    if Reservation.decode(found.data).judge(found.children, time.time()) is Verdict.DEAD:
+                    if Reservation.decode(node.data).judge(node.children, time.time()) is Verdict.DEAD:
                         dead.append(record.key_of(name))
                 except UnreadableQueue:
                     unreadable.append(record.key_of(name))

@@ -151,7 +151,7 @@ ONE_WORKER = (f"--concurrency={SLOTS}",)
 ONE_TASK = (f"--concurrency={SLOTS} --max-tasks-per-child=1",)
 ONE_BUSY = (f"--concurrency={SLOTS} -Q busy,celery", f"--concurrency={SLOTS} -Q celery")
 POOL_GOALS = (Goal(IDLE, 0.15), Goal(SENT_BACK, 0))
-LINE_GOALS = (Goal(TO_REDIS, 1.05), Goal(INVERSIONS, 0.02), Goal(TO_REDIS, 0.95, policy="wait_linger"))
+WAITING_GOALS = (Goal(TO_REDIS, 1.05), Goal(INVERSIONS, 0.02), Goal(TO_REDIS, 0.95, policy="wait_linger"))
 FAST_GOALS = (Goal(MAKESPAN, 1.25), Goal(INVERSIONS, 0.02))
 AMONG_OTHERS = functools.partial(bursts, count=60, seconds=0.05, others=240)
 SHORT_TASKS = functools.partial(bursts, count=200, seconds=0.02, others=0)
@@ -176,8 +176,8 @@ CASES = {
         (f"{ONE_BUSY[0]} --prefetch-multiplier=16", ONE_BUSY[1]),
         goals=POOL_GOALS,
     ),
-    "60 x 50 ms": Case(AMONG_OTHERS, nodes=3, goals=(*LINE_GOALS, Goal(OTHERS, 1.2))),
-    "200 x 20 ms": Case(SHORT_TASKS, nodes=3, goals=LINE_GOALS),
+    "60 x 50 ms": Case(AMONG_OTHERS, nodes=3, goals=(*WAITING_GOALS, Goal(OTHERS, 1.2))),
+    "200 x 20 ms": Case(SHORT_TASKS, nodes=3, goals=WAITING_GOALS),
     "60 x 50 ms, one server": Case(
         functools.partial(AMONG_OTHERS, policies=WAIT_ALONE), goals=(*FAST_GOALS, Goal(OTHERS, 1.2))
     ),

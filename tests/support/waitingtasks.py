@@ -1,4 +1,4 @@
-"""Celery tasks that wait in line for their locks."""
+"""Celery tasks that wait for their locks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from django_zklock.zk.loop import Loop
 from support.celeryapp import HOME, app, do
 from support.policytasks import AnyTask
 
-LENGTH = "line-length"  # in the folder of the worker: how many messages wait
+COUNT = "waiting-count"  # in the folder of the worker: how many messages wait
 
 
-def note_length(waiting: int, **_kwargs: Any) -> None:
-    Path(os.environ[HOME], LENGTH).write_text(str(waiting))
+def record_count(waiting: int, **_kwargs: Any) -> None:
+    Path(os.environ[HOME], COUNT).write_text(str(waiting))
 
 
-SLOW_LOOP = "LINE_SLOW_LOOP"
+SLOW_LOOP = "SLOW_LOOP"
 """Environment variable: seconds that the protocol's thread sleeps before each call that is posted to it."""
 
 if SLOW_LOOP in os.environ:
@@ -40,7 +40,7 @@ if SLOW_LOOP in os.environ:
 
     Loop.post = post_later  # type: ignore[method-assign, assignment]
 
-SLOW_LEAVE = "LINE_SLOW_LEAVE"
+SLOW_LEAVE = "SLOW_LEAVE"
 """Environment variable: seconds that the main process's protocol thread sleeps before a contender leaves."""
 
 if SLOW_LEAVE in os.environ:
@@ -55,43 +55,43 @@ if SLOW_LEAVE in os.environ:
     Contender.abandon = abandon_later  # type: ignore[method-assign, assignment]
 
 if HOME in os.environ:
-    waiting_tasks_changed.connect(note_length)
+    waiting_tasks_changed.connect(record_count)
 
 
-@app.task(name="line.wait")
+@app.task(name="waiting.wait")
 @zk_locked("{key}")
 def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
     """Do some work under the lock."""
     return do(verb, argument)
 
 
-@app.task(name="line.late", acks_late=True, reject_on_worker_lost=True)
+@app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)
 @zk_locked("{key}")
 def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
     """Do the same; the message is acknowledged at the end."""
     return do(verb, argument)
 
 
-@app.task(name="line.patient")
+@app.task(name="waiting.patient")
 @zk_locked("{key}", timeout=0.5)
 def patient(key: str) -> int:
     """Wait for half a second at a time."""
     return os.getpid()
 
 
-@app.task(name="line.skips")
+@app.task(name="waiting.skips")
 @zk_locked("{key}", timeout=0.5, on_conflict="skip")
 def skips(key: str) -> None:
     """Wait for half a second, then do without."""
 
 
-@app.task(name="line.bounded")
+@app.task(name="waiting.bounded")
 @zk_locked("{key}", timeout=1, on_conflict="wait")
 def bounded(key: str) -> None:
     """Wait for a second at most."""
 
 
-@app.task(name="line.note")
+@app.task(name="waiting.note")
 @zk_locked("{key}")
 def note(key: str, path: str, mark: str) -> int:
     """Append a mark to a file, with time for others between reading and writing; return the process."""
@@ -102,21 +102,21 @@ def note(key: str, path: str, mark: str) -> int:
     return os.getpid()
 
 
-@app.task(name="line.plain_note")
+@app.task(name="waiting.plain_note")
 def plain_note(key: str, path: str, mark: str) -> None:
     """Append a mark to a file, without a lock."""
     with Path(path).open("a") as book:
         book.write(mark + "\n")
 
 
-@app.task(name="line.several")
+@app.task(name="waiting.several")
 @zk_locked(["{one}", "{other}"])
 def several(one: str, other: str) -> list[str]:
     """Return what is held."""
     return [current_hold(one).state, current_hold(other).state]
 
 
-@app.task(name="line.tell")
+@app.task(name="waiting.tell")
 @zk_locked("{key}")
 def tell(key: str) -> dict[str, Any]:
     """Return what the hold says in the process that works."""
@@ -136,7 +136,7 @@ def tell(key: str) -> dict[str, Any]:
     }
 
 
-@app.task(name="line.mark")
+@app.task(name="waiting.mark")
 @zk_locked("{key}")
 def mark(key: str, path: str) -> None:
     """Work without end, and write down until when."""
@@ -146,14 +146,7 @@ def mark(key: str, path: str) -> None:
         draft.replace(path)
 
 
-@app.task(name="line.short")
-@zk_locked("{key}", max_hold=0.5)
-def short(key: str) -> None:
-    """Work for longer than `max_hold`."""
-    time.sleep(20)
-
-
-@app.task(name="line.lingers")
+@app.task(name="waiting.lingers")
 @zk_locked("{key}", linger=60)
 def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
     """Append a mark to a file; return the token, and the process."""
@@ -162,14 +155,14 @@ def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
     return current_hold(key).token, os.getpid()
 
 
-@app.task(name="line.slow")
+@app.task(name="waiting.slow")
 @zk_locked("{key}", warn_after=0.2)
 def slow(key: str) -> None:
     """Work for longer than is usual."""
     time.sleep(1)
 
 
-@app.task(name="line.polite")
+@app.task(name="waiting.polite")
 @zk_locked("{key}")
 def polite(key: str) -> str:
     """Work until somebody asks for the lock; return who."""
@@ -177,27 +170,27 @@ def polite(key: str) -> str:
     return "" if request is None else request.by
 
 
-@app.task(name="line.computed")
+@app.task(name="waiting.computed")
 @zk_locked(lambda key: f"computed/{key}", on_conflict="wait")
 def computed(key: str) -> int:
     """Work under a lock whose key only the pool process computes."""
     return os.getpid()
 
 
-@app.task(name="line.insists")
+@app.task(name="waiting.insists")
 @zk_locked("{key}", on_conflict="wait")
 def insists(key: str) -> int:
     """Wait, as its option says."""
     return os.getpid()
 
 
-@app.task(name="line.two")
+@app.task(name="waiting.two")
 @zk_locked(["{one}", "{other}"], timeout=0.5, on_conflict="raise")
 def two(one: str, other: str) -> None:
     """Wait half a second for two locks."""
 
 
-@app.task(name="line.inner")
+@app.task(name="waiting.inner")
 @zk_locked("{key}")
 def inner(key: str, gate: str, inner_key: str) -> float:
     """Take a second lock, in the body, when the gate is open; return how long that took."""
@@ -214,21 +207,21 @@ class Coroutine(AnyTask):
         return asyncio.run(self.run(*args, **kwargs))
 
 
-@app.task(name="line.coroutine", base=Coroutine)
+@app.task(name="waiting.coroutine", base=Coroutine)
 @zk_locked("{key}")
 async def coroutine(key: str) -> int:
     """Do nothing, in a coroutine."""
     return os.getpid()
 
 
-@app.task(name="line.booked")
+@app.task(name="waiting.booked")
 @zk_locked("{key}")
 def booked(key: str, book: str) -> str:
     """Write a line into a file."""
     return write(book)
 
 
-@app.task(name="line.read")
+@app.task(name="waiting.read")
 @zk_locked("{key}", kind="read")
 def read(key: str, book: str) -> str:
     """Write a line into a file, as a reader."""

@@ -13,7 +13,7 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostErr
 from celery.result import AsyncResult
 from support.brokers import Redis
 from support.ensemble import Ensemble
-from support.linetasks import LENGTH
+from support.waitingtasks import COUNT
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
@@ -48,7 +48,7 @@ def busy_processes(worker: Worker) -> list[tuple[Gate, AsyncResult[Any]]]:
     busy = []
     for number in range(2):
         gate = worker.gate()
-        busy.append((gate, worker.send("line.wait", f"busy-{number}", "linger", str(gate))))
+        busy.append((gate, worker.send("waiting.wait", f"busy-{number}", "linger", str(gate))))
     for gate, _ in busy:
         gate.wait_entered()
     return busy
@@ -68,16 +68,16 @@ def reserved(worker: Worker) -> set[str]:
     return {task["id"] for task in answer.get(worker.name, [])}
 
 
-# --- in line --------------------------------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------------------------
 
 
 def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
     """More tasks wait than the pool has processes, and others run meanwhile."""
     with worker.zoo.hold_elsewhere("free"):
-        waiting = [worker.send("line.wait", "free") for _ in range(6)]
+        waiting = [worker.send("waiting.wait", "free") for _ in range(6)]
         worker.zoo.wait_contenders("free", 7)
         began = time.monotonic()
-        worker.run("line.wait", "other")
+        worker.run("waiting.wait", "other")
         assert time.monotonic() - began < 2
     for result in waiting:
         worker.get(result)
@@ -90,7 +90,7 @@ def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("order"):
         results = []
         for number, mark in enumerate(marks):
-            results.append(worker.send("line.note", "order", str(book), mark))
+            results.append(worker.send("waiting.note", "order", str(book), mark))
             worker.zoo.wait_contenders("order", number + 2)
     for result in results:
         worker.get(result)
@@ -99,19 +99,19 @@ def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
 
 def test_the_pool_process_has_the_hold(worker: Worker) -> None:
     """It has the token and the lease of the main process, and may take the lock once more."""
-    told = worker.run("line.tell", "told")
-    assert told["parent"] == worker.process.pid
-    assert told["state"] == "held"
-    assert told["token"] == told["again"] > 0
-    assert "/told/_c_" in told["path"]
-    assert (told["template"], 0 < told["lease"] <= 4) == ("{key}", True)
+    account = worker.run("waiting.tell", "account")
+    assert account["parent"] == worker.process.pid
+    assert account["state"] == "held"
+    assert account["token"] == account["again"] > 0
+    assert "/account/_c_" in account["path"]
+    assert (account["template"], 0 < account["lease"] <= 4) == ("{key}", True)
 
 
 def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) -> None:
     """All tasks have the token of one znode; a program that waits gets the lock."""
     book = worker.home / "lingers"
     marks = [str(number) for number in range(12)]
-    results = [worker.send("line.lingers", "lingers", str(book), mark) for mark in marks]
+    results = [worker.send("waiting.lingers", "lingers", str(book), mark) for mark in marks]
     found = [worker.get(result) for result in results]
     assert len({token for token, _ in found}) == 1
     assert {pid for _, pid in found} <= worker.children()
@@ -119,7 +119,7 @@ def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) ->
     assert len(worker.zoo.children("lingers")) == 1
     with worker.zoo.hold_elsewhere("lingers") as path:
         eventually(lambda: worker.zoo.children("lingers") == [path.rpartition("/")[2]])
-        later = worker.send("line.lingers", "lingers", str(book), "later")
+        later = worker.send("waiting.lingers", "lingers", str(book), "later")
         worker.zoo.wait_contenders("lingers", 2)
     assert worker.get(later)[0] > found[0][0]
     with worker.zoo.hold_elsewhere("lingers"):
@@ -129,17 +129,17 @@ def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) ->
 def test_the_lock_is_free_before_the_result_is_stored(worker: Worker) -> None:
     """Also that of a task which fails."""
     for _ in range(20):
-        worker.run("line.wait", "ended")
+        worker.run("waiting.wait", "ended")
         assert worker.zoo.children("ended") == []
         with pytest.raises(ValueError, match="on purpose"):
-            worker.run("line.wait", "ended", "fail", "on purpose")
+            worker.run("waiting.wait", "ended", "fail", "on purpose")
         assert worker.zoo.children("ended") == []
 
 
 def test_several_locks(worker: Worker) -> None:
     """All are taken before the task begins."""
     with worker.zoo.hold_elsewhere("two"):
-        result = worker.send("line.several", "one", "two")
+        result = worker.send("waiting.several", "one", "two")
         worker.zoo.wait_contenders("two", 2)
         assert len(worker.zoo.children("one")) == 1
     assert worker.get(result) == ["held", "held"]
@@ -147,14 +147,14 @@ def test_several_locks(worker: Worker) -> None:
 
 def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
     """It takes the lock itself."""
-    assert worker.run("line.computed", "x") in worker.children()
+    assert worker.run("waiting.computed", "x") in worker.children()
 
 
 def test_others_see_the_process_that_works(worker: Worker) -> None:
     """While a task waits, its main process is shown; when it has worked for a while, the pool process."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("seen"):
-        result = worker.send("line.wait", "seen", "linger", str(gate))
+        result = worker.send("waiting.wait", "seen", "linger", str(gate))
         worker.zoo.wait_contenders("seen", 2)
         waits = worker.zoo.payloads("seen")[1]
         assert waits is not None
@@ -173,7 +173,7 @@ def test_others_see_the_process_that_works(worker: Worker) -> None:
 def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
     """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
     gates = busy_processes(worker)
-    result = worker.send("line.wait", "idle")
+    result = worker.send("waiting.wait", "idle")
     eventually(lambda: result.id in reserved(worker))
     with worker.zoo.hold_elsewhere("idle"):
         assert len(worker.zoo.children("idle")) == 1
@@ -181,14 +181,14 @@ def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
     assert worker.get(result)["headers"] == {}
 
 
-@pytest.mark.parametrize("task", ["line.wait", "line.insists"])
+@pytest.mark.parametrize("task", ["waiting.wait", "waiting.insists"])
 def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: str) -> None:
     """The tasks ask again when there is a process, in their order. None goes back to the broker."""
     book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("given"):
         waiting = []
         for number in range(2):
-            waiting.append(worker.send("line.note", "given", str(book), str(number)))
+            waiting.append(worker.send("waiting.note", "given", str(book), str(number)))
             worker.zoo.wait_contenders("given", 2 + number)
         waiting.append(worker.send(task, "given"))
         worker.zoo.wait_contenders("given", 4)
@@ -207,7 +207,7 @@ def test_readers_that_are_granted_together_give_back_and_ask_once_more(worker: W
     """No process is free for any of them. Each queues again with one znode, and runs once."""
     book, log = worker.home / "readers", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
-        results = [worker.send("line.read", "readers", str(book)) for _ in range(3)]
+        results = [worker.send("waiting.read", "readers", str(book)) for _ in range(3)]
         worker.zoo.wait_contenders("readers", 4)
         gates = busy_processes(worker)
     worker.zoo.wait_contenders("readers", 0, timeout=2)
@@ -225,38 +225,37 @@ def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
     """The second one does not wait behind the first one; it finds that the work is done."""
     book = worker.home / "twice"
     with worker.zoo.hold_elsewhere("twice"):
-        first = worker.send("line.note", "twice", str(book), "x", task_id="twice")
+        first = worker.send("waiting.note", "twice", str(book), "x", task_id="twice")
         worker.zoo.wait_contenders("twice", 2)
-        second = worker.send("line.note", "twice", str(book), "x", task_id="twice")
+        second = worker.send("waiting.note", "twice", str(book), "x", task_id="twice")
         eventually(lambda: second.state == "RETRY")
         assert len(worker.zoo.children("twice")) == 2
     worker.get(first)
-    worker.get(second)
-    time.sleep(3)
+    eventually(lambda: "waiting.note[twice] ignored" in worker.log.read_text(), 20)
     assert book.read_text().split() == ["x"]
 
 
-def test_the_line_is_visible(worker: Worker) -> None:
+def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
     """`inspect zklocks` and `inspect scheduled` list all that wait, also without a znode; a signal says how many."""
-    length = worker.home / LENGTH
+    count = worker.home / COUNT
     with worker.zoo.hold_elsewhere("seen"):
-        sent = [worker.send("line.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
-        eventually(lambda: length.exists() and length.read_text() == str(len(sent)), 20)
+        sent = [worker.send("waiting.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
+        eventually(lambda: count.exists() and count.read_text() == str(len(sent)), 20)
         worker.zoo.wait_contenders("seen", 1 + MOST_IN_QUEUE)
         replies = worker.app.control.broadcast("zklocks", reply=True, timeout=3)
         ((answer,),) = [reply.values() for reply in replies or []]
         assert answer["problem"] == ""
         waiting = answer["waiting"]
-        assert {(each["lock"], each["task"]) for each in waiting} == {("seen", "line.wait")}
-        assert {each["id"] for each in waiting} == {each.id for each in sent}
-        assert [each["ahead"] for each in waiting] == list(range(1, len(sent) + 1))
+        assert {(item["lock"], item["task"]) for item in waiting} == {("seen", "waiting.wait")}
+        assert {item["id"] for item in waiting} == {result.id for result in sent}
+        assert [item["ahead"] for item in waiting] == list(range(1, len(sent) + 1))
         scheduled = worker.app.control.inspect([worker.name], timeout=3, limit=1).scheduled() or {}
         assert {entry["request"]["id"] for entry in scheduled[worker.name]} == {result.id for result in sent}
         now = datetime.now(timezone.utc)
-        assert all(now - timedelta(minutes=1) < datetime.fromisoformat(each["since"]) < now for each in waiting)
-    for each in sent:
-        worker.get(each)
-    eventually(lambda: length.read_text() == "0")
+        assert all(now - timedelta(minutes=1) < datetime.fromisoformat(item["since"]) < now for item in waiting)
+    for result in sent:
+        worker.get(result)
+    eventually(lambda: count.read_text() == "0")
 
 
 def test_nothing_is_kept_of_tasks_that_have_ended(worker: Worker) -> None:
@@ -266,32 +265,32 @@ def test_nothing_is_kept_of_tasks_that_have_ended(worker: Worker) -> None:
         ((answer,),) = [reply.values() for reply in worker.app.control.broadcast("count_waiting", reply=True) or []]
         return int(answer["waiting"])
 
-    results = [worker.send("line.patient", f"kept-{number}") for number in range(20)]
+    results = [worker.send("waiting.patient", f"kept-{number}") for number in range(20)]
     for result in results:
         worker.get(result)
     eventually(lambda: count() <= 1, 10)  # the last one may still be a local variable
 
 
 def test_a_coroutine_takes_its_lock_itself(worker: Worker) -> None:
-    assert worker.run("line.coroutine", "coroutine")
+    assert worker.run("waiting.coroutine", "coroutine")
     assert worker.zoo.children("coroutine") == []
 
 
 def test_one_of_several_locks_is_not_free_in_time(worker: Worker) -> None:
     """The task fails, and holds none of them."""
     with worker.zoo.hold_elsewhere("second"):
-        assert isinstance(worker.wait_failed(worker.send("line.two", "first", "second")), LockTimeout)
+        assert isinstance(worker.wait_failed(worker.send("waiting.two", "first", "second")), LockTimeout)
         worker.zoo.wait_contenders("first", 0, timeout=2)
 
 
 def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> None:
-    """All processes wait in their work for a lock that the line was just given for the next task."""
+    """All processes wait in their work for a lock that the main process was just granted for the next task."""
     gates = [worker.gate() for _ in range(2)]
     with worker.zoo.hold_elsewhere("wanted"):
-        waiting = worker.send("line.wait", "wanted")
+        waiting = worker.send("waiting.wait", "wanted")
         worker.zoo.wait_contenders("wanted", 2)
         holders = [
-            worker.send("line.inner", f"outer-{number}", str(gate), "wanted") for number, gate in enumerate(gates)
+            worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number, gate in enumerate(gates)
         ]
         for gate in gates:
             gate.wait_entered()
@@ -304,7 +303,7 @@ def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> 
 # --- copies ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("task", "kind"), [("line.booked", Kind.LOCK), ("line.read", Kind.READ)])
+@pytest.mark.parametrize(("task", "kind"), [("waiting.booked", Kind.LOCK), ("waiting.read", Kind.READ)])
 def test_a_copy_of_a_task_of_another_worker_does_not_work_beside_it_or_again(
     worker: Worker, task: str, kind: Kind
 ) -> None:
@@ -333,35 +332,28 @@ def test_a_copy_of_a_task_of_another_worker_does_not_work_beside_it_or_again(
 def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
     """The task fails as one that has waited in the pool."""
     with worker.zoo.hold_elsewhere("bounded"):
-        assert isinstance(worker.wait_failed(worker.send("line.bounded", "bounded")), LockTimeout)
+        assert isinstance(worker.wait_failed(worker.send("waiting.bounded", "bounded")), LockTimeout)
         worker.zoo.wait_contenders("bounded", 1, timeout=2)
 
 
 def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
     """By default no task fails because its lock is busy."""
     with worker.zoo.hold_elsewhere("patient"):
-        result = worker.send("line.patient", "patient")
+        result = worker.send("waiting.patient", "patient")
         worker.zoo.wait_contenders("patient", 2)
         eventually(lambda: result.state == "RETRY")
     assert worker.get(result)
 
 
-def test_a_revoked_task_leaves_at_once(worker: Worker) -> None:
-    """And is REVOKED."""
-    with worker.zoo.hold_elsewhere("revoked"):
-        result = worker.send("line.wait", "revoked")
-        worker.zoo.wait_contenders("revoked", 2)
-        result.revoke()
-        worker.zoo.wait_contenders("revoked", 1, timeout=3)
-        assert isinstance(worker.wait_failed(result), TaskRevokedError)
-
-
-def test_a_task_that_expires_leaves(worker: Worker) -> None:
-    """It ends as Celery ends an expired task."""
-    with worker.zoo.hold_elsewhere("expired"):
-        result = worker.send("line.wait", "expired", expires=1.5)
-        worker.zoo.wait_contenders("expired", 2)
-        worker.zoo.wait_contenders("expired", 1, timeout=4)
+@pytest.mark.parametrize("way", ["revoked", "expired"])
+def test_a_task_that_is_revoked_or_expires_leaves_the_queue(worker: Worker, way: str) -> None:
+    """It ends as REVOKED, as Celery ends an expired task."""
+    with worker.zoo.hold_elsewhere(way):
+        result = worker.send("waiting.wait", way, **({"expires": 1.5} if way == "expired" else {}))
+        worker.zoo.wait_contenders(way, 2)
+        if way == "revoked":
+            result.revoke()
+        worker.zoo.wait_contenders(way, 1, timeout=4)
         assert isinstance(worker.wait_failed(result), TaskRevokedError)
 
 
@@ -371,7 +363,7 @@ def test_a_task_that_expires_leaves(worker: Worker) -> None:
 def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     """The pool process hears of it from the main process."""
     gate = worker.gate()
-    result = worker.send("line.wait", "broken", "sleep", str(gate))
+    result = worker.send("waiting.wait", "broken", "sleep", str(gate))
     gate.wait_entered()
     with worker.zoo.configured():
         lock = look_at("broken")
@@ -385,16 +377,10 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_max_hold_stops_the_work(worker: Worker) -> None:
-    """It counts from the grant."""
-    assert isinstance(worker.wait_failed(worker.send("line.short", "short")), LockLost)
-    worker.zoo.wait_contenders("short", 0, timeout=2)
-
-
 def test_a_long_hold_is_reported_once(worker: Worker) -> None:
     """By the process that works."""
     begin = worker.log.stat().st_size
-    result = worker.send("line.slow", "slow")
+    result = worker.send("waiting.slow", "slow")
     worker.get(result)
     with worker.log.open() as log:
         log.seek(begin)
@@ -404,7 +390,7 @@ def test_a_long_hold_is_reported_once(worker: Worker) -> None:
 
 def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
     """It comes through the main process."""
-    result = worker.send("line.polite", "polite")
+    result = worker.send("waiting.polite", "polite")
     worker.zoo.wait_contenders("polite", 1)
     with worker.zoo.configured():
         eventually(lambda: request_release("polite", reason="a test", by="tester").holders)
@@ -417,7 +403,7 @@ def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
 def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
     """The next task gets it in two seconds."""
     gate = worker.gate()
-    result = worker.send("line.wait", "killed", "sleep", str(gate))
+    result = worker.send("waiting.wait", "killed", "sleep", str(gate))
     worker.kill_process(gate.wait_entered())
     worker.zoo.wait_contenders("killed", 0, timeout=2)
     assert isinstance(worker.wait_failed(result), WorkerLostError)
@@ -426,7 +412,7 @@ def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
 def test_a_hard_time_limit_frees_the_lock(worker: Worker) -> None:
     """The process is killed, and the lock is free."""
     gate = worker.gate()
-    result = worker.send("line.wait", "limited", "spin", str(gate), time_limit=1)
+    result = worker.send("waiting.wait", "limited", "spin", str(gate), time_limit=1)
     pid = gate.wait_entered()
     assert isinstance(worker.wait_failed(result), TimeLimitExceeded)
     worker.zoo.wait_contenders("limited", 0, timeout=2)

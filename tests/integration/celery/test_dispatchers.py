@@ -1,4 +1,4 @@
-"""Workers whose tasks wait in line, from their start to their end, on Redis and RabbitMQ."""
+"""Workers whose tasks wait in the main process, from their start to their end, on Redis and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from celery.exceptions import TaskRevokedError
 from support.brokers import RabbitMQ, Redis
-from support.linetasks import SLOW_LEAVE, SLOW_LOOP
+from support.waitingtasks import SLOW_LEAVE, SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -26,9 +26,9 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
     redis.clear()
     with Worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
         gate = worker.gate()
-        first = worker.send("line.wait", "warm", "linger", str(gate))
+        first = worker.send("waiting.wait", "warm", "linger", str(gate))
         gate.wait_entered()
-        later = [worker.send("line.wait", "warm") for _ in range(3)]
+        later = [worker.send("waiting.wait", "warm") for _ in range(3)]
         zoo.wait_contenders("warm", 4)
         worker.process.send_signal(signal.SIGTERM)
         zoo.wait_contenders("warm", 1)
@@ -47,7 +47,9 @@ def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tm
         worker.run("ping")
         assert open_connections(worker, zoo) == set()
         gates = [worker.gate() for _ in range(4)]
-        results = [worker.send("line.wait", f"one-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+        results = [
+            worker.send("waiting.wait", f"one-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
+        ]
         for gate in gates:
             gate.wait_entered()
         assert open_connections(worker, zoo) == {worker.process.pid}
@@ -70,14 +72,14 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
 def test_the_first_task_of_a_worker_keeps_its_place(zoo: Zoo, tmp_path: Path) -> None:
     """Its process reads the lease at once, though the thread that writes it is slow."""
     with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker, worker.log_shown():
-        assert worker.run("line.wait", "first")["headers"] == {}, "it was sent again"
+        assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
 
 
 def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_path: Path) -> None:
     """Its main process is slow to delete the znode after the timeout. The task is skipped at once."""
     with Worker(zoo, tmp_path, env={SLOW_LEAVE: "2"}) as worker, worker.log_shown():
         with zoo.hold_elsewhere("own"):
-            result = worker.send("line.skips", "own")
+            result = worker.send("waiting.skips", "own")
             assert isinstance(worker.wait_failed(result), TaskRevokedError)
             zoo.wait_contenders("own", 1)
         assert "retry: Retry in" not in worker.log.read_text()
@@ -96,11 +98,11 @@ def test_a_worker_without_a_free_slot_leaves_the_lock_to_one_that_has_some(
     ):
         gate = busy.gate()
         with zoo.hold_elsewhere("shared"):
-            first = busy.send("line.wait", "shared", queue="celery")
+            first = busy.send("waiting.wait", "shared", queue="celery")
             zoo.wait_contenders("shared", 2)
-            long = busy.send("line.wait", "long", "linger", str(gate), queue="celery")
+            long = busy.send("waiting.wait", "long", "linger", str(gate), queue="celery")
             gate.wait_entered()
-            second = idle.send("line.wait", "shared", queue="other")
+            second = idle.send("waiting.wait", "shared", queue="other")
             zoo.wait_contenders("shared", 3)
         assert idle.get(second)["headers"] == {}
         assert not first.ready()
@@ -117,9 +119,9 @@ def test_messages_get_slots_in_the_order_in_which_they_came(zoo: Zoo, redis: Red
         worker.log_shown(),
     ):
         gate, book = worker.gate(), worker.home / "book"
-        first = worker.send("line.wait", "first", "linger", str(gate))
+        first = worker.send("waiting.wait", "first", "linger", str(gate))
         gate.wait_entered()
-        names = ["line.note", "line.plain_note"] * 5
+        names = ["waiting.note", "waiting.plain_note"] * 5
         results = [worker.send(name, f"key-{number}", str(book), str(number)) for number, name in enumerate(names)]
         gate.open()
         for result in (first, *results):
@@ -131,12 +133,12 @@ def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(zoo: Zoo, redis: Redi
     """Whichever of them has ended."""
     redis.clear()
     with Worker(zoo, tmp_path, concurrency=3, conf=redis.conf) as worker, worker.log_shown():
-        worker.run("line.wait", "warm")
+        worker.run("waiting.wait", "warm")
         worker.app.control.pool_shrink(1, reply=True, timeout=5)
         eventually(lambda: len(worker.children()) == 2)
         gates = [worker.gate() for _ in range(2)]
         results = [
-            worker.send("line.wait", f"shrunk-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
+            worker.send("waiting.wait", f"shrunk-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
         ]
         for gate in gates:
             gate.wait_entered()
@@ -154,7 +156,7 @@ def test_an_error_outside_a_task_frees_its_slot(zoo: Zoo, redis: Redis, tmp_path
         message = amqp.create_task_message(uuid.uuid4().hex, "ping")._replace(body=([], {}, ["no", "mapping"]))
         with worker.app.producer_or_acquire() as producer:
             amqp.send_task_message(producer, "ping", message, routing_key="celery")
-        worker.run("line.wait", "after")
+        worker.run("waiting.wait", "after")
 
 
 def test_each_of_several_messages_with_one_id_ends(zoo: Zoo, tmp_path: Path) -> None:
@@ -164,12 +166,12 @@ def test_each_of_several_messages_with_one_id_ends(zoo: Zoo, tmp_path: Path) -> 
         worker.log_shown(),
     ):
         gate, book = worker.gate(), worker.home / "book"
-        first = worker.send("line.wait", "first", "linger", str(gate))
+        first = worker.send("waiting.wait", "first", "linger", str(gate))
         gate.wait_entered()
         marks = [str(number) for number in range(8)]
         for mark in marks:
             for _ in range(2):
-                worker.send("line.note", mark, str(book), mark, task_id=mark)
+                worker.send("waiting.note", mark, str(book), mark, task_id=mark)
         gate.open()
         worker.get(first)
         eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
@@ -181,13 +183,13 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
     redis.clear()
     conf = {**redis.conf, "worker_prefetch_multiplier": 4}
     with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
-        worker.run("line.wait", "before")
+        worker.run("waiting.wait", "before")
         (server,) = zoo.ensemble.servers  # type: ignore[union-attr]
         server.pause()
         try:
             locked, unlocked = [], []
             for number in range(60):
-                locked.append(worker.send("line.wait", f"down-{number}"))
+                locked.append(worker.send("waiting.wait", f"down-{number}"))
                 unlocked.append(worker.send("ping"))
             began = clock.now()
             for result in unlocked:
@@ -205,9 +207,9 @@ def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp
     rabbitmq.clear()
     with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker, worker.log_shown():
         gate = worker.gate()
-        first = worker.send("line.wait", "green", "linger", str(gate))
+        first = worker.send("waiting.wait", "green", "linger", str(gate))
         gate.wait_entered()
-        later = [worker.send("line.wait", "green") for _ in range(10)]
+        later = [worker.send("waiting.wait", "green") for _ in range(10)]
         zoo.wait_contenders("green", 11)
         gate.open()
         for result in (first, *later):
@@ -224,17 +226,19 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
         worker.log_shown(),
     ):
         gates = [worker.gate() for _ in range(3)]
-        grown = [worker.send("line.wait", f"grown-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+        grown = [
+            worker.send("waiting.wait", f"grown-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
+        ]
         for gate in gates:
             gate.wait_entered()
-        waiting = [worker.send("line.wait", "grown-0") for _ in range(3)]
+        waiting = [worker.send("waiting.wait", "grown-0") for _ in range(3)]
         assert open_connections(worker, zoo) == {worker.process.pid}
         for gate in gates:
             gate.open()
         pids = [worker.get(each)["pid"] for each in (*grown, *waiting)]
         assert len(set(pids)) == len(pids)
         worker.app.control.pool_restart(reply=True, timeout=5)
-        assert worker.run("line.wait", "restarted")["pid"] not in pids
+        assert worker.run("waiting.wait", "restarted")["pid"] not in pids
 
 
 def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
@@ -242,7 +246,7 @@ def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, t
     redis.clear()
     with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker, worker.log_shown():
         with zoo.hold_elsewhere("full"):
-            results = [worker.send("line.wait", "full") for _ in range(4)]
+            results = [worker.send("waiting.wait", "full") for _ in range(4)]
             zoo.wait_contenders("full", 3)
             eventually(lambda: [result.state for result in results].count("RETRY") == 2)
             assert len(zoo.children("full")) == 3
@@ -256,7 +260,7 @@ def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, re
     with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 4}) as worker, worker.log_shown():
         with zoo.hold_elsewhere("long"):
             began = time.monotonic()
-            result = worker.send("line.wait", "long", countdown=3.5)
+            result = worker.send("waiting.wait", "long", countdown=3.5)
             zoo.wait_contenders("long", 2)
             eventually(lambda: result.state == "RETRY")
             assert time.monotonic() - began < 7
@@ -267,7 +271,7 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(zoo: Z
     """The main process is stopped; the pool process sees the end of the lease by the clock."""
     with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
         marks = worker.home / "marks"
-        result = worker.send("line.mark", "stopped", str(marks))
+        result = worker.send("waiting.mark", "stopped", str(marks))
         eventually(marks.exists)
         worker.process.send_signal(signal.SIGSTOP)
         zoo.wait_contenders("stopped", 0, timeout=20)
@@ -284,7 +288,7 @@ def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo: Zoo, rabbitmq: Ra
     with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker, worker.log_shown():
         book = worker.home / "book"
         with zoo.hold_elsewhere("cut"):
-            results = [worker.send("line.note", "cut", str(book), str(number)) for number in range(4)]
+            results = [worker.send("waiting.note", "cut", str(book), str(number)) for number in range(4)]
             before = zoo.wait_contenders("cut", 5)
             rabbitmq.disconnect_all()
             eventually(lambda: worker.log.read_text().count("] received") == 8, 20)
