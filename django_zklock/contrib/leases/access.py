@@ -76,10 +76,10 @@ class Access:
 
         A client may send as many at once as in one second.
         """
-        now, each = clock.now(), 1 / max(client.max_rate, 1e-9)
-        spent = max(self._spent.get(client.name, now), now) + each
-        early = spent - (now + max(1.0, each))
+        now, interval = clock.now(), 1 / max(client.max_rate, 1e-9)
+        spent = max(self._spent.get(client.name, now), now) + interval
+        early = spent - (now + max(1.0, interval))
         if early <= 0 and client.max_rate:
             self._spent[client.name] = spent
             return 0.0
-        return max(early, each)
+        return max(early, interval)
