@@ -108,10 +108,10 @@ async def openapi(request: HttpRequest) -> HttpResponse:
 
 async def _acquire(coordinator: Coordinator, client: LeaseClient, wanted: LeaseRequest, signed: bool) -> dict[str, Any]:
     lease_id, lease = await coordinator.acquire(client, wanted)
-    found = _description(lease_id, lease)
+    description = _description(lease_id, lease)
     if signed:
-        found["signed_token"] = coordinator.sign(lease, found["lease_expires_at"])
-    return found
+        description["signed_token"] = coordinator.sign(lease, description["lease_expires_at"])
+    return description
 
 
 async def _keep(coordinator: Coordinator, client: LeaseClient, lease_id: str) -> dict[str, object]:
@@ -157,15 +157,15 @@ def _fields(request: HttpRequest) -> dict[str, Any]:
     for name in given:
         if name not in _FIELDS:
             raise Refusal(Code.INVALID, f"Unknown field {name[:60]!r}. Known fields: {', '.join(_FIELDS)}.")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, (kind, default) in _FIELDS.items():
         value: Any = given.get(name, default)
         if type(value) is not kind:  # True is no number here
             raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.")
         if isinstance(value, int) and not 0 <= value < 2**53:
             raise Refusal(Code.INVALID, f"{name} is not a whole number from 0.")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 _KINDS_OF_JSON: Final[dict[type, str]] = {str: "string", int: "whole number", bool: "boolean"}
