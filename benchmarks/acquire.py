@@ -75,7 +75,7 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Cand
     stack.callback(client.close)
     stack.callback(client.stop)
     client.ensure_path("/bench/bare")
-    one = client.Lock("/bench/reused")
+    kazoo_lock = client.Lock("/bench/reused")
     java = stack.enter_context(curator(address, session_timeout=20))
 
     def fresh(path: str) -> None:
@@ -84,8 +84,8 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Cand
         lock.release()
 
     def reused(_: int) -> None:
-        one.acquire()
-        one.release()
+        kazoo_lock.acquire()
+        kazoo_lock.release()
 
     def mutex(_: int) -> float:
         return int(java.ask("bench", "time", "mutex", "/bench/curator")) / 1e9
@@ -95,14 +95,14 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Cand
 
     for turn in range(JVM_WARM_UP):
         mutex(turn)
-    found: dict[str, Candidate] = {
+    candidates: dict[str, Candidate] = {
         "kazoo fresh": lambda _: fresh("/bench/fresh"),
         "kazoo fresh, new key": lambda turn: fresh(f"/bench/new/{turn}"),
         "kazoo reused": reused,
         "curator": mutex,
         "bare": bare,
     }
-    return {**our_contestants(address), **found} if ours else found
+    return {**our_contestants(address), **candidates} if ours else candidates
 
 
 def our_contestants(address: str) -> dict[str, Candidate]:

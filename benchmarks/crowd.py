@@ -200,7 +200,7 @@ async def load(rate: int) -> dict[str, float]:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             tasks.append(asyncio.create_task(once()))
     await asyncio.gather(*tasks)
-    counted = [each for each in granted if began + 5 <= each < began + 25]
+    counted = [moment for moment in granted if began + 5 <= moment < began + 25]
     return {"grants per second": len(counted) / 20, "other errors": len(other), "other key, slowest (s)": max(slowest)}
 
 

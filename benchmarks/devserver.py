@@ -139,11 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ensemble = Ensemble(tick=2.0, container_check=60.0, fsync=fsync)
             hosts[name] = stack.enter_context(ensemble).hosts
         medians = {name: statistics.median(times) for name, times in round_trips(hosts, options.rounds).items()}
-        told = crowd(dev)
+        report = crowd(dev)
     sys.stdout.write(f"{'start to first lock, dev server':40}{first * 1000:9.1f} ms\n")
     for name, median in medians.items():
         sys.stdout.write(f"{'acquire + release, ' + name:45}{median:6.2f} ms\n")
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(f"{report}\n")
     good = first < FIRST and max(medians[OWN], medians[APART]) < medians[REAL]
     return 1 if options.check and not good else 0
 

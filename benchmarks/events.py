@@ -80,10 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for turn in range(options.rounds + 1):
             for on in shuffled.sample((False, True), 2):
                 (recorder.connect if on else recorder.disconnect)()
-                found, used = block(acquire_and_release)
+                elapsed, used = block(acquire_and_release)
                 recorder.flush()
                 if turn:  # the first one warms up
-                    times[on] += found
+                    times[on] += elapsed
                     cpu[on].append(used)
         rows = Attempt._default_manager.count()
     medians = {on: statistics.median(values) * 1000 for on, values in times.items()}

@@ -205,7 +205,7 @@ def run_apart(case: str, name: str, seconds: float, zookeeper: str, redis: int) 
         finally:
             for process in processes:
                 process.kill()
-    counts = [sum(each["counts"]) for each in done] if len(done) > 1 else done[0]["counts"]
+    counts = [sum(figures["counts"]) for figures in done] if len(done) > 1 else done[0]["counts"]
     total = max(1, sum(counts))
     return {
         "grants/s": sum(counts) / seconds,

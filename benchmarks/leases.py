@@ -110,18 +110,18 @@ async def measure(address: str, process: Any, options: argparse.Namespace) -> di
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
         await compare(stub, 20)
-        found = await compare(stub, options.rounds)
-        found["ratio"] = found["leased ms"] / found["direct ms"]
+        figures = await compare(stub, options.rounds)
+        figures["ratio"] = figures["leased ms"] / figures["direct ms"]
         before, began, cpu = coordinator.memory_info().rss, time.monotonic(), sum(coordinator.cpu_times()[:2])
         ids, kept, lost = await keep_many(stub, options.leases, options.seconds)
         elapsed = time.monotonic() - began
-        found["leases"] = float(len(ids))
-        found["lost"] = float(lost)
-        found["kept a second"] = kept / options.seconds
-        found["KB a lease"] = (coordinator.memory_info().rss - before) / 1024 / max(1, len(ids))
-        found["CPU share"] = (sum(coordinator.cpu_times()[:2]) - cpu) / elapsed
-        found["threads"] = float(coordinator.num_threads())
-    return found
+        figures["leases"] = float(len(ids))
+        figures["lost"] = float(lost)
+        figures["kept a second"] = kept / options.seconds
+        figures["KB a lease"] = (coordinator.memory_info().rss - before) / 1024 / max(1, len(ids))
+        figures["CPU share"] = (sum(coordinator.cpu_times()[:2]) - cpu) / elapsed
+        figures["threads"] = float(coordinator.num_threads())
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -152,8 +152,8 @@ async def open_sessions(ports: Sequence[int], count: int, timeout: float) -> lis
     """Open sessions, in turn with these servers."""
     sessions: list[RawSession] = []
     while len(sessions) < count:
-        some = range(len(sessions), min(count, len(sessions) + 100))
-        sessions += await asyncio.gather(*(RawSession.open(ports[number % len(ports)], timeout) for number in some))
+        numbers = range(len(sessions), min(count, len(sessions) + 100))
+        sessions += await asyncio.gather(*(RawSession.open(ports[number % len(ports)], timeout) for number in numbers))
     return sessions
 
 

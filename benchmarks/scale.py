@@ -236,7 +236,7 @@ async def join_queue(ensemble: Ensemble, size: int) -> Figures:
     used = cpu_seconds(leader)
     async with repeated(in_turn(sessions, TIMEOUT * PING_SHARE, RawSession.ping)):
         shares = [min(PER_PROCESS, size - start) for start in range(0, size, PER_PROCESS)]
-        arrivals = [arrive(*each, f"{ROOT}/{key}", listed) for each in zip(sessions, shares, strict=True)]
+        arrivals = [arrive(*pair, f"{ROOT}/{key}", listed) for pair in zip(sessions, shares, strict=True)]
         arrived = await asyncio.gather(*arrivals)
         figures = {
             "processes": len(sessions),

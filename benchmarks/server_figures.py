@@ -41,9 +41,9 @@ def heap_bytes(server: Server) -> int:
 
 def znodes(server: Server) -> int:
     """Return how many znodes a server has."""
-    found = re.search(r"zk_znode_count\s+(\d+)", four_letter("127.0.0.1", server.port, "mntr", timeout=60.0))
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"zk_znode_count\s+(\d+)", four_letter("127.0.0.1", server.port, "mntr", timeout=60.0))
+    assert match is not None
+    return int(match[1])
 
 
 def snapshot_bytes(server: Server) -> int:
@@ -65,7 +65,7 @@ def percentiles(seconds: Sequence[float]) -> Figures:
     """Return the median and others, in milliseconds."""
     ordered = sorted(seconds) or [float("nan")]
     places = {"p50 ms": 0.5, "p99 ms": 0.99, "max ms": 1.0}
-    return {name: 1000 * ordered[min(len(ordered) - 1, int(place * len(ordered)))] for name, place in places.items()}
+    return {name: 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in places.items()}
 
 
 async def until(condition: Callable[[], object], seconds: float) -> float:

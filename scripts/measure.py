@@ -66,13 +66,13 @@ def untyped_callbacks() -> int:
 
 def private_names() -> set[str]:
     """Return the names with one leading underscore that the package defines."""
-    found = set()
+    names = set()
     for node in (node for path in sources() for node in nodes_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-            found.add(ast.unparse(node).rpartition(".")[2])
-    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+            names.add(ast.unparse(node).rpartition(".")[2])
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
 
 
 def foreign_privates() -> list[str]:

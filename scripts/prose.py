@@ -4,8 +4,8 @@ Check the language of the repository. `make lint` runs this script, without argu
 In all files: turns that are archaic, or sound translated. In all Markdown files, outside of code and tables: how many
 words a sentence has, and how many in the mean of a page.
 
-With `--names`, check the Python files instead: names with a word that the glossary replaces by another one, names of
-values that say nothing, names of tests, and docstrings that are no sentences.
+With `--names`, check the Python files instead, or only those in the folders that follow. It finds names with a word
+that the glossary replaces, names that do not say what a value is, names of tests, and docstrings that are no sentences.
 """
 
 from __future__ import annotations
@@ -156,6 +156,8 @@ def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[
     faults: dict[str, tuple[int, str]] = {}
     for at, identifier, is_value in names(name, tree):
         plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", identifier).lower()
+        if identifier.startswith("__"):
+            continue  # Python's
         if identifier.startswith("test_"):
             if UNREADABLE_TEST.search(identifier) or list(turns(identifier.replace("_", " "))):
                 faults.setdefault(identifier, (at, f"{identifier}: name the property"))
@@ -176,9 +178,9 @@ def main(arguments: list[str]) -> int:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     texts = {name: (ROOT / name).read_text() for name in listed if not SKIPPED.search(name) and (ROOT / name).is_file()}
-    if "--names" in arguments:
-        replaced = replaced_words(GLOSSARY.read_text())
-        modules = {name: text for name, text in texts.items() if name.endswith(".py")}
+    if arguments[:1] == ["--names"]:
+        replaced, folders = replaced_words(GLOSSARY.read_text()), tuple(arguments[1:]) or ("",)
+        modules = {name: text for name, text in texts.items() if name.endswith(".py") and name.startswith(folders)}
         lines = [line for name, text in modules.items() for line in complaints_of_names(name, text, replaced)]
     else:
         lines = [line for name, text in texts.items() for line in complaints(name, text)]

@@ -47,7 +47,7 @@ class LeaseOptions:
     """`ZKLOCK["LEASES"]`, checked. Times in seconds."""
 
     clients: Mapping[str, LeaseClient] = field(default_factory=lambda: MappingProxyType({}))
-    """By name. If there are none, the coordinator serves its own machine only, and every program there."""
+    """The clients by name. If there are none, the coordinator serves all programs of its own machine."""
     max_term: float = 300.0
     """The longest that a lease may last after the last sign of its client."""
     max_wait: float = 3600.0

@@ -174,7 +174,7 @@ class Proof:
                 > self._bound + 2,
                 f"znodes are left: {', '.join(self._left[:5])}": self._left,
             }
-        self._problems += [text for text, found in wrong.items() if found]
+        self._problems += [text for text, is_wrong in wrong.items() if is_wrong]
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> None:

@@ -59,10 +59,10 @@ class Queues:
         return self._below(self._base)
 
     def _below(self, path: str) -> list[str]:
-        found = []
+        paths = []
         for name in self._children(path):
-            found += [f"{path}/{name}", *self._below(f"{path}/{name}")]
-        return found
+            paths += [f"{path}/{name}", *self._below(f"{path}/{name}")]
+        return paths
 
     def _children(self, path: str) -> list[str]:
         try:

@@ -31,8 +31,8 @@ class Access:
 
     def __init__(self, options: LeaseOptions, *, anybody: bool) -> None:
         self._anybody = anybody and not options.clients
-        self._by_token = {each: client for client in options.clients.values() for each in client.tokens}
-        self._by_certificate = {each: client for client in options.clients.values() for each in client.certificates}
+        self._by_token = {token: client for client in options.clients.values() for token in client.tokens}
+        self._by_certificate = {name: client for client in options.clients.values() for name in client.certificates}
         self._spent: dict[str, float] = {}  # by client: until when its requests are used up, on clock.now()
 
     def client(self, peer: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
@@ -76,10 +76,10 @@ class Access:
 
         A client may send as many at once as in one second.
         """
-        now, each = clock.now(), 1 / max(client.max_rate, 1e-9)
-        spent = max(self._spent.get(client.name, now), now) + each
-        early = spent - (now + max(1.0, each))
+        now, interval = clock.now(), 1 / max(client.max_rate, 1e-9)
+        spent = max(self._spent.get(client.name, now), now) + interval
+        early = spent - (now + max(1.0, interval))
         if early <= 0 and client.max_rate:
             self._spent[client.name] = spent
             return 0.0
-        return max(early, each)
+        return max(early, interval)

@@ -30,7 +30,7 @@ __all__ = ["AsyncZkLockClient", "ClientLease", "ClientUnusable", "LeaseRefused",
 
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
 LONG_WAIT: Final = 1.0
-"""Seconds. Coordinators may bound a wait. A call that was refused after such a wait goes back to the line."""
+"""Seconds. Coordinators may bound a wait. A call that was refused after such a wait queues again."""
 CLOSED: Final = "The client is closed."
 FORKED: Final = (
     "Process {pid} was forked while it used a client of the lock coordinator, which gRPC does not survive. Use a "
@@ -63,23 +63,23 @@ class ClientOptions(TypedDict, total=False):
     key: str | Path | None
     """A file with the key of that certificate (PEM)."""
     client_id: str
-    """What operators and others in the line see; by default "program@host:pid"."""
+    """The name that operators and others in the queue see; by default "program@host:pid"."""
     reply_timeout: float
-    """Seconds that a coordinator has to answer, besides those that a call waits in line; 5 by default."""
+    """Seconds that a coordinator has to answer, apart from the wait for the lock; 5 by default."""
 
 
 class LockOptions(TypedDict, total=False):
     """The options of a lock."""
 
     term: float
-    """The lease ends so many seconds after the last sign of this client, which keeps it all the time; 10 by default."""
+    """Seconds after the last message of this client until the lease ends; 10 by default. The client renews it."""
     wait: float | None
-    """How many seconds to wait in line; 0: not at all; None: without limit, the default."""
+    """Seconds to wait for the lock; 0 does not wait. None, the default, waits without limit."""
     kind: Literal["lock", "read", "write", "semaphore"]
     limit: int
-    """Of a semaphore: how many may hold it."""
+    """The number of permits of a semaphore."""
     signed_token: bool
-    """Get a signed token, too."""
+    """Whether to get a signed token, too."""
     on_lost: Callable[[ClientLease], object] | None
     """Called once with the lease, as soon as the lock is lost, or the lease has run out by this program's clock."""
 
@@ -196,7 +196,7 @@ class AsyncZkLockClient:
         self, connection: Connection, request: pb.RecordLockRequest, wait: float
     ) -> pb.RecordLockResponse:
         """
-        Ask one coordinator. If this is cancelled, the call leaves the line, and what it has acquired is released.
+        Ask one coordinator. If this is cancelled, the call leaves the queue, and what it has acquired is released.
 
         But a lease whose answer is on its way then is not known here: it ends after its term.
         """
@@ -314,7 +314,7 @@ class ZkLockClient:
             options["on_lost"] = functools.partial(_call_in_thread, on_lost)
         lease = ClientLease(resource)
         try:
-            self._submit(self._enter, lease, options).result()
+            self._submit(self._acquire, lease, options).result()
             yield lease
         finally:
             with contextlib.suppress(ClientUnusable):  # `close` has released it, or this is a fork of its holder
@@ -361,7 +361,7 @@ class ZkLockClient:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)  # threads wait for them
 
-    async def _enter(self, lease: ClientLease, options: LockOptions) -> None:
+    async def _acquire(self, lease: ClientLease, options: LockOptions) -> None:
         lease.acquiring = asyncio.current_task()
         await self._client.acquire(lease, options)
 

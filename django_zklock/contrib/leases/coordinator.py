@@ -40,26 +40,26 @@ ZooKeeper writes the paths of a session into one transaction when the session en
 than 2 MiB, and do not start again (ZOOKEEPER-4306).
 """
 NAME: Final = 64  # characters of a znode's name, with the slash
-LOOK_AGE: Final = 1.0
-"""Seconds for which one look at a queue serves all that ask for their place."""
-MOST_LOOKS: Final = 200
-"""Looks that are under way or no older than that, at most: each costs a thread some milliseconds."""
+READ_AGE: Final = 1.0
+"""Seconds for which one read of a queue serves all callers that ask for their position."""
+MOST_READS: Final = 200
+"""The most reads of queues that are under way or no older than that. Each costs a thread some milliseconds."""
 DRAINING: Final = "the coordinator is about to end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """What a client asks for. Times in seconds."""
+    """The request of a client for a lease. Times in seconds."""
 
     resource: str
     client_id: str
     term: float = 0.0
-    """After the last sign of the client; 0: the default."""
+    """Seconds after the last message of the client until the lease ends; 0: the default."""
     wait: float | None = 0.0
-    """How long to wait in line; None: as long as the coordinator allows."""
+    """Seconds to wait for the lock; None: as long as the coordinator allows."""
     kind: str = "lock"
     limit: int = 0
-    """Of a semaphore."""
+    """The number of permits of a semaphore."""
 
 
 class Coordinator:
@@ -75,7 +75,7 @@ class Coordinator:
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
-        self._looks: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
+        self._reads: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
         self._draining = False
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Coordinator:
         if lease.error is not None:
             raise _refusal(lease.error)
         if not lease.is_held:
-            raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.over}.")
+            raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
         return lease_id, lease
 
     def sign(self, lease: Lease, expires_at: int) -> str:
@@ -115,14 +115,14 @@ class Coordinator:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
         if not lease.keep():
-            raise over(lease.over or NOT_KEPT)
+            raise over(lease.end_reason or NOT_KEPT)
         return lease
 
     async def release(self, client: LeaseClient, lease_id: str) -> None:
         """Release a lease, and wait until the lock is free for the next one. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
-        if lease.over:
-            raise over(lease.over)
+        if lease.end_reason:
+            raise over(lease.end_reason)
         lease.end(RELEASED)
         await asyncio.shield(lease.task)
 
@@ -140,28 +140,28 @@ class Coordinator:
             )
         raise Refusal(Code.OVER, "There is no such lease. It is over, was never given, or belongs to another client.")
 
-    def find_place(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
-        """Return what waits here for this client in the line of a lock, or has it. Raises `Refusal`."""
+    def find_queued(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
+        """Return the lease of this client that waits here for a lock, or has it. Raises `Refusal`."""
         key = key_of(resource)
         wanted = (client.name, _label(client_id), key)
         for lease in self._leases.values():
-            if (lease.client, lease.client_id, lease.lock.name) == wanted and not lease.over:
+            if (lease.client, lease.client_id, lease.lock.name) == wanted and not lease.end_reason:
                 return lease
         raise Refusal(Code.OVER, f"Nothing of {client_id!r} waits here for the lock {key!r}, or has it.")
 
-    async def place(self, lease: Lease) -> int:
+    async def position(self, lease: Lease) -> int:
         """
         Return how many are ahead of a lease that waits; 0 if that is not known.
 
-        It is known for the first fifty of a line, and for 200 lines a second.
+        It is known for the first fifty of a queue, and for 200 queues a second.
         """
         if lease.settled.done():
             return 0
-        found = await self._look_at(lease.lock.name)
-        if found is None:
+        info = await self._read_queue(lease.lock.name)
+        if info is None:
             return 0
-        ahead = len(found.holders)
-        for waiter in found.waiters:
+        ahead = len(info.holders)
+        for waiter in info.waiters:
             if waiter.about.get("lease") == lease.number:
                 return ahead
             ahead += 1
@@ -169,19 +169,19 @@ class Coordinator:
 
     async def count_ahead(self, resource: str) -> int:
         """Return how many hold a lock, or wait for it; 0 if that is not known."""
-        found = await self._look_at(key_of(resource))
-        return 0 if found is None else len(found.holders) + found.waiting
+        info = await self._read_queue(key_of(resource))
+        return 0 if info is None else len(info.holders) + info.waiting
 
-    async def _look_at(self, key: str) -> LockInfo | None:
+    async def _read_queue(self, key: str) -> LockInfo | None:
         """Return the state of a lock, which all that ask within a second share; None if it is free or unknown."""
-        look = self._looks.get(key)
-        if look is None:
-            if len(self._looks) >= MOST_LOOKS:
+        read = self._reads.get(key)
+        if read is None:
+            if len(self._reads) >= MOST_READS:
                 return None
             later = asyncio.get_running_loop().call_later
-            look = self._looks[key] = asyncio.ensure_future(asyncio.to_thread(_look_at, key))
-            look.add_done_callback(lambda _: later(LOOK_AGE, self._looks.pop, key))
-        return await asyncio.shield(look)
+            read = self._reads[key] = asyncio.ensure_future(asyncio.to_thread(_read_queue, key))
+            read.add_done_callback(lambda _: later(READ_AGE, self._reads.pop, key))
+        return await asyncio.shield(read)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -196,10 +196,10 @@ class Coordinator:
         await self._all_ended()
 
     async def stop(self) -> None:
-        """Give no more leases; wait until no client can believe any longer that it has one."""
+        """Give no more leases; wait until every lease end that was told to a client has passed."""
         self._draining = True
         for lease in list(self._leases.values()):
-            lease.end_as_told(DRAINING)
+            lease.end_as_promised(DRAINING)
         await self._all_ended()
 
     async def _all_ended(self) -> None:
@@ -302,7 +302,7 @@ def key_of(resource: str) -> str:
         raise Refusal(Code.INVALID, str(error)) from error
 
 
-def _look_at(key: str) -> LockInfo | None:
+def _read_queue(key: str) -> LockInfo | None:
     try:
         return look_at(key)
     except ZkLockError:

@@ -18,7 +18,7 @@ logger = logging.getLogger("django_zklock.leases")
 
 NOT_KEPT: Final = "it was not kept in time"
 RELEASED: Final = "the client has released it"
-LEFT: Final = "the client has left the line"
+LEFT: Final = "the client has left the queue"
 
 
 class Lease:
@@ -37,9 +37,9 @@ class Lease:
         self.lock = lock
         self.hold: Hold | None = None
         self.error: ZkLockError | None = None  # why it was not acquired
-        self.over = ""  # why it is over; empty while it waits or is held
+        self.end_reason = ""  # why it is over; empty while it waits or is held
         self.release_requested = ""  # why the client should release it
-        self.told_until = -math.inf  # the latest end that the client was told, on the loop's clock
+        self.promised_until = -math.inf  # the latest end that the client was told, on the loop's clock
         self._term = term
         self._kept_until = math.inf  # on the loop's clock; set by the grant
         self._last_end = math.inf  # that keeping can reach
@@ -55,7 +55,7 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """Whether the client has the lock."""
-        return self.hold is not None and not self.over
+        return self.hold is not None and not self.end_reason
 
     @property
     def remaining(self) -> float:
@@ -64,7 +64,7 @@ class Lease:
 
         That is the rest of the client's term, and at most the rest of the lease that ZooKeeper guarantees.
         """
-        if self.hold is None or self.over:
+        if self.hold is None or self.end_reason:
             return 0.0
         left = self._kept_until - self._loop.time()
         return max(0.0, min(left, self.hold.lease_remaining))
@@ -74,11 +74,11 @@ class Lease:
         # In this order: time that passes between the lines makes the lease look shorter, never longer.
         clock, now = time.time(), self._loop.time()
         remaining = math.floor(self.remaining * 1000)
-        self.told_until = max(self.told_until, now + remaining / 1000)
+        self.promised_until = max(self.promised_until, now + remaining / 1000)
         return math.floor(clock * 1000) + remaining, remaining
 
     def keep(self) -> bool:
-        """The client keeps the lease for another term. Return False if it is over."""
+        """Renew the lease for another term. Return False if it is over."""
         now = self._loop.time()
         if not self.is_held or now >= self._kept_until:
             return False
@@ -86,17 +86,17 @@ class Lease:
         return True
 
     def let_run_out(self, reason: str) -> None:
-        """Keep it no longer than now for another term; ask the client to release it."""
+        """Do not renew beyond one more term; ask the client to release it."""
         self._last_end = min(self._last_end, self._loop.time() + self._term)
         self.request_release(reason)
 
-    def end_as_told(self, reason: str) -> None:
-        """End it at the end that the client was told, and tell no later one; ask the client to release it."""
-        if self.told_until <= self._loop.time():  # also if it waits
+    def end_as_promised(self, reason: str) -> None:
+        """End it when the client was told, without renewal; ask the client to release it."""
+        if self.promised_until <= self._loop.time():  # also if it waits
             self.end(reason)
             return
-        self._kept_until = self._last_end = self.told_until
-        self._loop.call_at(self.told_until, self.end, reason)
+        self._kept_until = self._last_end = self.promised_until
+        self._loop.call_at(self.promised_until, self.end, reason)
         self.request_release(reason)
 
     def request_release(self, reason: str) -> None:
@@ -105,8 +105,8 @@ class Lease:
         self._changed()
 
     def end(self, reason: str) -> None:
-        """End it: give up the place in line, or release the lock."""
-        if self.over:
+        """End it: leave the queue, or release the lock."""
+        if self.end_reason:
             return
         self._over(reason)
         if self.hold is None:
@@ -157,7 +157,7 @@ class Lease:
 
     async def _until_over(self) -> None:
         """Wait until the client has not kept the lease for a term, or it was ended."""
-        while not self.over:
+        while not self.end_reason:
             if self._loop.time() >= self._kept_until:
                 self._over(NOT_KEPT)
                 return
@@ -169,8 +169,8 @@ class Lease:
                 timer.cancel()
 
     def _over(self, reason: str) -> None:
-        if not self.over:
-            self.over = reason
+        if not self.end_reason:
+            self.end_reason = reason
             if self.hold is not None:
                 audit.info(
                     "lease %s is over: %s; it was %r of client %r on the lock %r, token %d",

@@ -27,7 +27,7 @@ from django_zklock.zk import process
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
 KINDS: Final = {pb.KIND_LOCK: "lock", pb.KIND_READ: "read", pb.KIND_WRITE: "write", pb.KIND_SEMAPHORE: "semaphore"}
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at a place in line."""
+"""Seconds between two reads of a position in the queue."""
 MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
@@ -96,8 +96,8 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
         except Refusal as refusal:
             if refusal.code is not Code.BUSY:
                 raise
-            place = await self._coordinator.count_ahead(request.resource_path)
-            return pb.RecordLockResponse(acquired=False, place=place, detail=refusal.detail)
+            ahead = await self._coordinator.count_ahead(request.resource_path)
+            return pb.RecordLockResponse(acquired=False, place=ahead, detail=refusal.detail)
         response = _acquired(lease_id, lease)
         if request.signed_token:
             response.signed_token = self._coordinator.sign(lease, response.lease_expires_at)
@@ -125,28 +125,28 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
             await _abort(context, refusal)
 
     async def WatchQueue(self, request: pb.WatchQueueRequest, context: Context) -> None:  # noqa: N802
-        """Follow a place in line, or a lease, until it ends."""
+        """Follow a position in the queue, or a lease, until it ends."""
         try:
             client = self._client(context)
             if request.lease_id:
                 lease = self._coordinator.find(client, request.lease_id)
             else:
-                lease = self._coordinator.find_place(client, request.resource_path, request.client_id)
+                lease = self._coordinator.find_queued(client, request.resource_path, request.client_id)
             with self._stream(client):
                 await self._watch(request.lease_id, lease, context)
         except Refusal as refusal:
             await _abort(context, refusal)
 
     async def _watch(self, lease_id: str, lease: Lease, context: Context) -> None:
-        changed, told = asyncio.Event(), None
+        changed, reported = asyncio.Event(), None
         lease.observe(changed.set)
         try:
-            while told is None or told.state != pb.LeaseState.STATE_OVER:
+            while reported is None or reported.state != pb.LeaseState.STATE_OVER:
                 changed.clear()
-                state = _state(lease_id, lease, place=await self._coordinator.place(lease))
-                if told is None or _news(state) != _news(told):
+                state = _state(lease_id, lease, position=await self._coordinator.position(lease))
+                if reported is None or _without_end(state) != _without_end(reported):
                     await context.write(state)
-                    told = state
+                    reported = state
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), LOOK_EVERY)
         finally:
@@ -214,13 +214,13 @@ class _KeepAliveStream:
         self._changed.set()
 
     def _state(self, lease_id: str) -> pb.LeaseState | None:
-        found = self._leases.get(lease_id)
-        if found is None:
-            return None  # its end was told
-        lease, observer = found
+        entry = self._leases.get(lease_id)
+        if entry is None:
+            return None  # its end was reported
+        lease, observer = entry
         state = _state(lease_id, lease)
         state.sent_at = self._sent_at[lease_id]
-        if lease.over:
+        if lease.end_reason:
             lease.ignore(observer)
             del self._leases[lease_id], self._sent_at[lease_id]
         return state
@@ -259,11 +259,11 @@ def _acquired(lease_id: str, lease: Lease) -> pb.RecordLockResponse:
     )
 
 
-def _state(lease_id: str, lease: Lease, place: int = 0) -> pb.LeaseState:
-    if lease.over:
-        return pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=lease.over)
+def _state(lease_id: str, lease: Lease, position: int = 0) -> pb.LeaseState:
+    if lease.end_reason:
+        return pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=lease.end_reason)
     if lease.hold is None:
-        return pb.LeaseState(state=pb.LeaseState.STATE_WAITING, place=place)
+        return pb.LeaseState(state=pb.LeaseState.STATE_WAITING, place=position)
     expires_at, duration = lease.tell()
     return pb.LeaseState(
         state=pb.LeaseState.STATE_HELD,
@@ -276,8 +276,8 @@ def _state(lease_id: str, lease: Lease, place: int = 0) -> pb.LeaseState:
     )
 
 
-def _news(state: pb.LeaseState) -> tuple[object, ...]:
-    """Return what a watcher wants to know: all but the end of the lease, which changes all the time."""
+def _without_end(state: pb.LeaseState) -> tuple[object, ...]:
+    """Return all that a watcher is told of, without the end of the lease: that changes all the time."""
     return state.state, state.place, state.release_requested, state.detail
 
 

@@ -22,7 +22,7 @@ from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal, over
 
 LONGEST_WAIT: Final = 30.0
-"""Seconds for which a request waits in line at most. Proxies cut connections that are silent for longer."""
+"""Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
 LARGEST_BODY: Final = 16 * 1024  # bytes
 _FIELDS: Final[dict[str, tuple[type, Any]]] = {
     "resource_path": (str, ""),
@@ -77,11 +77,11 @@ def problem(refusal: Refusal) -> HttpResponse:
 @require_http_methods(["POST"])
 @_answering
 async def leases(request: HttpRequest, host: hosts.Host, client: LeaseClient) -> HttpResponse:
-    """Take a lease: 201, or 409 if the lock was not free in time."""
+    """Acquire a lease: 201, or 409 if the lock was busy until the deadline."""
     wanted, signed = _lease_request(_fields(request))
-    found = await host.run(_acquire, host.coordinator, client, wanted, signed)
-    response = JsonResponse(found, status=201)
-    response["Location"] = escape_uri_path(f"{request.path}{found['lease_id']}")
+    granted = await host.run(_acquire, host.coordinator, client, wanted, signed)
+    response = JsonResponse(granted, status=201)
+    response["Location"] = escape_uri_path(f"{request.path}{granted['lease_id']}")
     return response
 
 
@@ -108,10 +108,10 @@ async def openapi(request: HttpRequest) -> HttpResponse:
 
 async def _acquire(coordinator: Coordinator, client: LeaseClient, wanted: LeaseRequest, signed: bool) -> dict[str, Any]:
     lease_id, lease = await coordinator.acquire(client, wanted)
-    found = _description(lease_id, lease)
+    description = _description(lease_id, lease)
     if signed:
-        found["signed_token"] = coordinator.sign(lease, found["lease_expires_at"])
-    return found
+        description["signed_token"] = coordinator.sign(lease, description["lease_expires_at"])
+    return description
 
 
 async def _keep(coordinator: Coordinator, client: LeaseClient, lease_id: str) -> dict[str, object]:
@@ -123,8 +123,8 @@ async def _describe(coordinator: Coordinator, client: LeaseClient, lease_id: str
 
 
 def _description(lease_id: str, lease: Lease) -> dict[str, Any]:
-    if lease.hold is None or lease.over:
-        raise over(lease.over)
+    if lease.hold is None or lease.end_reason:
+        raise over(lease.end_reason)
     expires_at, duration = lease.tell()
     return {
         "lease_id": lease_id,
@@ -157,15 +157,15 @@ def _fields(request: HttpRequest) -> dict[str, Any]:
     for name in given:
         if name not in _FIELDS:
             raise Refusal(Code.INVALID, f"Unknown field {name[:60]!r}. Known fields: {', '.join(_FIELDS)}.")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, (kind, default) in _FIELDS.items():
         value: Any = given.get(name, default)
         if type(value) is not kind:  # True is no number here
             raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.")
         if isinstance(value, int) and not 0 <= value < 2**53:
             raise Refusal(Code.INVALID, f"{name} is not a whole number from 0.")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 _KINDS_OF_JSON: Final[dict[type, str]] = {str: "string", int: "whole number", bool: "boolean"}

@@ -50,20 +50,20 @@ def resolve(acls: Sequence[Acl] | None, credentials: Iterable[Credential]) -> tu
     Duplicates are removed, and `auth` is replaced by the client's digests. Raises Refused for an empty list, for an
     entry that no client can match, and for `auth` if the client has no digest.
     """
-    found: dict[Acl, None] = {}
+    entries: dict[Acl, None] = {}
     for acl in acls or ():
         if acl.scheme == "auth":
-            own = [one for one in credentials if one.scheme != "ip"]
+            own = [credential for credential in credentials if credential.scheme != "ip"]
             if not own:
                 raise Refused(Error.INVALID_ACL)
-            found.update({Acl(acl.perms, one.scheme, one.id): None for one in own})
+            entries.update({Acl(acl.perms, one.scheme, one.id): None for one in own})
         elif _valid(acl.scheme or "", acl.id or ""):
-            found[acl] = None
+            entries[acl] = None
         else:
             raise Refused(Error.INVALID_ACL)
-    if not found:
+    if not entries:
         raise Refused(Error.INVALID_ACL)
-    return tuple(found)
+    return tuple(entries)
 
 
 def _valid(scheme: str, identity: str) -> bool:

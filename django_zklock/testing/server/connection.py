@@ -98,10 +98,10 @@ class Connection:
         end = 4 + length
         if len(inbox) < end:
             return None
-        found = bytes(inbox[4:end])
+        frame = bytes(inbox[4:end])
         del inbox[:end]
         self.received += 1
-        return found
+        return frame
 
     def discard_input(self) -> None:
         """Discard what was read."""

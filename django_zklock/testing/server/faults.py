@@ -104,14 +104,14 @@ class FaultControls:
         """Close the connection of a session, or all connections. Return how many. The sessions continue."""
 
         def cut() -> int:
-            found = [
-                each
-                for each in self._service.connections
-                if session_id is None or (each.session is not None and each.session.id == session_id)
+            connections = [
+                connection
+                for connection in self._service.connections
+                if session_id is None or (connection.session is not None and connection.session.id == session_id)
             ]
-            for connection in found:
+            for connection in connections:
                 self._service.drop(connection)
-            return len(found)
+            return len(connections)
 
         return self._call(cut)
 

@@ -71,12 +71,13 @@ def _stat(service: Service) -> str:
 
 def _cons(service: Service) -> str:
     lines = []
-    for one in _clients(service):
-        line = f"{_line(one)},sent={one.sent}"
-        if one.session is not None:
+    for client in _clients(service):
+        line = f"{_line(client)},sent={client.sent}"
+        if client.session is not None:
             line += (
-                f",sid=0x{one.session.id:x},lop={one.last or 'SESS'},est={now() - (clock.now() - one.since) * 1000:.0f}"
-                f",to={one.session.timeout * 1000:.0f},lcxid=0x{one.last_xid & 0xFFFFFFFF:x}"
+                f",sid=0x{client.session.id:x},lop={client.last or 'SESS'}"
+                f",est={now() - (clock.now() - client.since) * 1000:.0f}"
+                f",to={client.session.timeout * 1000:.0f},lcxid=0x{client.last_xid & 0xFFFFFFFF:x}"
                 f",lzxid=0x{service.db.zxid:x},lresp=0,llat=0,minlat=0,avglat=0,maxlat=0"
             )
         lines.append(f"{line})\n")

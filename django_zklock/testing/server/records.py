@@ -40,9 +40,9 @@ class Reader:
         end = self.at + count
         if count < 0 or end > len(self.data):
             raise Malformed(f"expected {count} bytes, {self.left} are left")
-        found = self.data[self.at : end]
+        data = self.data[self.at : end]
         self.at = end
-        return found
+        return data
 
     def int32(self) -> int:
         """Return a signed number of four bytes."""
@@ -135,7 +135,7 @@ class _Kind(NamedTuple):
 
 
 def _read_acls(reader: Reader) -> list[Acl] | None:
-    return reader.vector(lambda one: Acl(one.int32(), one.text() or "", one.text() or ""))
+    return reader.vector(lambda entry: Acl(entry.int32(), entry.text() or "", entry.text() or ""))
 
 
 def _write_acl(writer: Writer, acl: Acl) -> None:

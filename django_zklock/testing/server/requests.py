@@ -159,9 +159,9 @@ def _get_all_children_number(db: Database, client: Client, reader: Reader) -> by
 
 
 def _who_am_i(db: Database, client: Client, reader: Reader) -> bytes:
-    def write(writer: Writer, one: Credential) -> None:
-        writer.text(one.scheme)
-        writer.text(one.user)
+    def write(writer: Writer, credential: Credential) -> None:
+        writer.text(credential.scheme)
+        writer.text(credential.user)
 
     writer = Writer()
     writer.vector(client.credentials, write)

@@ -113,15 +113,15 @@ class DevServer(FaultControls):
         with self._lock:
             if self._loop is not None:
                 return
-            found = load(self._data) if self._data is not None and self._data.exists() else None
+            loaded = load(self._data) if self._data is not None and self._data.exists() else None
             loop = Loop(self.host, self.port)
             before = self._service
             self._service = self._new_service(loop)
             self._service.faults = before.faults
             db = self._service.db
             db.zxid = max(before.db.zxid, _zxid_of_now())
-            if found is not None:
-                db.tree, kept = found
+            if loaded is not None:
+                db.tree, kept = loaded
                 db.zxid = max(db.zxid, kept)  # the clock may have been set back
             loop.service = self._service
             loop.start()

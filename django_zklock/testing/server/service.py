@@ -94,7 +94,7 @@ class Service:
     def end_stall(self) -> None:
         """Answer again. Drop connections whose requests were discarded: their replies would no longer match."""
         self.faults.stall = False
-        for connection in [each for each in self.connections if each.discarded]:
+        for connection in [connection for connection in self.connections if connection.discarded]:
             self.drop(connection)
 
     # time
@@ -220,10 +220,10 @@ class Service:
 
     def _request(self, connection: Connection, session: Session, xid: int, op: int, reader: Reader) -> None:
         self.db.sessions.touch(session, clock.now())
-        found = HANDLERS.get(op)
-        if found is not None:
+        entry = HANDLERS.get(op)
+        if entry is not None:
             connection.last = Op(op).name
-            handler, writes = found
+            handler, writes = entry
             if op == Op.PING:
                 xid = XID_PING
             self._send(connection, op, self.db.reply_to(connection, xid, reader, handler, writes=writes))

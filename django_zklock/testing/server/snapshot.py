@@ -52,7 +52,7 @@ def _pack(node: Node) -> dict[str, Any]:
 
 def _unpack(packed: dict[str, Any]) -> Node:
     data = packed["data"]
-    acl = tuple(Acl(*one) for one in packed["acl"])
+    acl = tuple(Acl(*fields) for fields in packed["acl"])
     node = Node(None if data is None else base64.b64decode(data), acl, packed["owner"], 0, 0)
     if acl == OPEN:
         node.acl = OPEN

@@ -294,8 +294,8 @@ def _owner(mode: Mode, ttl: int | None, session: int) -> int:
     return CONTAINER if mode is Mode.CONTAINER else session if mode.ephemeral else 0
 
 
-def _match(found: int, wanted: int) -> None:
-    if wanted not in (-1, found):
+def _match(version: int, wanted: int) -> None:
+    if wanted not in (-1, version):
         raise Refused(Error.BAD_VERSION)
 
 

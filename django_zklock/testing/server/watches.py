@@ -58,17 +58,17 @@ class _Table(Generic[W]):
 
     def take(self, path: str, kind: Event) -> list[W]:
         """Return the watchers of an event on the path. Remove the watches that fire once."""
-        found: dict[W, None] = {}
+        watchers: dict[W, None] = {}
         for watcher, watch in list(self.by_path.get(path, {}).items()):
             if watch is not Watch.RECURSIVE or kind is not Event.CHILD:
-                found[watcher] = None
+                watchers[watcher] = None
             if watch is Watch.ONCE:
                 self.remove(path, watcher)
         if self.recursive and kind is not Event.CHILD:
             for above in _above(path):
                 here = self.by_path.get(above, {})
-                found.update({watcher: None for watcher, watch in here.items() if watch is Watch.RECURSIVE})
-        return list(found)
+                watchers.update({watcher: None for watcher, watch in here.items() if watch is Watch.RECURSIVE})
+        return list(watchers)
 
 
 class Watches(Generic[W]):

@@ -116,8 +116,8 @@ async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, co
     lease.tell()
     call = await waiting(coordinator, zoo, client_id="node-2")
     _, next_one = await call
-    assert asyncio.get_running_loop().time() >= lease.told_until
-    assert lease.over == "it was not kept in time"
+    assert asyncio.get_running_loop().time() >= lease.promised_until
+    assert lease.end_reason == "it was not kept in time"
     assert next_one.hold is not None
 
 
@@ -166,17 +166,17 @@ async def test_a_call_waits_no_longer_than_it_says(zoo: Zoo, coordinator: Coordi
 async def test_the_place_in_line(zoo: Zoo, coordinator: Coordinator) -> None:
     await take(coordinator)
     first = await waiting(coordinator, zoo, client_id="node-2")
-    lease = coordinator.find_place(ANYBODY, KEY, "node-2")
-    assert await coordinator.place(lease) == 1
+    lease = coordinator.find_queued(ANYBODY, KEY, "node-2")
+    assert await coordinator.position(lease) == 1
     first.cancel()
     await asyncio.wait([first])
     with refused(Code.OVER):
-        coordinator.find_place(ANYBODY, KEY, "node-2")
+        coordinator.find_queued(ANYBODY, KEY, "node-2")
 
 
 async def test_looks_at_queues_are_bounded(zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or those who watch many queues would delay the answers to all others."""
-    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_LOOKS", 2)
+    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     for resource in "abc":
         await take(coordinator, resource=resource)
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
@@ -220,8 +220,8 @@ async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator:
             lease.tell()
             await asyncio.sleep(0.05)
     await until(lease)
-    assert asyncio.get_running_loop().time() >= lease.told_until
-    assert "max_hold" in lease.over
+    assert asyncio.get_running_loop().time() >= lease.promised_until
+    assert "max_hold" in lease.end_reason
 
 
 async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coordinator: Coordinator) -> None:
@@ -330,7 +330,7 @@ async def test_a_lease_whose_znode_is_gone_is_over(zoo: Zoo, coordinator: Coordi
     await asyncio.sleep(0.5)  # it watches its znode by then
     zoo.client.delete(lease.hold.path)
     await until(lease)
-    assert "deleted" in lease.over
+    assert "deleted" in lease.end_reason
 
 
 async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
@@ -383,7 +383,7 @@ async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, short_session: None
     _, lease = await take(coordinator, term=LONG)
     lease.tell()
     await asyncio.wait_for(coordinator.stop(), 20)
-    assert asyncio.get_running_loop().time() >= lease.told_until
+    assert asyncio.get_running_loop().time() >= lease.promised_until
     assert zoo.children(KEY) == []
 
 
@@ -398,7 +398,7 @@ async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(
         coordinator.keep(ANYBODY, lease_id)
         lease.tell()
         await asyncio.sleep(0.05)
-    assert asyncio.get_running_loop().time() >= lease.told_until
+    assert asyncio.get_running_loop().time() >= lease.promised_until
     await asyncio.wait_for(stop, 20)
 
 

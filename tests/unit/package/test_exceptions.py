@@ -17,7 +17,7 @@ IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
 
 @pytest.mark.parametrize("error", IN_THE_TREE)
 def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError]) -> None:
-    """In the words that it was given, or else in the first line of its docstring."""
+    """Its text is the message, or else the first line of its docstring."""
     raised, bare = error("gone", lock="inventory/1"), error()
     assert (str(raised), raised.lock) == ("gone", "inventory/1")
     assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)

@@ -1,4 +1,4 @@
-"""What users install and what importing it costs."""
+"""The distributions are complete, and importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def python(code: str, *, cwd: Path = ROOT) -> str:
 
 
 def test_import_costs_neither_kazoo_nor_settings() -> None:
-    """A settings module, or a plugin that is loaded first of all, may import the package."""
+    """A settings module or an early plugin may import the package."""
     loaded = python("import sys, django_zklock; print([m for m in ('kazoo', 'django', 'celery') if m in sys.modules])")
     assert loaded == "[]"
 
@@ -41,14 +41,14 @@ def test_the_grpc_extra_needs_the_protobuf_that_its_code_was_generated_for() -> 
 
 
 def test_errors_and_signals_need_no_settings() -> None:
-    """Code that only catches errors, or listens, can be imported before Django is set up."""
+    """Code that catches errors or connects to signals can be imported before Django is set up."""
     modules = "django_zklock.exceptions, django_zklock.signals"
     assert python(f"import sys, {modules}; print('kazoo' in sys.modules)") == "False"
 
 
 @pytest.mark.parametrize("more", ["", "django.core.management.call_command('check')"], ids=["setup", "check"])
 def test_the_start_of_django_costs_no_kazoo(more: str) -> None:
-    """With the app, its fences and the admin installed; locks import it when they are used."""
+    """Locks import kazoo when they are used."""
     apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
     installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock", "django_zklock.contrib.fences"]
     started = python(f"""
@@ -83,7 +83,7 @@ def test_public_names_show_before_they_are_loaded() -> None:
 
 
 def test_the_public_names_are_few() -> None:
-    """Whatever is added here has to be documented and kept."""
+    """Each public name must be documented and kept."""
     assert set(django_zklock.__all__) == PUBLIC_NAMES
     assert all(hasattr(django_zklock, name) for name in PUBLIC_NAMES)
 
@@ -95,13 +95,13 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_an_error_is_imported_from_its_module() -> None:
-    """The message names it, also that of `from django_zklock import LockBusy`."""
+    """The error of `from django_zklock import LockBusy` names the module."""
     with pytest.raises(ImportError, match=r"from django_zklock\.exceptions import LockBusy"):
         exec("from django_zklock import LockBusy")
 
 
 def test_the_readme_works_outside_of_the_repository() -> None:
-    """On PyPI there is nothing that a relative link could lead to."""
+    """PyPI shows it without the other files, so its links are absolute."""
     text = (ROOT / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r"^\[[\w-]+\]: (.*)$", text, re.MULTILINE)
     files = [link.partition("#")[0] for link in links]
@@ -112,7 +112,7 @@ def test_the_readme_works_outside_of_the_repository() -> None:
 
 
 def test_the_settings_in_the_readme_can_be_copied() -> None:
-    """Into a file that startproject made, without another import."""
+    """They work in a file of startproject without another import."""
     (block,) = re.findall(
         r"^```python\n(INSTALLED_APPS .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -132,7 +132,7 @@ def test_every_change_has_a_name_that_towncrier_takes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_is_published_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
     """
     The wheel, built from the sdist, is complete and typed. Neither has tests, which would not run from there.
 

@@ -53,7 +53,7 @@ def test_a_sentence_of_forty_words_is_the_longest() -> None:
 @pytest.mark.parametrize(
     "form", ["```\n{}\n```", "| {} |", "# {}", "<!-- {}\n -->", "[It is](http://{})", "* `{}` is."]
 )
-def test_what_is_no_prose_has_no_sentences(form: str) -> None:
+def test_code_tables_and_headings_have_no_sentences(form: str) -> None:
     long = "more " * 50
     assert COMPLAINTS("docs/page.md", f"It is.\n\n{form.format(long)}\n\nIt may be.\n") == []
 

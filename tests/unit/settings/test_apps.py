@@ -10,7 +10,7 @@ from django_zklock.zk.options import SessionOptions, TlsOptions
 
 
 def test_changed_settings_are_seen() -> None:
-    """`override_settings` works: no value outlives the settings it was read from."""
+    """`override_settings` takes effect."""
     before = conf.current()
     with override_settings(ZKLOCK={"URL": "zk://h/other"}):
         assert conf.current().base == "/other/zklock"
@@ -18,14 +18,14 @@ def test_changed_settings_are_seen() -> None:
 
 
 def test_other_settings_leave_the_configuration_alone() -> None:
-    """A change that is none of ours costs nothing."""
+    """A change of another setting drops nothing."""
     before = conf.current()
     with override_settings(SECRET_KEY="other"):
         assert conf.current() is before
 
 
 def test_session_gets_all_that_the_settings_say() -> None:
-    """Each value that concerns the session is handed on as it was read."""
+    """Each value that concerns the session reaches its options."""
     raw = {
         "URL": "zk+tls://user:pw@h1,[::1]:2182/app?session_timeout=9&connect_timeout=2",
         "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
@@ -43,6 +43,6 @@ def test_session_gets_all_that_the_settings_say() -> None:
 
 
 def test_plain_connection_has_no_tls() -> None:
-    """TLS is None where it is off, not a set of empty options."""
+    """Without TLS, the option is None."""
     with override_settings(ZKLOCK={"URL": "zk://h"}):
         assert session_options().tls is None

@@ -1,4 +1,4 @@
-"""The system checks: the problems of `settings.ZKLOCK`, and what works but is unwise."""
+"""The system checks report problems of `settings.ZKLOCK`, and warn of unwise values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(raw: object, *, deploy: bool = False) -> list[str | None]:
 
 
 def test_every_problem_becomes_an_error() -> None:
-    """The checks say what the validator says: same words, same hints, same numbers."""
+    """The checks have the messages, hints and ids of the validator."""
     raw = {"URL": "zk://h:port", "ROOTS": "/x", "ACL": "none", "LOCKS": {"a": {}}}
     assert [(message.id, message.msg, message.hint) for message in run(raw)] == [
         (f"zklock.{problem.id}", problem.message, problem.hint) for problem in conf.problems(raw)
@@ -39,28 +39,28 @@ def test_every_problem_becomes_an_error() -> None:
 
 
 def test_checks_fail_the_command() -> None:
-    """`manage.py check` ends with an error, and names it."""
+    """`manage.py check` fails, and names the id."""
     with override_settings(ZKLOCK=None), pytest.raises(SystemCheckError, match=r"zklock\.E001"):
         call_command("check")
 
 
-def test_sound_settings_are_left_in_peace() -> None:
-    """A sensible configuration gets no message, not even before a deployment."""
+def test_sensible_settings_cause_no_message() -> None:
+    """A sensible configuration gets no message, even with `--deploy`."""
     assert run({"URL": "zk+tls://zk1.example.org/app"}, deploy=True) == []
     assert run({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, deploy=True) == []
 
 
 @pytest.mark.parametrize("keys", [{}, {"AUTH": "user:pw"}])
-def test_plain_text_to_another_machine_is_warned_of(keys: dict[str, str]) -> None:
-    """Before a deployment, only TLS or this very machine will do: credentials do not guard a session."""
+def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str]) -> None:
+    """With `--deploy`, only TLS or a loopback address is accepted: credentials do not guard a session."""
     raw = {"URL": "zk://127.0.0.1,10.0.0.1/app", **keys}
     assert ids(raw, deploy=True) == ["zklock.W001"]
     assert ids(raw) == []
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(5.9, ["zklock.W002"]), (6, [])])
-def test_short_session_is_warned_of(seconds: float, expected: list[str]) -> None:
-    """A lease that an ordinary pause outlasts is worth a word, at any time."""
+def test_a_short_session_timeout_causes_a_warning(seconds: float, expected: list[str]) -> None:
+    """An ordinary pause of a process may outlast the lease."""
     assert ids({"URL": "zk://localhost/app", "SESSION_TIMEOUT": seconds}) == expected
 
 
@@ -72,8 +72,8 @@ def test_short_session_is_warned_of(seconds: float, expected: list[str]) -> None
         ({"URL": "zk://localhost/app"}, []),
     ],
 )
-def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: list[str]) -> None:
-    """Two projects with default settings and one ensemble would share every name."""
+def test_a_root_that_projects_share_causes_a_warning(raw: dict[str, str], expected: list[str]) -> None:
+    """Two projects with default settings would share every name."""
     assert ids(raw, deploy=True) == expected
     assert ids(raw) == []
 
@@ -100,15 +100,15 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
         ),
     ],
 )
-def test_options_that_cannot_be_had_together_are_errors(raw: dict[str, object], expected: str) -> None:
-    """At the start, not at the first call; also where one of them is a default."""
+def test_options_that_exclude_each_other_are_errors(raw: dict[str, object], expected: str) -> None:
+    """They are errors at the start, even if one of them is a default."""
     (message,) = run({"URL": "zk://localhost/app", **raw})
     assert message.id == "zklock.E013"
     assert expected in message.msg
 
 
-def test_a_lock_may_undo_a_default() -> None:
-    """As the hint says; and who says its kind has said that the limit of others is not its own."""
+def test_an_entry_may_override_a_default() -> None:
+    """An entry with a kind ignores the limit of the defaults."""
     defaults = {"limit": 3, "max_hold": 5}
     locks = {"a": {"path": "a", "kind": "read"}, "b": {"path": "b", "max_hold": None, "min_hold": 9}}
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
@@ -121,16 +121,16 @@ def test_a_lock_may_undo_a_default() -> None:
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
 
 
-def test_a_warning_that_never_comes_is_warned_of() -> None:
-    """Work that is stopped by then cannot take too long."""
+def test_warn_after_without_effect_causes_a_warning() -> None:
+    """`max_hold` aborts the work before the warning."""
     locks = {"a": {"path": "a", "warn_after": 60}, "b": {"path": "b", "warn_after": 59}, "c": {"path": "c"}}
     (message,) = run({"URL": "zk://localhost/app", "DEFAULTS": {"max_hold": 60}, "LOCKS": locks})
     assert message.id == "zklock.W006"
     assert message.msg.startswith('ZKLOCK["LOCKS"]["a"] has warn_after=60')
 
 
-def test_two_semaphores_of_one_path_are_warned_of() -> None:
-    """Neither of their limits would hold."""
+def test_two_limits_of_a_path_cause_a_warning() -> None:
+    """Each entry would use its own limit."""
     locks = {"a": {"path": "x", "limit": 2}, "b": {"path": "x", "limit": 3}, "c": {"path": "x"}, "d": {"path": "y"}}
     (message,) = run({"URL": "zk://localhost/app", "LOCKS": locks})
     assert message.id == "zklock.W007"
@@ -138,8 +138,8 @@ def test_two_semaphores_of_one_path_are_warned_of() -> None:
     assert run({"URL": "zk://localhost/app", "LOCKS": {**locks, "b": {"path": "x", "limit": 2}}}) == []
 
 
-def test_a_decorator_refuses_options_that_cannot_be_had_together() -> None:
-    """When the function is decorated: by themselves, and with what the settings say of that lock."""
+def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
+    """The decorator checks its options alone, and with those of the entry."""
     with pytest.raises(ValueError, match="a semaphore has no sides"):
         zk_locked("a", kind="read", limit=3)
     settings = {"URL": "zk://localhost/app", "LOCKS": {"a": {"path": "a", "limit": 3}}}
@@ -150,12 +150,12 @@ def test_a_decorator_refuses_options_that_cannot_be_had_together() -> None:
 
 
 def test_warnings_wait_until_the_errors_are_gone() -> None:
-    """What cannot be read is not judged."""
+    """Invalid settings cause no warnings."""
     assert ids({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, deploy=True) == ["zklock.E004"]
 
 
 def test_table_lists_every_id() -> None:
-    """The ids in the code and the ids in the documentation of the module are the same."""
+    """The table in the docstring has the ids in the code."""
     documented = set(IDS.findall(str(checks.__doc__)))
     modules = (conf.settings, options, leases, findings, checks, model)
     texts = {module: Path(str(module.__file__)).read_text() for module in modules}
@@ -166,5 +166,5 @@ def test_table_lists_every_id() -> None:
 
 @pytest.mark.parametrize(("raw", "deploy"), [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)])
 def test_every_message_has_a_hint(raw: dict[str, object], deploy: bool) -> None:
-    """Who reads a warning learns what to do."""
+    """Each error and warning says what to do."""
     assert all(message.hint for message in run(raw, deploy=deploy))

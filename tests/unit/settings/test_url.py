@@ -1,4 +1,4 @@
-"""The reader of `zk://` URLs: it takes what the format allows, refuses the rest, and never repeats a credential."""
+"""The parser of `zk://` URLs reads valid ones, refuses all others, and never quotes a credential."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = st.text("abcxyz019_-.~% é", min_size=1, max_size=10).filter(lambda part
 def test_parse_reverses_writing(
     hosts: list[tuple[str, int]], parts: list[str], user: str, password: str, query: dict[str, str]
 ) -> None:
-    """Every URL that is written by the rules is read as what went into it."""
+    """Every URL that follows the rules is read as its parts."""
     chroot = "".join(f"/{part}" for part in parts)
     assert parse(_url(hosts, chroot, user, password, query)) == Address(
         hosts=tuple(hosts), chroot=chroot, credential=f"{user}:{password}", tls=False, query=tuple(query.items())
@@ -37,13 +37,13 @@ def test_parse_reverses_writing(
 
 def _url(hosts: list[tuple[str, int]], chroot: str, user: str, password: str, query: dict[str, str]) -> str:
     pairs = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in query.items())
-    places = ",".join(host_port(*host) for host in hosts)
-    return f"zk://{quote(user, safe='')}:{quote(password, safe='')}@{places}{quote(chroot)}?{pairs}"
+    addresses = ",".join(host_port(*host) for host in hosts)
+    return f"zk://{quote(user, safe='')}:{quote(password, safe='')}@{addresses}{quote(chroot)}?{pairs}"
 
 
 @given(st.text())
 def test_anything_is_read_or_refused(text: str) -> None:
-    """No text, however odd, gets another error out of the parser than its own."""
+    """Any text is read, or raises `InvalidValue`."""
     for url in (text, f"zk://{text}", f"zk://h/{text}", f"zk://h?{text}", f"zk://[{text}"):
         try:
             assert parse(url).hosts
@@ -58,7 +58,7 @@ def test_anything_is_read_or_refused(text: str) -> None:
     scheme=st.sampled_from(["zk://", "zk+tls://", "zkk://", "", "zk:/"]),
 )
 def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -> None:
-    """However wrong the URL is, and whatever of its password is not escaped, no error quotes a piece of it."""
+    """No error quotes a part of the password, even if it is not escaped."""
     try:
         parse(f"{scheme}user:{password}{rest}")
     except InvalidValue as error:
@@ -66,7 +66,7 @@ def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -
 
 
 def test_port_defaults_to_2181_for_each_host() -> None:
-    """A host without a port has ZooKeeper's usual one, whichever place in the list it takes."""
+    """A host without a port has ZooKeeper's usual one."""
     assert parse("zk://h1,h2:2182,[::1],[fe80::1]:2183").hosts == (
         ("h1", 2181), ("h2", 2182), ("::1", 2181), ("fe80::1", 2183),
     )  # fmt: skip
@@ -76,12 +76,12 @@ def test_port_defaults_to_2181_for_each_host() -> None:
     ("url", "tls"), [("zk://h", False), ("zookeeper://h", False), ("zk+tls://h", True), ("ZK+TLS://h", True)]
 )
 def test_scheme_says_whether_tls_is_on(url: str, tls: bool) -> None:
-    """There are three schemes, of which one turns TLS on."""
+    """Of three schemes, only `zk+tls` turns TLS on."""
     assert parse(url).tls is tls
 
 
-def test_white_space_around_a_url_is_no_part_of_it() -> None:
-    """The line break that a file of secrets ends with does no harm."""
+def test_white_space_around_a_url_is_ignored() -> None:
+    """A file of secrets may end with a line break."""
     assert parse(" zk://h/app\n") == parse("zk://h/app")
 
 
@@ -124,8 +124,8 @@ def test_white_space_around_a_url_is_no_part_of_it() -> None:
         ("zk://h1/zookeeper/quota", "below /zookeeper"),
     ],
 )
-def test_what_the_format_does_not_allow_is_refused(url: str, says: str) -> None:
-    """A URL that is wrong is refused, in words that say where."""
+def test_an_invalid_url_is_refused_with_the_place(url: str, says: str) -> None:
+    """The message names the invalid part."""
     with pytest.raises(InvalidValue) as caught:
         parse(url)
     assert says in str(caught.value)
@@ -135,12 +135,12 @@ def test_what_the_format_does_not_allow_is_refused(url: str, says: str) -> None:
     ("path", "same"), [("", ""), ("/", ""), ("/a/", "/a"), ("/a/b", "/a/b"), ("/zookeepers", "/zookeepers")]
 )
 def test_path_loses_the_slash_at_its_end(path: str, same: str) -> None:
-    """Paths are joined by putting one after the other, so none ends with a slash."""
+    """Paths are concatenated, so none ends with a slash."""
     assert znode_path(path) == same
 
 
 def test_relative_path_is_refused() -> None:
-    """A path is never guessed to be absolute."""
+    """A path must begin with a slash."""
     with pytest.raises(InvalidValue, match="not absolute"):
         znode_path("zklock")
 
@@ -152,6 +152,6 @@ def test_relative_path_is_refused() -> None:
         ("zk.localhost", True), ("10.0.0.1", False), ("::2", False), ("localhost.example.org", False), ("zk1", False),
     ],
 )  # fmt: skip
-def test_loopback_is_told_without_a_name_server(host: str, loopback: bool) -> None:
-    """Only what cannot be another machine counts as this one."""
+def test_a_loopback_host_is_recognized_without_a_name_server(host: str, loopback: bool) -> None:
+    """Only an address that is certainly this machine counts."""
     assert is_loopback(host) is loopback

@@ -31,8 +31,8 @@ class Urls:
         self.urlpatterns = list(patterns)
 
 
-def found(*routes: str) -> list[tuple[str | None, str]]:
-    """The ids and words of what the check says of some views of the site."""
+def messages_for(*routes: str) -> list[tuple[str | None, str]]:
+    """Return the ids and messages of the check for these views of the site."""
     patterns = [pattern for pattern in ledgersite.urlpatterns if str(pattern.pattern) in routes]
     assert len(patterns) == len(routes)
     with override_settings(ROOT_URLCONF=Urls(*patterns)):
@@ -56,15 +56,15 @@ def found(*routes: str) -> list[tuple[str | None, str]]:
         "other_action_opted_out/",
     ],
 )
-def test_a_view_in_order_is_left_in_peace(ledger: Ledger, route: str) -> None:
-    """What has its transaction inside the lock, or none that could be meant, is no matter for a warning."""
-    assert found(route) == []
+def test_a_view_with_a_correct_transaction_causes_no_warning(ledger: Ledger, route: str) -> None:
+    """The transaction begins inside the lock, or there is none."""
+    assert messages_for(route) == []
 
 
 @pytest.mark.parametrize("route", ["opted_out_above/", "opted_out_below/"])
-def test_a_locked_view_that_is_opted_out_is_warned_of(ledger: Ledger, route: str) -> None:
-    """Its work is in no transaction, so an abort leaves half of it."""
-    ((id, words),) = found(route)
+def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger: Ledger, route: str) -> None:
+    """Its work has no transaction, so an abort would leave half of it."""
+    ((id, words),) = messages_for(route)
     assert id == "zklock.W004"
     assert f"ledgersite.{route.rstrip('/')}" in words
 
@@ -79,15 +79,15 @@ def test_a_locked_view_that_is_opted_out_is_warned_of(ledger: Ledger, route: str
         ("ninja/", "The view support.ledgersite.operation"),
     ],
 )
-def test_a_locked_handler_is_warned_of(ledger: Ledger, route: str, name: str) -> None:
-    """Its transaction is begun before its lock, also if a framework calls it."""
-    ((id, words),) = found(route)
+def test_a_locked_handler_causes_a_warning(ledger: Ledger, route: str, name: str) -> None:
+    """Its transaction begins before its lock, even if a framework calls it."""
+    ((id, words),) = messages_for(route)
     assert id == "zklock.W005"
     assert words == f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on ledger before the lock."
 
 
-def test_who_says_when_to_release_knows(ledger: Ledger) -> None:
-    """An explicit `release` silences the warning, as its hint says."""
+def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
+    """The hint of the warning says so."""
 
     class Handler(View):
         @zk_locked("x", release_on="commit")
@@ -97,15 +97,15 @@ def test_who_says_when_to_release_knows(ledger: Ledger) -> None:
         assert check_views() == []
 
 
-def test_without_atomic_requests_nothing_is_looked_at(ledger: Ledger) -> None:
-    """Not even the URLconf is loaded."""
+def test_without_atomic_requests_no_view_is_checked(ledger: Ledger) -> None:
+    """The URLconf is not even loaded."""
     ledger.settings["ATOMIC_REQUESTS"] = False
     with override_settings(ROOT_URLCONF="there.is.none"):
         assert check_views() == []
 
 
 def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
-    """All have hints, and the whole site is walked, included URLconfs and all."""
+    """All views of the site are checked, those of included URLconfs too."""
     from django.urls import include
 
     urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
