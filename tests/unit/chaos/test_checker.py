@@ -253,7 +253,6 @@ def test_a_late_answer_is_a_fault() -> None:
     assert not rules("1 A invoke timeout=2 \n 3.9 A refused error=LockTimeout definite=true")
     verdict = check_history(written("1 A invoke timeout=2 \n 4.5 A refused error=LockTimeout definite=true"))
     assert one(verdict) == "A/main was answered 1.500 s after its deadline of 2 s"
-    assert verdict.figures.overrun == pytest.approx(1.5)
     assert rules("1 A invoke timeout=2 \n 4.5 A granted token=7 until=9") == {"deadline"}
 
 
@@ -379,12 +378,9 @@ def test_figures_are_measured() -> None:
             """
         )
     ).figures
-    assert (figures.grants, figures.refusals, figures.unknown, figures.losses) == (3, 1, 2, 1)
+    assert (figures.grants, figures.refusals, figures.losses) == (3, 1, 1)
     assert figures.handoffs == pytest.approx((0.4,))
-    assert figures.told == pytest.approx((0.7,))
-    assert figures.overlaps == pytest.approx((0.4,))
-    assert figures.overrun == pytest.approx(0.1)
-    assert "3 grants, 1 refusals, 2 unknown, 1 losses; handoffs: 1, median 0.400" in str(figures)
+    assert str(figures) == "3 grants, 1 refusals, 1 losses; handoffs: 1, median 0.400 s"
 
 
 def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
