@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,6 @@ pytestmark = pytest.mark.zookeeper
 
 TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
-EXPIRED = T + 2 * TICK + 0.5  # seconds by which the session of a stopped process is over
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 
 Figure = Callable[..., None]
@@ -121,35 +119,6 @@ except LockLost:
     finally:
         child.kill()
     assert output.split() == ["True", "0.0", "told", "told"], errors
-
-
-def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing_after_it(
-    pool: WorkerPool, figure: Figure
-) -> None:
-    """It is at the head of the queue when it is stopped; once it goes on it queues again, in its new session."""
-    a, stopped = pool.start("A", "B", session_timeout=T)
-    a.take(owner="ahead")
-    waiting = stopped.acquire(timeout=30)
-    pool.wait_contenders(2)
-    behind = a.acquire(timeout=20, owner="behind")
-    pool.wait_contenders(3)
-    paused = stopped.pause()
-    a.release(owner="ahead").result()
-    answer = behind.result(20)
-    assert answer["granted"]
-    figure("the others held up for", answer["t"] - paused, "s")
-    assert answer["t"] - paused <= EXPIRED
-    time.sleep(max(0.0, paused + T + 2 - time.monotonic()))
-    stopped.resume()
-    pool.wait_contenders(2)  # it is in the queue again
-    with contextlib.suppress(AssertionError):
-        eventually(waiting.done, 1)
-    assert not waiting.done(), f"a grant on a session that was over: {waiting.result()}"
-    assert a.check(owner="behind")
-    a.release(owner="behind").result()
-    assert waiting.result()["granted"]
-    assert stopped.check()
-    pool.assert_kept()
 
 
 # --- clocks that jump -------------------------------------------------------------------------------------------------
