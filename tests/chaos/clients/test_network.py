@@ -206,6 +206,3 @@ def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
     assert 1.5 <= took <= 1.5 + ROOM, f"waited for {took:.2f} s, not for 1.5 s"
     arena.client.delete(ahead[0])
     pool.assert_kept()
-
-
-# --- a host that is dead ----------------------------------------------------------------------------------------------

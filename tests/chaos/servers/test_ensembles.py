@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.chaos.servers import attached_to, repair, repaired, serving
-from support.chaos.worker_pool import Call, LockWorker, WorkerPool
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.zoo import Zoo, eventually
 
 from django_zklock.testing.ensemble import Ensemble
@@ -156,62 +156,3 @@ def hire_attached(pool: WorkerPool, ensemble: Ensemble, address: str, others: st
             return worker
         worker.dismiss()
     raise AssertionError(f"no client connected to {address}")
-
-
-@pytest.mark.timeout(240)
-def test_a_rolling_restart_costs_no_lock(pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]) -> None:
-    """
-    Twelve processes, each with a session of 20 s, three to a key, take turns while one server after the other restarts.
-
-    Two cores bear no more of them; a session's fate does not depend on how many others there are.
-    """
-    pool.keys = tuple(f"k{number}" for number in range(4))
-    workers = pool.start(*(f"P{number}" for number in range(12)), session_timeout=LONGEST)
-    turns = Turns(workers, pool.keys)
-    for server in ensemble.servers:
-        turns.take_for(4)
-        pool.note("kill server")
-        server.terminate()
-        turns.take_until(lambda server=server: not server.running)  # type: ignore[misc]
-        server.start()
-        turns.take_until(lambda server=server: server.mode() is not None)  # type: ignore[misc]
-        pool.note("heal")
-    turns.take_for(4)
-    turns.end()
-    figure("turns", len(turns.taken))
-    assert [turn for turn in turns.taken if not turn["granted"] or turn["lost"]] == []
-    serving(pool.zoo)
-    pool.assert_kept()
-
-
-class Turns:
-    """Processes that take a lock, work for a while, and give it back, again and again."""
-
-    def __init__(self, workers: list[LockWorker], keys: tuple[str, ...]) -> None:
-        self.taken: list[dict[str, object]] = []
-        self._keys = {worker: keys[number % len(keys)] for number, worker in enumerate(workers)}
-        self._calls = {worker: self._begin(worker) for worker in workers}
-
-    def _begin(self, worker: LockWorker) -> Call:
-        about = {"as": "main", "key": self._keys[worker], "timeout": 60, "seconds": 0.2, "abort_on": "lost"}
-        return worker.tell("turn", **about)
-
-    def take_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Have all processes take turns until something has happened."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline
-            for worker, call in self._calls.items():
-                if call.done():
-                    self.taken.append(call.result())
-                    self._calls[worker] = self._begin(worker)
-            time.sleep(0.02)
-
-    def take_for(self, seconds: float) -> None:
-        """Have all processes take turns for a while."""
-        end = time.monotonic() + seconds
-        self.take_until(lambda: time.monotonic() > end)
-
-    def end(self) -> None:
-        """Let the last turns end."""
-        self.taken += [call.result(90) for call in self._calls.values()]

@@ -179,9 +179,3 @@ def test_clocks_jump_under_a_running_process_and_the_monotonic_clock_does_not() 
         assert ahead(process) == [-2600, 1100, 0]
         with pytest.raises(ValueError, match="cannot go back"):
             shim.jump(boottime=-1)
-
-
-# --- sequence numbers -------------------------------------------------------------------------------------------------
-
-
-# --- sessions ---------------------------------------------------------------------------------------------------------
