@@ -1,4 +1,4 @@
-"""However processes come and go, each that serves has one session, and none outlives its process for long."""
+"""Servers that expect credentials first, and clocks that are an hour off, cost no lock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.chaos.checker import ROOM
@@ -14,8 +13,6 @@ from support.chaos.clocks import ClockShim
 from support.chaos.preload import needs_compiler
 from support.chaos.report import Figures
 from support.chaos.servers import serving
-from support.chaos.slowdisk import write_whole
-from support.chaos.website import Website
 from support.chaos.worker_pool import WorkerPool
 from support.zoo import Zoo, eventually
 
@@ -29,30 +26,6 @@ pytestmark = pytest.mark.zookeeper
 SESSION_TIMEOUT = 4.0
 TICK = 0.5  # seconds, of the test's servers
 HOUR = 3600.0
-LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire
-
-
-# --- one session for each process that serves -----------------------------------------------------------------------
-
-
-def test_a_server_that_reloads_has_one_session_and_leaves_none(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
-    """With `runserver`, the process that serves has one for all its threads, and the one that watches files none."""
-    serve = ("manage.py", "runserver", "{host}:{port}")
-    with Website(tmp_path, zoo, *serve, session_timeout=LONG) as site:
-        took = []
-        for _ in range(3):
-            (before,) = site.sell_many(20)
-            sessions = site.sessions()
-            (session,) = sessions.pop(before)
-            assert list(sessions.values()) == [[]], "the process that watches has a session"
-            write_whole(site.views, site.views.read_text() + "\n")  # else there are two changes, and two reloads
-            eventually(lambda before=before: before not in site.workers(), 10)  # type: ignore[misc]
-            ended = time.monotonic()
-            eventually(lambda session=session: not site.knows(session), 1, "its session is left")  # type: ignore[misc]
-            took.append(time.monotonic() - ended)
-            eventually(site.is_served, 20)
-        figure.spread("session gone after its process", took)
-
 
 # --- servers that come and go ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from support.chaos.clocks import ClockShim
 from support.chaos.preload import needs_compiler
 from support.chaos.worker_pool import WorkerPool
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -83,42 +83,6 @@ def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its
     assert kept["t"] > answer["t"], "the next one was to be granted the lock while the interpreter was kept"
     figure("told after", max(0.0, told["t"] - kept["t"]) * 1000, "ms")
     pool.assert_kept()
-
-
-def test_a_greenlet_that_did_not_yield_past_its_lease_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
-    """By the clock, before the hub has run once; and the block that goes on to its end says so, too."""
-    pytest.importorskip("gevent")
-    script = """
-import time
-from django_zklock.exceptions import LockLost
-
-def spin():
-    until = time.monotonic() + 2.0  # the lease is 1.6
-    while time.monotonic() < until:
-        pass
-
-lock = zk_lock("a", abort_on="never")
-hold = lock.acquire()
-hold.check()
-spin()
-print(hold.lost, hold.lease_remaining)
-try:
-    hold.check()
-except LockLost:
-    print("told")
-lock.release()
-try:
-    with zk_lock("b"):
-        spin()
-except LockLost:
-    print("told")
-"""
-    child = zoo.spawn(script, first="from gevent import monkey; monkey.patch_all()")
-    try:
-        output, errors = child.communicate(timeout=30)
-    finally:
-        child.kill()
-    assert output.split() == ["True", "0.0", "told", "told"], errors
 
 
 # --- clocks that jump -------------------------------------------------------------------------------------------------

@@ -148,21 +148,3 @@ def test_a_client_that_does_not_read_delays_nobody(own: DevServer, connect: Conn
     for _ in range(20):
         assert other.ask(sync("/")) == 0
     assert [lazy.until(xid) for xid in asked] == [0] * 40
-
-
-def test_after_a_stall_a_client_that_sent_nothing_gets_its_events(own: DevServer, connect: Connect) -> None:
-    """On the same connection. A client that sent something is cut off, and its request is not carried out."""
-    quiet, owner, loud = connect(own), connect(own), connect(own)
-    for wire in (quiet, owner, loud):
-        wire.connect()
-    owner.ask(create("/mine", b"", EPHEMERAL))
-    quiet.ask(exists("/mine", True))
-    own.stall = True
-    loud.send(*create("/lost"))
-    own.expire(owner.session)
-    assert quiet.silent(0.1)
-    own.stall = False
-    quiet.wait_event()
-    assert quiet.events == 1
-    assert loud.read() is None
-    assert own.paths("/lost") == []
