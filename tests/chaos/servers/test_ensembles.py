@@ -41,32 +41,6 @@ def tokens_there(zoo: Zoo) -> list[int]:
     return [stat.czxid for stat in stats if stat is not None]
 
 
-def test_an_election_that_is_shorter_than_the_lease_costs_no_lock(
-    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
-) -> None:
-    """The same node goes on counting, and the work under it goes on."""
-    timeout = 12.0
-    a, b = pool.start("A", "B", session_timeout=timeout)
-    token = a.take(abort_on="lost")["token"]
-    waiting = b.acquire(timeout=60, abort_on="lost")
-    pool.wait_contenders(2)
-    working = a.work(seconds=2 * LEASE_SHARE * timeout)
-    killed = pool.note("kill server", target=None)
-    ensemble.leader.kill()
-    eventually(lambda: any(server.mode() == "leader" for server in ensemble.servers), 30)
-    election = pool.note("heal") - killed
-    figure("election", election, "s")
-    assert election < LEASE_SHARE * timeout, "it took too long to tell anything"
-    assert not working.result(30)["lost"]
-    assert not waiting.done()
-    serving(pool.zoo)
-    assert token in tokens_there(pool.zoo)
-    a.release().result()
-    assert waiting.result(20)["granted"]
-    b.release().result()
-    pool.assert_kept()
-
-
 @pytest.mark.timeout(120)
 def test_without_a_quorum_the_holder_is_told_and_nobody_is_granted(
     pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]

@@ -24,7 +24,6 @@ from typing import Any
 
 from support.chaos.history import Recorder
 from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
-from support.chaos.sets import RandomSets
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
 
@@ -209,14 +208,6 @@ class Worker:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():
             random_work.once()
-        random_work.store.close()
-        return random_work.counts
-
-    def do_random_sets(self, keys: Sequence[str], rounds: int, seed: int, timeout: float | None) -> dict[str, int]:
-        """Take several locks at a time, work, and release them, so many times."""
-        random_work = RandomSets(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
-        for _ in range(rounds):
-            random_work.once(timeout)
         random_work.store.close()
         return random_work.counts
 

@@ -27,8 +27,6 @@ SESSION_TIMEOUT = 4.0
 TICK = 0.5  # seconds, of the test's servers
 HOUR = 3600.0
 
-# --- servers that come and go ---------------------------------------------------------------------------------------
-
 
 @pytest.fixture
 def strict() -> Iterator[Ensemble]:
