@@ -1,7 +1,7 @@
 """
-Random work under locks, for a soak: acquire, increment two counters of the store, release.
+Random work under locks, for a soak: acquire, increment a counter of the store, release.
 
-Who reads looks at the guarded counter twice, as does a writer that became a reader; who has a permit only works.
+Who reads looks at the counter twice, as does a writer that became a reader; who has a permit only works.
 
 A signal's handler may strike where a program of a user's is: in the lock, and in the work. It does not strike in the
 few lines that write the history and the store, or the history would not say what happened. An abort by the lock is
