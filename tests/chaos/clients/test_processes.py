@@ -1,4 +1,4 @@
-"""Processes that are interrupted, stopped or starved hold no lock twice, and delay others no longer than promised."""
+"""Processes that are interrupted, killed or suspended delay others no longer than promised."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ T = 3.0  # seconds, the session timeout; the lease is 1.2
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 
 Figure = Callable[..., None]
-
-
-# --- exceptions that a signal raises ----------------------------------------------------------------------------------
 
 
 @pytest.mark.convicts_kazoo
@@ -46,9 +43,6 @@ def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, fi
     pool.assert_kept()
 
 
-# --- processes that die, or do not run --------------------------------------------------------------------------------
-
-
 def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Figure) -> None:
     a, b = pool.start("A", "B")
     a.take()
@@ -60,32 +54,6 @@ def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool
     figure("replaced after", answer["t"] - killed, "s")
     assert answer["t"] - killed <= a.session_timeout + 2 * TICK + 0.5
     pool.assert_kept()
-
-
-@pytest.mark.parametrize("hog", ["main", "another"])
-def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its_first_check(
-    pool: WorkerPool, figure: Figure, hog: str
-) -> None:
-    """One call into C, by the holder or by another thread of its process, lets no thread of the protocol run."""
-    a, b = pool.start("A", "B", session_timeout=T)
-    a.take()
-    waiting = b.acquire(timeout=30)
-    pool.wait_contenders(2)
-    pool.note("hog", target="A")
-    hogging = a.tell("hog", **{"as": hog}, seconds=T + 1)
-    working = a.work()
-    answer = waiting.result(30)
-    assert answer["granted"], "the holder's session outlived a process in which nothing ran"
-    kept = hogging.result(30)
-    eventually(working.done, 10, "the holder was never told")
-    told = working.result()
-    assert told["lost"]
-    assert kept["t"] > answer["t"], "the next one was to be granted the lock while the interpreter was kept"
-    figure("told after", max(0.0, told["t"] - kept["t"]) * 1000, "ms")
-    pool.assert_kept()
-
-
-# --- clocks that jump -------------------------------------------------------------------------------------------------
 
 
 @needs_compiler

@@ -525,21 +525,6 @@ def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> 
         comer.result()
 
 
-def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> None:
-    """Also one that was handed the lock in this process."""
-    lock = zk_lock(KEY, linger=LONG)
-    token_of(lock)
-
-    def work() -> None:
-        proxy.cut_all()
-        with within(2):
-            threading.Event().wait(10)
-
-    with pytest.raises(LockLost), lock:
-        work()
-    connected()
-
-
 def test_a_hold_that_was_too_long_ends_the_stay(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
     token = token_of(lock)

@@ -150,19 +150,6 @@ class Worker:
             answer["release"] = self.do_release(key)
         return answer
 
-    def do_hog(self, seconds: float) -> dict[str, float]:
-        """Keep the interpreter to this thread for so long at least, by one call into C that lets no other run."""
-        began = time.monotonic()
-        sum(range(5_000_000))
-        rate = 5_000_000 / (time.monotonic() - began)
-        while True:
-            called = time.monotonic()
-            sum(range(int(rate * seconds * 1.2)))
-            now = time.monotonic()
-            if now - called >= seconds:  # else it was faster than thought
-                return {"t": now, "kept": now - called}
-            rate *= 1.5
-
     def do_check(self, key: str) -> bool:
         return self._check(key, self._holdings[threading.current_thread().name, key][-1])
 
