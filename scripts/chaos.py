@@ -1,7 +1,7 @@
 """
 Test the promises of the lock under faults: single faults, and a soak with random ones.
 
-The run has its own network and mount namespaces, so that firewall rules and mounts affect nothing else. Where that is
+The run has its own network namespace, so that firewall rules affect nothing else. Where that is
 not possible, the tests that need them are skipped with a message. `make chaos` is this script.
 
     scripts/chaos.py                            all tests, and a soak of 60 seconds
@@ -39,7 +39,7 @@ TOOLS = ((IPTABLES, ("iptables",)), (shutil.which(COMPILER.split()[0]), ("gcc", 
 
 
 def main(arguments: list[str]) -> None:
-    """Replace this process by pytest, in new namespaces if possible. The exit status is that of pytest."""
+    """Replace this process by pytest, in a new namespace if possible. The exit status is that of pytest."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     options, selection = parser.parse_known_args(arguments)
     if namespaces.inside():
         namespaces.set_up()
-        where = "in network and mount namespaces of its own"
+        where = "in a network namespace of its own"
     else:
         ensure_tools()
         refused = namespaces.possible()
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
             again = [sys.executable, __file__, *arguments, f"--seed={options.seed}"]
             become(namespaces.command(again), namespaces.environment())
         os.environ[namespaces.REFUSED] = refused
-        where = f"without the tests that need a firewall or a mount ({refused})"
+        where = f"without the tests that need a firewall ({refused})"
     seconds = SOAK if options.seconds is None else options.seconds
     what = f"the tests of pytest {' '.join(selection)}" if selection else "all tests"
     if not selection and options.seconds is not None:

@@ -154,7 +154,6 @@ class Caller(GrantObserver):
             if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
                 self._later(self.script.downgrades, self._turn, self._downgrade)
             return
-        self._invariants.figures.refusals += 1
         if isinstance(outcome, ZkLockError) and not isinstance(outcome, ZooKeeperUnavailable):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
@@ -177,13 +176,11 @@ class Caller(GrantObserver):
         if self.resting:
             self._later(0.2, self._turn, self._on_deadline, True)
         elif self.waits:
-            self._invariants.figures.give_ups += 1
             self._world.note(f"{self.name} gives up")
             self._leave()
 
     def _downgrade(self) -> None:
         if self.grant is not None and self.contender is not None:
-            self._invariants.figures.downgrades += 1
             self._world.note(f"{self.name} only reads from now on")
             self.contender.share()
 

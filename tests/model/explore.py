@@ -45,43 +45,25 @@ class Report:
 
     schedules: int = 0
     steps: int = 0
-    deviations: int = 0
-    signatures: set[int] = field(default_factory=set)  # of the schedules that differ
     figures: Counter[str] = field(default_factory=Counter)
-    robbed: float = 0.0  # seconds that a grant was believed in after its node was deleted from outside, at most
-    overlap: float = 0.0  # the most seconds of it that another owner held the lock
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, played: Played, deviations: Deviations) -> None:
+    def add(self, played: Played) -> None:
         """Count a schedule."""
         self.schedules += 1
         self.steps += played.steps
-        self.deviations += len(deviations)
-        self.signatures.add(hash(frozenset(deviations.items())))
-        figures = asdict(played.figures)
-        self.robbed = max(self.robbed, figures.pop("robbed"))
-        self.overlap = max(self.overlap, figures.pop("overlap"))
-        self.figures.update(figures)
+        self.figures.update(asdict(played.figures))
 
     def merge(self, other: Report) -> None:
         """Add another exploration."""
         self.schedules += other.schedules
         self.steps += other.steps
-        self.deviations += other.deviations
-        self.signatures |= other.signatures
         self.figures.update(other.figures)
-        self.robbed = max(self.robbed, other.robbed)
-        self.overlap = max(self.overlap, other.overlap)
         self.findings += other.findings
 
     def __str__(self) -> str:
-        counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in sorted(self.figures.items()))
-        return (
-            f"{self.schedules} schedules ({len(self.signatures)} distinct), {self.steps} steps, "
-            f"{self.deviations} deviations; {counted}; a hold outlived its node by "
-            f"{self.robbed:.2f} s after a break, {self.overlap:.2f} s of it with a new holder; "
-            f"{len(self.findings)} broke a rule"
-        )
+        counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in self.figures.items())
+        return f"{self.schedules} schedules, {self.steps} steps; {counted}; {len(self.findings)} broke a rule"
 
 
 def explore(schedules: int, seed: int, *, often: Mapping[str, float] | None = None) -> Report:
@@ -97,7 +79,7 @@ def explore(schedules: int, seed: int, *, often: Mapping[str, float] | None = No
             scenario = drawn(rng)
             chooser = Chance(rng, often or rates(rng))
             played = play(here, scenario, chooser)
-            report.add(played, chooser.taken)
+            report.add(played)
             if played.violation is not None:
                 shrunk = _shrunk(here, scenario, dict(chooser.taken), played.violation)
                 report.findings.append(Finding(played.violation, scenario, shrunk, number))
@@ -110,7 +92,7 @@ def exhaust(scenario: Scenario, depth: int, *, limit: int | None = None) -> Repo
     report = Report()
     with stage() as here:
         for deviations, played in _walk(here, scenario, depth):
-            report.add(played, deviations)
+            report.add(played)
             if played.violation is not None:
                 shrunk = _shrunk(here, scenario, deviations, played.violation)
                 report.findings.append(Finding(played.violation, scenario, shrunk))

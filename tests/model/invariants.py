@@ -42,7 +42,6 @@ class Granted:
     caller: Caller
     grant: Grant
     invalid: bool = False  # seen so once
-    overlap: float | None = None  # since when another owner has also had the lock
 
 
 @dataclass(slots=True)
@@ -58,18 +57,8 @@ class Figures:
     """What one schedule has come to."""
 
     grants: int = 0
-    refusals: int = 0
-    give_ups: int = 0
     losses: int = 0
-    expiries: int = 0
-    strays: int = 0
-    robbed: float = 0.0  # the longest time that a grant was believed in after its node was deleted from outside
-    overlap: float = 0.0  # the longest time that another owner also held the lock
-    unearned: int = 0  # grants on nodes that had been deleted from outside
     faults: int = 0
-    downgrades: int = 0
-    limits: int = 0  # changes of one
-    shared: int = 0  # grants while another owner held the lock
     handed_on: int = 0  # grants with the token of the owner before
 
 
@@ -122,13 +111,8 @@ class Invariants:
                 raise Violation("proven when granted", f"{caller.name} got {grant.path} by a suspect session")
         if node is None or node.owner != process.session.session_id or node.czxid != grant.token:
             raise Violation("own node", f"{caller.name} of {process.session.session_id} got {grant.path}: {node}")
-        robbed = grant.path in self._robbed
-        self.figures.unearned += robbed
-        if not robbed and node.owner not in self._killed:
+        if grant.path not in self._robbed and node.owner not in self._killed:
             self._see_token(caller, grant)
-        self.figures.shared += any(
-            each.grant.key == grant.key and not each.grant.released and self._valid(each) for each in self._live
-        )
         self._live.append(Granted(process, caller, grant))
         self.world.crowded = True
 
@@ -182,7 +166,6 @@ class Invariants:
 
     def _on_expiry(self, session: int) -> None:
         """The leader gives up a session: nobody may hold anything by it."""
-        self.figures.expiries += 1
         for each in self._live:
             if each.grant.session_id == session and self._valid(each):
                 left = each.grant.session.lease.until - self.world.now
@@ -193,23 +176,14 @@ class Invariants:
     def look(self) -> None:
         """Check what is held now."""
         valid: dict[str, list[Granted]] = {}
-        excused: list[Granted] = []
         for each in [*self._live]:
             if not each.process.alive or each.grant.released:
                 self._live.remove(each)
-            elif not self._valid(each):
-                continue
-            elif self._excused(each):
-                excused.append(each)
-            else:
+            elif self._valid(each) and not self._excused(each):
                 valid.setdefault(each.grant.key, []).append(each)
                 self._stands(each)
         for holds in valid.values():
             self._agree(holds)
-        for each in excused:
-            if each.grant.key in valid:
-                each.overlap = self.world.now if each.overlap is None else each.overlap
-                self.figures.overlap = max(self.figures.overlap, self.world.now - each.overlap)
         self.world.crowded = bool(self._live)
 
     def _valid(self, each: Granted) -> bool:
@@ -231,7 +205,6 @@ class Invariants:
         if robbed is None:
             return False
         believed = now - robbed
-        self.figures.robbed = max(self.figures.robbed, believed)
         if believed > timeout:
             raise Violation("robbed ones learn it", f"{each.caller.name} believes in {each.grant.path}: {believed} s")
         return True

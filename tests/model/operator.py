@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from model import reference
 from model.ensemble import Ensemble
-from model.invariants import Figures
 
 BASE = "/zklock"
 THINKS = 0.02  # seconds between the look at the queue and the change
@@ -25,10 +24,9 @@ class LimitChange:
 class Operator:
     """Looks at a queue, and changes its limit in one transaction that also writes the directory."""
 
-    def __init__(self, ensemble: Ensemble, figures: Figures) -> None:
+    def __init__(self, ensemble: Ensemble) -> None:
         self._ensemble = ensemble
         self._world = ensemble.world
-        self._figures = figures
 
     def plan(self, changes: Iterable[LimitChange]) -> None:
         """Have these made in time."""
@@ -42,5 +40,4 @@ class Operator:
 
     def _change(self, parent: str, before: str, marker: str) -> None:
         if self._ensemble.set_limit(parent, before, marker):
-            self._figures.limits += 1
             self._world.note(f"the limit of {parent} is {marker} now, no more {before or 'that of each'}")

@@ -63,7 +63,7 @@ class _Play:
         ]
         self.nemesis = Nemesis(self.ensemble, self.callers, self.invariants.figures)
         self.nemesis.spare = scenario.processes - 1
-        Operator(self.ensemble, self.invariants.figures).plan(scenario.limits)
+        Operator(self.ensemble).plan(scenario.limits)
 
     def play(self) -> None:
         self._chaos()
@@ -95,7 +95,6 @@ class _Play:
             # A follower that lags may still show the audit a node that somebody else has deleted.
             if STRAY not in complaint and not self.invariants.robbed(complaint.rpartition(": ")[2]):
                 raise Violation("no orphan", f"only the audit has found it: {complaint}")
-            self.invariants.figures.strays += 1
         self.stage.complaints.clear()
 
     def _chaos(self) -> None:

@@ -79,7 +79,7 @@ def test_an_exploration_finds_a_protocol_that(mutant: Mutant) -> None:
 def test_a_schedule_is_repeated_by_its_seed() -> None:
     """The same seed gives the same schedule, whatever was played before."""
     first, second = explore(10, SEED), explore(10, SEED)
-    assert (first.steps, first.figures, first.signatures) == (second.steps, second.figures, second.signatures)
+    assert (first.steps, first.figures) == (second.steps, second.figures)
 
 
 def test_a_finding_is_told_short() -> None:

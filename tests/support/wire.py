@@ -8,7 +8,6 @@ sessions are numbered, times are left out, all else is as it came.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import struct
 import time
@@ -174,10 +173,6 @@ class Wire:
             told += self._names.body(name, frame)
         self._note(f"{told} rest={frame.rest!r}" if frame.rest else told)
         return xid, error
-
-    def silent(self, seconds: float) -> bool:
-        """Tell whether nothing comes for so long."""
-        return not select.select([self._socket], [], [], seconds)[0]
 
     def shut(self) -> None:
         """Send nothing else."""

@@ -99,21 +99,6 @@ def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, st
         victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
 
 
-def test_a_failure_as_the_session_is_proven_is_told(pool: WorkerPool) -> None:
-    """The lease is over when the turn comes, so the reply to a quorum check brings the grant."""
-    victim, other = pool.start("A", "B", session_timeout=T)
-    other.take()
-    failing(victim, "before_grant", ("on_wake", "sleep"))
-    waiting = victim.acquire(timeout=None)
-    pool.wait_contenders(2)
-    behind = other.acquire(owner="behind")
-    pool.wait_contenders(3)
-    other.release().result()
-    assert waiting.result(5)["error"] == "ZkLockError"
-    assert behind.result(5)["granted"]
-    pool.assert_kept()
-
-
 def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy: Proxy) -> None:
     """The one of two that fails to go on is told, and the other goes on."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
@@ -146,21 +131,6 @@ def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy
     proxy.heal()
     assert waiting.result()["t"] - healed < 5
     assert victim.ask("struck")
-    pool.assert_kept()
-
-
-def test_a_failure_while_a_waiter_queues_again_is_reported(pool: WorkerPool) -> None:
-    """A client deletes the node of a waiter, which watches it after a while."""
-    victim, other = pool.start("A", "B", session_timeout=T)
-    other.take()
-    waiting = victim.acquire(timeout=None)
-    _, place = pool.wait_contenders(2)
-    failing(victim, "before_create")
-    pool.note("delete", path=f"{pool.zoo.base}/k/{place}", key="k", token=0)
-    pool.zoo.client.delete(f"{pool.zoo.base}/k/{place}")
-    assert waiting.result(5)["error"] == "ZkLockError"
-    other.release().result()
-    victim.take()
     pool.assert_kept()
 
 

@@ -1,8 +1,7 @@
-"""Processes that are interrupted, stopped or starved hold no lock twice, and delay others no longer than promised."""
+"""Processes that are interrupted, killed or suspended delay others no longer than promised."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -10,19 +9,15 @@ import pytest
 from support.chaos.clocks import ClockShim
 from support.chaos.preload import needs_compiler
 from support.chaos.worker_pool import WorkerPool
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 pytestmark = pytest.mark.zookeeper
 
 TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
-EXPIRED = T + 2 * TICK + 0.5  # seconds by which the session of a stopped process is over
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 
 Figure = Callable[..., None]
-
-
-# --- exceptions that a signal raises ----------------------------------------------------------------------------------
 
 
 @pytest.mark.convicts_kazoo
@@ -48,9 +43,6 @@ def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, fi
     pool.assert_kept()
 
 
-# --- processes that die, or do not run --------------------------------------------------------------------------------
-
-
 def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Figure) -> None:
     a, b = pool.start("A", "B")
     a.take()
@@ -62,97 +54,6 @@ def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool
     figure("replaced after", answer["t"] - killed, "s")
     assert answer["t"] - killed <= a.session_timeout + 2 * TICK + 0.5
     pool.assert_kept()
-
-
-@pytest.mark.parametrize("hog", ["main", "another"])
-def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its_first_check(
-    pool: WorkerPool, figure: Figure, hog: str
-) -> None:
-    """One call into C, by the holder or by another thread of its process, lets no thread of the protocol run."""
-    a, b = pool.start("A", "B", session_timeout=T)
-    a.take()
-    waiting = b.acquire(timeout=30)
-    pool.wait_contenders(2)
-    pool.note("hog", target="A")
-    hogging = a.tell("hog", **{"as": hog}, seconds=T + 1)
-    working = a.work()
-    answer = waiting.result(30)
-    assert answer["granted"], "the holder's session outlived a process in which nothing ran"
-    kept = hogging.result(30)
-    eventually(working.done, 10, "the holder was never told")
-    told = working.result()
-    assert told["lost"]
-    assert kept["t"] > answer["t"], "the next one was to be granted the lock while the interpreter was kept"
-    figure("told after", max(0.0, told["t"] - kept["t"]) * 1000, "ms")
-    pool.assert_kept()
-
-
-def test_a_greenlet_that_did_not_yield_past_its_lease_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
-    """By the clock, before the hub has run once; and the block that goes on to its end says so, too."""
-    pytest.importorskip("gevent")
-    script = """
-import time
-from django_zklock.exceptions import LockLost
-
-def spin():
-    until = time.monotonic() + 2.0  # the lease is 1.6
-    while time.monotonic() < until:
-        pass
-
-lock = zk_lock("a", abort_on="never")
-hold = lock.acquire()
-hold.check()
-spin()
-print(hold.lost, hold.lease_remaining)
-try:
-    hold.check()
-except LockLost:
-    print("told")
-lock.release()
-try:
-    with zk_lock("b"):
-        spin()
-except LockLost:
-    print("told")
-"""
-    child = zoo.spawn(script, first="from gevent import monkey; monkey.patch_all()")
-    try:
-        output, errors = child.communicate(timeout=30)
-    finally:
-        child.kill()
-    assert output.split() == ["True", "0.0", "told", "told"], errors
-
-
-def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing_after_it(
-    pool: WorkerPool, figure: Figure
-) -> None:
-    """It is at the head of the queue when it is stopped; once it goes on it queues again, in its new session."""
-    a, stopped = pool.start("A", "B", session_timeout=T)
-    a.take(owner="ahead")
-    waiting = stopped.acquire(timeout=30)
-    pool.wait_contenders(2)
-    behind = a.acquire(timeout=20, owner="behind")
-    pool.wait_contenders(3)
-    paused = stopped.pause()
-    a.release(owner="ahead").result()
-    answer = behind.result(20)
-    assert answer["granted"]
-    figure("the others held up for", answer["t"] - paused, "s")
-    assert answer["t"] - paused <= EXPIRED
-    time.sleep(max(0.0, paused + T + 2 - time.monotonic()))
-    stopped.resume()
-    pool.wait_contenders(2)  # it is in the queue again
-    with contextlib.suppress(AssertionError):
-        eventually(waiting.done, 1)
-    assert not waiting.done(), f"a grant on a session that was over: {waiting.result()}"
-    assert a.check(owner="behind")
-    a.release(owner="behind").result()
-    assert waiting.result()["granted"]
-    assert stopped.check()
-    pool.assert_kept()
-
-
-# --- clocks that jump -------------------------------------------------------------------------------------------------
 
 
 @needs_compiler

@@ -102,10 +102,6 @@ def test_every_promise_is_kept_through_random_faults(
     figure("refusals", verdict.figures.refusals)
     figure("losses", verdict.figures.losses)
     figure.spread("hand-off", verdict.figures.handoffs)
-    figure.spread("told of a forced loss after", verdict.figures.told)
-    figure.spread("unaware while the next one held", verdict.figures.overlaps)
-    figure("answers beyond their deadline by at most", verdict.figures.overrun or 0.0, "s")
-    figure("lost updates of the counters without a fence", verdict.figures.lost_updates)
     for kind, count in sorted(verdict.figures.together.items()):
         figure(f"{kind}: at the same time", count)
     figure("downgrades", verdict.figures.downgrades)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,7 +16,6 @@ from kazoo.client import KazooClient
 from support.chaos import firewall, namespaces
 from support.chaos.clocks import ClockShim
 from support.chaos.firewall import needs_firewall
-from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import NotInside
 from support.chaos.preload import needs_compiler
 from support.chaos.servers import looking_in
@@ -69,16 +67,12 @@ def assert_silent(call: Any) -> None:
 # --- namespaces -------------------------------------------------------------------------------------------------------
 
 
-def test_the_firewall_and_the_disks_of_the_machine_are_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_firewall_of_the_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that says that we are in other namespaces is not believed when they are those it was set in."""
     monkeypatch.setenv(namespaces.OUTSIDE, namespaces.environment()[namespaces.OUTSIDE])
     assert not namespaces.inside()
     with pytest.raises(NotInside):
         firewall.blackhole(1).begin()
-    with pytest.raises(NotInside):
-        FullDisk(tmp_path)
 
 
 # --- the firewall -----------------------------------------------------------------------------------------------------
@@ -178,9 +172,3 @@ def test_clocks_jump_under_a_running_process_and_the_monotonic_clock_does_not() 
         assert ahead(process) == [-2600, 1100, 0]
         with pytest.raises(ValueError, match="cannot go back"):
             shim.jump(boottime=-1)
-
-
-# --- sequence numbers -------------------------------------------------------------------------------------------------
-
-
-# --- sessions ---------------------------------------------------------------------------------------------------------

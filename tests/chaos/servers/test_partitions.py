@@ -7,18 +7,14 @@ Until it notices, after syncLimit ticks, it goes on answering pings and reads, w
 from __future__ import annotations
 
 import contextlib
-import random
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 from support.chaos import firewall
 from support.chaos.firewall import needs_firewall
 from support.chaos.servers import Partition, looking_in, partition, repaired, serving
-from support.chaos.worker_pool import Call, LockWorker, WorkerPool
+from support.chaos.worker_pool import WorkerPool
 from support.ensemble import Ensemble
-from support.zoo import eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -121,124 +117,4 @@ def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, 
     pool.assert_kept(settle=5)  # the follower may have to find its leader again first
 
 
-def test_news_that_comes_late_by_a_cut_off_follower_grants_nobody(pool: WorkerPool, link: Partition) -> None:
-    """
-    The follower learns that the one ahead has left after the leader has ended the waiter's own session.
-
-    For a moment its view shows a waiter that is first in the queue, when the next one holds the lock.
-    """
-    b, c = pool.start("B", "C", hosts=link.leader.address, session_timeout=TIMEOUT)
-    a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
-    b.take()
-    waiting = a.acquire(timeout=30)
-    pool.wait_contenders(2)
-    next_one = c.acquire(timeout=30)
-    pool.wait_contenders(3)
-    with frozen(link):
-        pool.note("cut", target="A")
-        b.release().result()
-        assert next_one.result(20)["granted"]
-        assert not waiting.done()
-        working = c.work()
-    serving(pool.zoo)
-    with contextlib.suppress(AssertionError):
-        eventually(waiting.done, 3)
-    c.stop_work()
-    assert not working.result()["lost"]
-    c.release().result()
-    waiting.result(35)  # granted by now, or refused: kazoo's Lock gives up when its session is lost
-    pool.assert_kept()
-
-
 # --- with any session timeout, at any moment ----------------------------------------------------------------------
-
-
-@dataclass
-class Pair:
-    """A holder behind the follower, and who waits at the leader; on a key of their own."""
-
-    key: str
-    timeout: float
-    holder: LockWorker
-    next_one: LockWorker
-
-    def take(self) -> None:
-        """Have the one hold and work, and the other wait."""
-        self.holder.take(self.key, timeout=40, abort_on="lost")
-        self.working: Call = self.holder.work(self.key)
-        self.waiting: Call = self.next_one.acquire(self.key, timeout=60)
-
-    def settle(self) -> bool:
-        """End the work if it goes on; have the other work, and leave. Return whether the lock was lost."""
-        if not self.working.done():
-            self.holder.stop_work(self.key)
-        lost = bool(self.working.result()["lost"])
-        released = self.holder.release(self.key)
-        assert self.waiting.result(70)["granted"]
-        self.next_one.work(self.key, seconds=0.05).result()
-        self.next_one.release(self.key).result()
-        released.result(40)
-        return lost
-
-
-@pytest.mark.timeout(240)
-def test_no_two_leases_overlap_whatever_the_timeout_and_the_moment_of_the_fault(
-    pool: WorkerPool, link: Partition, figure: Callable[..., None], request: pytest.FixtureRequest
-) -> None:
-    """
-    Holders with sessions of 2, 3, 4 and 8 ticks, their follower cut off, themselves stopped, or both, for any time.
-
-    The fault comes no sooner than the first heartbeat. Before it, a session of 2 ticks, the shortest that ZooKeeper
-    grants, has 0.017 of its timeout between the end of the lease and its own: less than the hiccups of a small machine.
-    """
-    seed = request.config.getoption("soak_seed")
-    chance = random.Random(seed)
-    figure("seed", seed)
-    pool.note("seed", value=seed)
-    pairs = []
-    for ticks in (2, 3, 4, 8):
-        timeout = ticks * TICK
-        a = pool.start_one(f"A{ticks}", hosts=link.follower.address, session_timeout=timeout)
-        b = pool.start_one(f"B{ticks}", hosts=link.leader.address, session_timeout=timeout)
-        pairs.append(Pair(f"k{ticks}", timeout, a, b))
-    cuts = rounds = lost = 0
-    end = time.monotonic() + 90
-    while time.monotonic() < end:
-        for pair in pairs:
-            pair.take()
-        for pair in pairs:
-            pool.wait_contenders(2, pair.key, 30)
-        time.sleep(max(pair.timeout for pair in pairs) / 3 * chance.uniform(1, 1.5))
-        strike(pool, link, pairs, chance)
-        cuts += 1
-        rounds += len(pairs)
-        lost += sum([pair.settle() for pair in pairs])
-    figure("rounds", rounds)
-    figure("faults", cuts)
-    figure("locks lost", lost)
-    pool.assert_kept()
-
-
-def strike(pool: WorkerPool, link: Partition, pairs: list[Pair], chance: random.Random) -> None:
-    """Cut the follower off, stop the holders, or both; for times that have nothing to do with each other."""
-    kind = chance.choice(["cut", "stop", "both"])
-    script: list[tuple[float, Callable[[], object]]] = []
-
-    def cut() -> None:
-        pool.note("cut")
-        link.wire.freeze()
-
-    def heal() -> None:
-        pool.note("heal")
-        link.wire.heal()
-
-    if kind != "stop":
-        began = chance.uniform(0, 1)
-        script += [(began, cut), (began + chance.uniform(0.3, SYNC_LIMIT * TICK + 0.5), heal)]
-    for pair in pairs if kind != "cut" else []:
-        began = chance.uniform(0, 1)
-        script += [(began, pair.holder.pause), (began + chance.uniform(0.2, 2) * pair.timeout, pair.holder.resume)]
-    start = time.monotonic()
-    for after, act in sorted(script, key=lambda step: step[0]):
-        time.sleep(max(0.0, start + after - time.monotonic()))
-        act()

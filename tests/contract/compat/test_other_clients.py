@@ -89,18 +89,6 @@ def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
     zoo.client.delete(f"{zoo.base}/a/foo-0000000001")
 
 
-def test_a_nested_key_is_another_lock(zoo: Zoo) -> None:
-    """A directory below a lock's is no contender of it, whatever its name ends with."""
-    with (
-        zk_lock("a", timeout=0) as outer,
-        zk_lock("a/b", timeout=0),
-        zk_lock("a/{n}", fields={"n": "1234567890"}, timeout=0),
-        zk_lock("a/b/c", timeout=0),
-    ):
-        assert zoo.children("a") == [outer.path.rpartition("/")[2]]
-    assert not zk_lock("a").locked()
-
-
 def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> None:
     """In errors, holds and lists. Its path, which an older list may have shown, still names the same lock."""
     key, as_path = "order/1795428818", "order/179542881%38"

@@ -5,21 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from django.test import override_settings
-from support.ensemble import four_letter
 from support.jute import EPHEMERAL, boolean, buffer, create, exists, get, integer, put, sync
 from support.wire import Wire
 from support.zoo import eventually
 
-from django_zklock import zk_lock
 from django_zklock.testing.server import DevServer
 
-CLIENTS = 1000
 SHORT = 300  # milliseconds, for sessions that are to expire
 Connect = Callable[[DevServer], Wire]
 
@@ -79,37 +74,6 @@ def test_a_stop_leaves_no_thread_socket_or_file() -> None:
     assert set(threading.enumerate()) == threads
     gc.collect()
     assert descriptors() == files
-
-
-def test_a_lock_is_had_soon_after_the_start() -> None:
-    """A test that starts a server of its own is not slowed down by it."""
-    took = []
-    for _ in range(3):  # the best: the machine may be busy with something else
-        began = time.perf_counter()
-        with DevServer() as server, override_settings(ZKLOCK={"URL": server.url("soon")}), zk_lock("first"):
-            took.append(time.perf_counter() - began)
-    assert min(took) < 0.1, took
-
-
-def test_a_thousand_clients(own: DevServer, connect: Connect) -> None:
-    """All of them are connected at once, each with a node; all nodes go with their sessions."""
-    wires = [connect(own) for _ in range(CLIENTS)]
-    for wire in wires:
-        assert wire.connect()
-    for number, wire in enumerate(wires):
-        wire.send(*create(f"/client-{number}", b"", EPHEMERAL))
-    assert all(wire.until(1) == 0 for wire in wires)
-    assert len(own.sessions()) == CLIENTS
-    assert sum(session.connected for session in own.sessions()) == CLIENTS
-    for wire in wires[: CLIENTS // 2]:
-        wire.end()
-    for wire in wires[CLIENTS // 2 :]:
-        wire.drop()
-    assert sum(path.startswith("/client-") for path in own.paths()) == CLIENTS // 2
-    for session in own.sessions():
-        assert own.expire(session.id)
-    assert not [path for path in own.paths() if path.startswith("/client-")]
-    assert own.sessions() == []
 
 
 GARBAGE = {
@@ -184,27 +148,3 @@ def test_a_client_that_does_not_read_delays_nobody(own: DevServer, connect: Conn
     for _ in range(20):
         assert other.ask(sync("/")) == 0
     assert [lazy.until(xid) for xid in asked] == [0] * 40
-
-
-def test_after_a_stall_a_client_that_sent_nothing_gets_its_events(own: DevServer, connect: Connect) -> None:
-    """On the same connection. A client that sent something is cut off, and its request is not carried out."""
-    quiet, owner, loud = connect(own), connect(own), connect(own)
-    for wire in (quiet, owner, loud):
-        wire.connect()
-    owner.ask(create("/mine", b"", EPHEMERAL))
-    quiet.ask(exists("/mine", True))
-    own.stall = True
-    loud.send(*create("/lost"))
-    own.expire(owner.session)
-    assert quiet.silent(0.1)
-    own.stall = False
-    quiet.wait_event()
-    assert quiet.events == 1
-    assert loud.read() is None
-    assert own.paths("/lost") == []
-
-
-@pytest.mark.parametrize(("word", "line"), [("conf", "tickTime=100"), ("envi", "zookeeper.version=3.8")])
-def test_four_letter_words_describe_the_server(own: DevServer, word: str, line: str) -> None:
-    """Their answers differ from the real server's, but for such lines."""
-    assert line in four_letter("127.0.0.1", own.port, word)

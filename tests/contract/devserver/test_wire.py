@@ -1,20 +1,33 @@
-"""The dev server answers as ZooKeeper does: nodes, paths and data."""
+"""The dev server answers as ZooKeeper does: nodes, paths and data, permissions, transactions, containers."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 from support.jute import (
     ADD_PERSISTENT,
+    ADD_RECURSIVE,
+    ADMIN,
+    ALL,
     CONTAINER,
+    CREATE,
+    CREATOR,
     DATA,
+    DELETE,
     EPHEMERAL,
     EPHEMERAL_SEQUENTIAL,
     OPEN,
     PERSISTENT,
+    READ,
     SEQUENTIAL,
     TTL,
     TTL_SEQUENTIAL,
+    WRITE,
+    Request,
     add_watch,
+    auth,
+    buffer,
     check,
     children,
     children2,
@@ -33,7 +46,7 @@ from support.jute import (
     sync,
     ttl,
 )
-from support.transcripts import Pair, Script, compare, scripts
+from support.transcripts import ALICE, REAPED, Pair, Script, changed_in_3_9, compare, scripts, who_may
 from support.wire import Talk, Wire
 
 pytestmark = pytest.mark.zookeeper
@@ -158,3 +171,116 @@ def test_large_data(pair: Pair, size: int) -> None:
         talk.join("a", session=a.session, password=a.password).do(exists("/d"), get("/d"), exists("/e"))
 
     compare(pair, ask)
+
+
+# --- permissions and identities ---
+
+
+@pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
+@pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
+def test_a_permission_is_needed(pair: Pair, denied: int, known: bool) -> None:
+    """Each operation asks for its permission, of the node or of its parent, and for no other."""
+    entries = who_may((ALL & ~denied, *ALICE), (ALL & ~denied, "world", "anyone"))
+
+    @changed_in_3_9
+    def ask(talk: Talk) -> None:
+        a = talk.a
+        if known:
+            a.do(auth("alice:secret"))
+        a.do(create("/a", b"", entries=entries), create("/a/b"), get("/a", True), exists("/a", True), children("/a"))
+        a.do(children2("/a", True), put("/a", b"1"), get_acl("/a"), sync("/a"), multi(check("/a", 0)))
+        a.do(("getAllChildrenNumber", buffer("/a")), add_watch("/a", ADD_RECURSIVE), ephemerals("/a"))
+        a.do(multi(create("/x"), put("/a", b"2")), multi(create("/a/c")), delete("/a/b"), multi(delete("/a/b")))
+        a.do(multi(get("/a"), children("/a"), op="multiRead"), container("/a/d"), create2("/a/e", b"", SEQUENTIAL))
+        a.do(create("/a/no/x"), delete("/a/no"), put("/a", b"", 77), create("/a/b"))
+        a.do(set_acl("/a", entries), exists("/a"))
+        a.fence()
+
+    compare(pair, ask)
+
+
+@changed_in_3_9
+def digest(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/early", entries=CREATOR), auth("alice:secret"), create("/mine", entries=who_may(*CREATOR)))
+    a.do(get_acl("/mine"), get("/mine"), ("whoAmI", b""))
+    talk.b.do(get("/mine"), get_acl("/mine"), exists("/mine"), put("/mine", b""), auth("alice:wrong"), get("/mine"))
+    talk.b.do(auth("alice:secret"), get("/mine"), get_acl("/mine"), ("whoAmI", b""))
+    talk.b.do(create("/both", entries=who_may(*CREATOR)), set_acl("/both", who_may((ALL, "auth", "x"))), get("/both"))
+    talk.c.do(auth("alice:wrong"), get("/both"), put("/both", b"x"), set_acl("/both", who_may((READ, *ALICE))))
+    talk.b.do(get_acl("/both"), put("/both", b"x"), get("/both"))
+
+
+@scripts(digest)
+def test_identities(pair: Pair, script: Script) -> None:
+    """A digest is who one is, for all that the connection does from then on."""
+    compare(pair, script)
+
+
+# --- several operations in one request ---
+
+
+GOOD = [create("/m", b""), create2("/n", b"2"), put("/a", b"new"), delete("/b"), check("/a", 1)]
+BAD = {
+    "exists already": create("/a", b""),
+    "no parent": create("/no/x", b""),
+    "no node": delete("/no"),
+    "not empty": delete("/full"),
+    "a version": put("/a", b"", 7),
+    "a check": check("/no"),
+    "a check of a version": check("/full", 3),
+    "a container": container("/a"),
+    "bad ACL": create("/x", b"", entries=()),
+    "bad path": create("x", b""),
+}
+
+
+def prepare(wire: Wire) -> None:
+    wire.do(create("/a"), create("/b"), create("/full"), create("/full/child"))
+
+
+@pytest.mark.parametrize("wrong", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("position", [0, 2, 5])
+def test_multi_fails_as_a_whole(pair: Pair, position: int, wrong: Request) -> None:
+    """Wherever it fails, each operation is answered with its error, and nothing of it was done."""
+
+    def ask(talk: Talk) -> None:
+        prepare(talk.a)
+        talk.a.do(exists("/m", True), get("/a", True), multi(*GOOD[:position], wrong, *GOOD[position:]))
+        talk.a.do(exists("/a"), exists("/b"), exists("/m"), exists("/n"), exists("/full"), children("/"))
+        talk.a.do(multi(*GOOD))
+
+    compare(pair, ask)
+
+
+# --- containers, and nodes with a time to live ---
+
+
+def empty_containers(talk: Talk) -> None:
+    a = talk.a
+    a.do(container("/never"), container("/used"), create("/used/a"), create("/plain"), create("/plain/a"))
+    a.do(container("/outer"), container("/outer/inner"), create("/outer/inner/a"), delete("/outer/inner/a"))
+    a.do(delete("/plain/a"), exists("/used", True), exists("/never", True), children("/", True), delete("/used/a"))
+    time.sleep(6 * REAPED)  # more sweeps than it takes, as there is no event of what is not swept
+    a.fence()
+    talk.lines[:] = sorted(line for line in talk.lines if "EVENT" in line)  # their order is the sweep's
+    talk.join("b").do(exists("/never"), exists("/used"), exists("/plain"), exists("/outer"), children("/"))
+
+
+def time_to_live(talk: Talk) -> None:
+    talk.a.do(ttl("/t", 500), ttl("/parent", 500), create("/parent/a"), ttl("/long", 60_000), exists("/t", True))
+    talk.a.wait_event()
+    talk.a.do(exists("/t"), exists("/parent"), exists("/long"), children("/"))
+
+
+@changed_in_3_9
+def only_the_server_reaps(talk: Talk) -> None:
+    talk.a.do(container("/c"), ("deleteContainer", buffer("/c")))
+    # Whether "/m" is there after that depends on when the next sweep comes.
+    talk.join("b").do(exists("/c"), multi(container("/m"), container("/m/a"), delete("/m/a")))
+
+
+@scripts(empty_containers, time_to_live, only_the_server_reaps)
+def test_containers(pair: Pair, script: Script) -> None:
+    """Containers that had children go when they are empty, nodes with a time to live when they are left alone."""
+    compare(pair, script)

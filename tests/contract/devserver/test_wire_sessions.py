@@ -1,11 +1,29 @@
-"""The dev server answers as ZooKeeper does: sessions, taken up, closed and expired."""
+"""The dev server answers as ZooKeeper does: sessions, watches, frames and four-letter words."""
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
-from support.jute import EPHEMERAL, children, create, ephemerals, exists, get
+from support.ensemble import four_letter
+from support.jute import (
+    ADD_PERSISTENT,
+    ADD_RECURSIVE,
+    EPHEMERAL,
+    add_watch,
+    boolean,
+    buffer,
+    children,
+    create,
+    delete,
+    ephemerals,
+    exists,
+    get,
+    integer,
+    put,
+    set_watches,
+)
 from support.transcripts import SHORT, STILL, Pair, Script, compare, scripts, sort_events
 from support.wire import Talk
 
@@ -80,3 +98,99 @@ def test_sessions(pair: Pair, script: Script) -> None:
 def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
     """What a client asks for is cut to the server's limits."""
     compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
+
+
+# --- watches, of all kinds ---
+
+
+def of_a_session_that_is_closed(talk: Talk) -> None:
+    talk.a.do(create("/e1", b"", EPHEMERAL), create("/p"), create("/p/e2", b"", EPHEMERAL))
+    talk.b.do(exists("/e1", True), get("/p/e2", True), children("/p", True), exists("/p", True))
+    talk.a.end()
+    talk.b.fence()
+    sort_events(talk)
+    talk.b.do(exists("/e1"), exists("/p/e2"), exists("/p"))
+
+
+@scripts(of_a_session_that_is_closed)
+def test_watches(pair: Pair, script: Script) -> None:
+    """Watches tell once, of the right change, before any reply that shows it."""
+    compare(pair, script)
+
+
+def changes_in_between(talk: Talk) -> None:
+    a, b = talk.a, talk.b
+    for name in ("kept", "changed", "deleted", "parent", "quiet"):
+        b.do(create(f"/{name}"))
+    a.do(*[get(f"/{name}", True) for name in ("kept", "changed", "deleted", "quiet")], exists("/none", True))
+    seen = a.last_zxid
+    a.drop()
+    b.do(put("/changed", b""), delete("/deleted"), create("/parent/c"), create("/none"))
+    a = talk.join("a", session=a.session, password=a.password, zxid=seen)
+    data = ["/kept", "/changed", "/deleted", "/quiet", "/gone"]
+    a.do(set_watches(seen, data, ["/none", "/nothing", "/quiet", "/deleted"], ["/parent", "/kept", "/deleted"]))
+    a.fence()
+    b.do(put("/kept", b""), create("/nothing"), create("/kept/c"), put("/changed", b""), delete("/quiet"))
+    a.fence()
+
+
+def with_five_kinds(talk: Talk) -> None:
+    a, b = talk.a, talk.b
+    b.do(create("/w"), create("/w/x"))
+    a.do(add_watch("/w", ADD_RECURSIVE), add_watch("/w/x", ADD_PERSISTENT))
+    seen = a.last_zxid
+    a = talk.join("a", session=a.session, password=a.password)
+    a.do(set_watches(seen, [], [], [], ["/w/x"], ["/w"]))
+    b.do(put("/w/x", b""), create("/w/x/y"), create("/w/z"), delete("/w/z"))
+    a.fence()
+    a.do(set_watches(seen, ["/w"], ["/n"], ["/w"], ["/w/x"], ["/w"]))
+    b.do(put("/w", b""), create("/n"), create("/w/n"))
+    a.fence()
+
+
+@scripts(changes_in_between, with_five_kinds)
+def test_watches_after_a_reconnect(pair: Pair, script: Script) -> None:
+    """`setWatches` tells at once what happened meanwhile, and watches the rest; a connection alone watches nothing."""
+    compare(pair, script)
+
+
+# --- frames that are none, and four-letter words ---
+
+
+def test_bytes_may_come_one_by_one(pair: Pair) -> None:
+    """Frames are put together from however many pieces, and many may come in one."""
+
+    def ask(talk: Talk) -> None:
+        a = talk.a
+        for byte in integer(4 + 4 + len(buffer(STILL)) + 1) + integer(50) + integer(3) + buffer(STILL) + boolean(False):
+            a.write_raw(bytes([byte]))
+            time.sleep(0.001)
+        a.until(50)
+        a.pipeline(*[exists(STILL)] * 200)
+
+    compare(pair, ask)
+
+
+# And what stands for one: the day, the version. ZooKeeper counts a request as answered at times before it
+# counts it as begun, so "Outstanding" may be -1.
+NUMBERS = re.compile(r"Zookeeper version: .*|expire at .*|0x[0-9a-f]+|-?[0-9][0-9.]*|(?<=lop=)\w+")
+
+
+@pytest.mark.parametrize("word", ["ruok", "srvr", "stat", "cons", "dump", "isro", "mntr"])
+def test_four_letter_words(pair: Pair, word: str) -> None:
+    """The answers have the form of ZooKeeper's: the same words in the same places, other numbers."""
+    told = {}
+    for name, port in pair.items():
+        with Talk(port) as talk:
+            talk.a.do(create("/e", b"", EPHEMERAL), exists("/e", True))
+            told[name] = four_letter("127.0.0.1", port, word)
+    shapes = {name: sorted({re.sub(NUMBERS, "#", line) for line in text.splitlines()}) for name, text in told.items()}
+    if word == "mntr":  # many of the real server's are about what a dev server does not have
+        wanted = {"zk_version", "zk_server_state", "zk_znode_count", "zk_watch_count", "zk_ephemerals_count"}
+        wanted |= {"zk_num_alive_connections", "zk_packets_received", "zk_packets_sent", "zk_outstanding_requests"}
+        wanted |= {"zk_avg_latency", "zk_min_latency", "zk_max_latency", "zk_approximate_data_size"}
+        names = {name: {line.partition("\t")[0] for line in text.splitlines()} for name, text in told.items()}
+        assert wanted <= names["real"]
+        assert wanted <= names["dev"]
+    else:
+        assert shapes["dev"] == shapes["real"], told

@@ -17,7 +17,6 @@ from support.zoo import ROOM, Zoo, eventually
 from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 
@@ -88,34 +87,6 @@ async def test_a_node_deleted_from_outside_stops_a_task(zoo: Zoo, reports: list[
     (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
     assert report["receipt"].how == "task"
     assert report["receipt"].delivered
-
-
-def test_a_session_that_is_over_stops_all_its_work(zoo: Zoo) -> None:
-    """Expiry is the loss of every lock of the process."""
-    errors: list[BaseException] = []
-    granted: list[int] = []
-
-    def work(number: int) -> None:
-        try:
-            with Lock(f"expired/{number}"):
-                granted.append(number)
-                compute(10)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    with pytest.raises(LockLost), Lock("expired/main") as hold:
-        for thread in threads:
-            thread.start()
-        eventually(lambda: len(granted) == 3)
-        session = process.current()
-        session.post(session._end_of_session)
-        time.sleep(10)
-    for thread in threads:
-        thread.join(10)
-    assert [type(error) for error in errors] == [LockLost] * 3
-    assert hold.lost
-    process.reset()  # what was simulated is made true
 
 
 @in_each_thread

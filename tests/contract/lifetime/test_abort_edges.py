@@ -69,22 +69,6 @@ def test_a_lock_lost_as_the_block_begins_is_lost_in_order(robber: Robber, run: C
     assert lost
 
 
-async def test_a_lock_lost_as_the_block_of_a_task_begins_is_lost_in_order(robber: Robber) -> None:
-    """The same for tasks, and no cancellation is left over."""
-    shared = Lock("robbed")
-    lost = []
-    for count in range(300):
-        try:
-            async with shared:
-                if count % 2:
-                    await asyncio.sleep(0)
-        except LockLost:
-            lost.append(1)
-        assert not shared._blocks
-        await asyncio.sleep(0)
-    assert lost
-
-
 # Only a signal interrupts a wait. Another thread than the main one is told when its wait for the inner lock ends.
 @pytest.mark.parametrize(
     ("run", "timeout"), [(lambda call: call(), 30), (run_in_thread, 1.5)], ids=["main thread", "thread"]

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 from support.faults import BackgroundCall, expire, session, within
 from support.primitives import (
-    KAZOO,
     KEY,
-    LOCK,
-    READ,
     SEMAPHORE,
-    WRITE,
     Primitive,
     Taker,
     end_session,
@@ -111,86 +103,6 @@ def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primit
     waiter.wait_granted()
     waiter.go()
     take(zoo, primitive)
-
-
-# What runs in the processes: so many rounds with a line at the begin and the end of each; the first one ends never.
-WORK = """
-import os, sys, threading, time
-from django_zklock import Lock
-path, options, doomed = sys.argv[1], eval(sys.argv[2]), sys.argv[3] == "doomed"
-log = os.open(path, os.O_WRONLY | os.O_APPEND)
-lock = Lock("warm/a", timeout=60, **options)
-def say(text):
-    os.write(log, f"{text} {os.getpid()}\\n".encode())
-if doomed:
-    def wait():
-        with Lock("warm/a", timeout=60, **options):
-            time.sleep(60)
-    with lock as hold:
-        say("+")
-        waiters = [threading.Thread(target=wait, daemon=True) for _ in range(6)]
-        for waiter in waiters:
-            waiter.start()
-        print(hold.path)
-        time.sleep(60)
-for _ in range(15):
-    with lock:
-        say("+")
-        time.sleep(0.002)
-        say("-")
-"""
-
-
-@pytest.mark.parametrize(
-    "primitive",
-    [READ, SEMAPHORE, *(pytest.param(each, marks=pytest.mark.chaos) for each in (LOCK, WRITE, KAZOO))],
-    ids=str,
-)
-@pytest.mark.chaos
-def test_processes_are_never_more_inside_though_one_is_killed(zoo: Zoo, primitive: Primitive, tmp_path: Path) -> None:
-    """A process that is killed with the lock, and with waiters in the queue, has it until its session is over."""
-    log = tmp_path / "log"
-    log.touch()
-    processes = [
-        zoo.spawn(WORK, str(log), repr(dict(primitive.options)), "doomed" if number == 0 else "lives")
-        for number in range(3)
-    ]
-    try:
-        doomed, others = processes[0], processes[1:]
-        assert doomed.stdout
-        path = doomed.stdout.readline().strip()
-        owner = zoo.client.get(path)[1].ephemeralOwner
-        os.kill(doomed.pid, signal.SIGKILL)
-        doomed.wait()
-        assert zoo.client.exists(path)
-        with log.open("a") as lines:
-            lines.write(f"x {doomed.pid}\n")  # from now on nobody counts on it
-        end_session(zoo, owner)
-        for process in others:
-            _, errors = process.communicate(timeout=60)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    assert_never_more_inside(log, primitive, processes)
-
-
-def assert_never_more_inside(log: Path, primitive: Primitive, processes: list[subprocess.Popen[str]]) -> None:
-    """Read what the processes wrote."""
-    inside: set[str] = set()
-    most = 0
-    lines = log.read_text().splitlines()
-    for line in lines:
-        what, pid = line.split()
-        if what == "+":
-            assert pid not in inside
-            inside.add(pid)
-        else:
-            inside.discard(pid)
-        most = max(most, len(inside))
-    assert most <= (primitive.room if primitive is not READ else len(processes))
-    assert sum(line.startswith("+") for line in lines) == 1 + 15 * (len(processes) - 1)
 
 
 def test_all_that_a_dead_process_had_is_given_on_at_once(zoo: Zoo) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import logging
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,89 +255,6 @@ def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
         assert found is not None
         assert name == markers.limit_marker(found.limit)
     clear_limit("k", **WHY)
-
-
-WORKER = """
-import fcntl, json, sys, threading, time, random
-def change(path, by):
-    with open(path, "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        state = json.load(file)
-        state["inside"] += by
-        state["grants"] += by > 0
-        if state["inside"] > state["allowed"]:
-            state["wrong"].append((state["inside"], state["allowed"]))
-        file.seek(0); file.truncate(); json.dump(state, file)
-        return state["stop"]
-def work():
-    while True:
-        with zk_lock("k", limit=3, timeout=30, reentrant=False):
-            change(sys.argv[1], 1)
-            time.sleep(random.random() * 0.01)
-            if change(sys.argv[1], -1):
-                return
-threads = [threading.Thread(target=work) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
-
-
-class Counter:
-    """How many are inside at the moment, over all processes; in a file that each of them locks."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.write_text(json.dumps({"inside": 0, "allowed": 3, "grants": 0, "wrong": [], "stop": False}))
-
-    @contextlib.contextmanager
-    def state(self) -> Iterator[dict[str, Any]]:
-        with self.path.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            state = json.load(file)
-            yield state
-            file.seek(0)
-            file.truncate()
-            json.dump(state, file)
-
-    def allow(self, many: int) -> None:
-        with self.state() as state:
-            state["allowed"] = many
-
-
-@pytest.mark.chaos
-def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_load(zoo: Zoo, tmp_path: Path) -> None:
-    """
-    Three processes acquire and release permits all the time.
-
-    What is allowed rises before the limit does. It falls once all are gone that were there at the change.
-    """
-    counter = Counter(tmp_path / "inside")
-    processes: list[subprocess.Popen[str]] = [zoo.spawn(WORKER, str(counter.path)) for _ in range(3)]
-    now = 3
-    try:
-        zoo.wait_contenders("k", 12, 30)
-        for limit in (6, 1, 4, 2, 8, 3, 1, 5):
-            with counter.state() as state:
-                grants = state["grants"]
-                state["allowed"] = max(now, limit)
-            set_limit("k", limit, **WHY)
-            before = {*zoo.children("k")}
-            eventually(lambda: not before & {*zoo.children("k")})  # noqa: B023
-            counter.allow(limit)
-            now = limit
-            eventually(lambda: json_of(counter)["grants"] > grants + 20)  # noqa: B023
-    finally:
-        with counter.state() as state:
-            state["stop"] = True
-        told = [process.communicate(timeout=30) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], told
-    assert json_of(counter)["wrong"] == []
-    clear_limit("k", **WHY)
-
-
-def json_of(counter: Counter) -> dict[str, Any]:
-    with counter.state() as state:
-        return state
 
 
 # --- while answers are lost -------------------------------------------------------------------------------------------

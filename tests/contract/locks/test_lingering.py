@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import os
 import threading
@@ -210,34 +209,6 @@ def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
     gc.collect()
     with within(2):
         assert token_of(lock) == token
-
-
-def test_those_who_come_when_it_is_passed_on_do_not_overtake(zoo: Zoo) -> None:
-    """The others that wait come first in the next stay, too."""
-    lock, order = zk_lock(KEY, linger=0.01, timeout=30), []
-    holder = Taker(lock)
-    holder.wait_granted()
-
-    def work(number: int) -> None:
-        with lock:
-            order.append(number)
-
-    waiters = []
-    for number in range(5):
-        waiters.append(BackgroundCall(functools.partial(work, number)))
-        eventually(lambda number=number: len(turns_of(lock)) == number + 2)  # type: ignore[misc]
-    with foreign(zoo):
-        zoo.wait_contenders(KEY, 2)
-        eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
-        time.sleep(0.02)  # its time is over
-        holder.go()
-        for number in range(5, 10):
-            waiters.append(BackgroundCall(functools.partial(work, number)))
-            eventually(lambda number=number: len(turns_of(lock)) == number + 1)  # type: ignore[misc]
-        assert order == []
-    for waiter in waiters:
-        waiter.result()
-    assert order == list(range(10))
 
 
 def test_one_of_several(zoo: Zoo) -> None:
@@ -465,15 +436,6 @@ def test_short_owners_are_not_shown_one_by_one(zoo: Zoo) -> None:
     assert written <= 3
 
 
-def test_the_znode_is_not_written_while_the_same_work_uses_it(zoo: Zoo) -> None:
-    lock = zk_lock(KEY, linger=LONG)
-    ends = time.monotonic() + 2.5
-    while time.monotonic() < ends:
-        token_of(lock)
-        time.sleep(0.001)
-    assert shown_version(zoo) == 0
-
-
 def test_the_process_that_does_the_work_is_shown(zoo: Zoo) -> None:
     """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
@@ -561,21 +523,6 @@ def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> 
         waiter.wait_granted()
     with pytest.raises(ZooKeeperUnavailable):
         comer.result()
-
-
-def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> None:
-    """Also one that was handed the lock in this process."""
-    lock = zk_lock(KEY, linger=LONG)
-    token_of(lock)
-
-    def work() -> None:
-        proxy.cut_all()
-        with within(2):
-            threading.Event().wait(10)
-
-    with pytest.raises(LockLost), lock:
-        work()
-    connected()
 
 
 def test_a_hold_that_was_too_long_ends_the_stay(zoo: Zoo) -> None:

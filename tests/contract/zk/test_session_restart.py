@@ -91,16 +91,6 @@ def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(stopped, "is_set", look_and_wait)
 
 
-def test_a_client_that_ends_before_it_is_woken_is_replaced(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = connected()
-    client = session._client
-    assert client is not None
-    end_before_it_is_woken(client, monkeypatch)
-    session.post(session._suspend, "the test says so")
-    session.post(session._replace_client)
-    eventually(lambda: session.connected and session._client is not client)
-
-
 def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads end, and `close` does not wait in vain."""
     with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):

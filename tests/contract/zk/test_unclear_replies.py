@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from django.test import override_settings
-from support.chaos import wrap
-from support.ensemble import Ensemble
 from support.faults import connected, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import operations, signals, zk_lock
-from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock import operations, zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
@@ -99,26 +95,6 @@ def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Pro
     test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out=True)
 
 
-def test_a_number_below_zero_fits(tmp_path: Path) -> None:
-    """After an overflow the lock is closed. That costs the other locks of the process no connection."""
-    wrap.prepare(tmp_path, {"/worn/zklock/k": wrap.SMALLEST})
-    states: list[str] = []
-
-    def note(state: str, **more: object) -> None:
-        states.append(state)
-
-    with (
-        Ensemble(nodes=1, directory=tmp_path) as ensemble,
-        override_settings(ZKLOCK={"URL": f"zk://{ensemble.hosts}/worn"}),
-        zk_lock("other"),
-    ):
-        signals.connection_state_changed.connect(note)
-        with pytest.raises(UnreadableQueue), zk_lock("k", timeout=5):
-            pass
-        signals.connection_state_changed.disconnect(note)
-    assert not states
-
-
 @changes(SOME, UNREADABLE, FLIPPED)
 async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
     """After an unclear reply to its create, it is found and deleted within 2 s."""
@@ -166,19 +142,6 @@ def test_a_break_with_an_unclear_reply_is_carried_out(
             operations.break_lock(KEY, guid=guid_of(path), token=token, reason="test", by="test")
         assert fired.wait(5)
         assert zoo.client.exists(path) is None
-
-
-@carried_out_or_not
-@changes({"system error of a part": failed_part(-1)})
-def test_a_limit_with_an_unclear_reply_is_set(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
-    """It is set once, and the caller gets no error."""
-    fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
-    with within(2):
-        operations.set_limit(KEY, 3, reason="test", by="test")
-    assert fired.wait(5)
-    found = operations.limit_of(KEY)
-    assert found is not None
-    assert found.limit == 3
 
 
 @changes(FAILED_PARTS)

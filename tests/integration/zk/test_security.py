@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
 from support.certificates import WITH_NETTY, authority, certificate, skip_without_tls
 from support.ensemble import Ensemble, free_ports
 from support.zoo import Zoo
@@ -109,31 +106,6 @@ def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki
     with zoo.configured(TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
         pass
     zoo.close()
-
-
-def test_credentials_make_the_locks_the_clients_own(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """With AUTH every node, parents included, is the creator's alone; and no log line holds the credential."""
-    zoo.client.add_auth("digest", "shop:s3cr3t-word")
-    caplog.set_level(1)
-    logging.getLogger("django_zklock.zk.kazoo").setLevel(1)
-    try:
-        with zoo.configured(AUTH="shop:s3cr3t-word"), zk_lock("guarded/a") as hold:
-            stranger = KazooClient(zoo.all_hosts)
-            stranger.start()
-            try:
-                for path in (hold.path, f"{zoo.base}/guarded/a", zoo.base):
-                    with pytest.raises(NoAuthError):
-                        stranger.get(path)
-                with pytest.raises(NoAuthError):
-                    stranger.delete(hold.path)
-            finally:
-                stranger.stop()
-                stranger.close()
-    finally:
-        logging.getLogger("django_zklock.zk.kazoo").setLevel(logging.NOTSET)
-    lines = [record.getMessage() for record in caplog.records if record.name.startswith("django_zklock")]
-    assert any("Auth(" in line for line in lines), "the log is at its most talkative"
-    assert not any("s3cr3t-word" in line or "session_passwd" in line for line in lines)
 
 
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:

@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.chaos.excerpt import lines_around
 from support.chaos.fault_events import blinded, paused
 from support.chaos.figures import Figures, measure
 from support.chaos.holds import Event, Hold, time_of
@@ -44,7 +43,7 @@ from support.chaos.violations import Violation
 
 ROOM = 1.0  # seconds that an answer, and the news of a forced loss, may take; promised
 SHOWN = 4  # violations that are printed with their events
-LINES = 40  # that are printed at most
+WIDTH = 118  # characters of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +65,29 @@ class Verdict:
         return frozenset(violation.rule for violation in self.violations)
 
     def short(self) -> str:
-        """Return at most 40 lines: violations, each with the events round it, times from the first event on."""
+        """Return a short text: some violations with the events that show them, times from the first event on."""
         start = time_of(self.events[0]) if self.events else 0.0
-        count = len(self.violations)
-        if not count:
+        if not self.violations:
             return f"no violation in {len(self.events)} events; {self.figures}"
-        found = ", ".join(f"{rule}: {number}" for rule, number in Counter(v.rule for v in self.violations).items())
-        lines = [f"{found}; in {len(self.events)} events of {len({event['p'] for event in self.events})} processes"]
-        shown = _most_telling(self.violations)
-        room = min(12, (LINES - 2) // len(shown) - 1)
-        for violation in shown:
-            lines.append(f"[{violation.rule}]{' ' + violation.key if violation.key else ''}: {violation.message}")
-            lines += lines_around(self.events, violation.events, violation.key, start, room)
-        if count > len(shown):
-            lines.append(f"and {count - len(shown)} more")
+        counts = Counter(violation.rule for violation in self.violations)
+        lines = [f"{', '.join(f'{rule}: {count}' for rule, count in counts.items())}; in {len(self.events)} events"]
+        first = {violation.rule: violation for violation in reversed(self.violations)}
+        shown = [*first.values(), *(violation for violation in self.violations if violation not in first.values())]
+        for violation in shown[:SHOWN]:
+            lines.append(f"[{violation.rule}] {violation.key}: {violation.message}")
+            lines += [_line_of(event, start) for event in sorted(violation.events, key=time_of)]
         return "\n".join(lines)
 
 
-def _most_telling(violations: Sequence[Violation]) -> list[Violation]:
-    """One of each rule, then the next ones: a broken exclusion is not to be hidden by what follows from it."""
-    first = {violation.rule: violation for violation in reversed(violations)}
-    order = [violation for violation in violations if first[violation.rule] is violation]
-    order += [violation for violation in violations if first[violation.rule] is not violation]
-    return order[:SHOWN]
+def _line_of(event: Event, start: float) -> str:
+    """Return an event as a line: when, who, what, and what is said of it; times are those since the start."""
+    about = {
+        name: round(value - start, 3) if name in ("until", "since") and value is not None else value
+        for name, value in event.items()
+        if name not in ("t", "p", "o", "e", "op", "key")
+    }
+    text = " ".join(f"{name}={value}" for name, value in about.items())
+    return f"  {time_of(event) - start:+10.3f}  {event.get('o') or event['p']:<14} {event['e']} {text}"[:WIDTH]
 
 
 def check_history(

@@ -8,16 +8,19 @@ one does not compete with the other for an interpreter, and both read one monoto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockLost
+from django_zklock.signals import lock_lost
 from support.proxy import Proxy
 from support.zoo import Zoo, eventually
 
@@ -123,9 +126,6 @@ def _told(stdout: Any) -> Any:
 
 def main() -> None:
     """Work as the arguments say (the way, how many rounds); tell of each hold, each exception, and the receipts."""
-    from django_zklock import zk_lock
-    from django_zklock.signals import lock_lost
-
     receipts: list[Any] = []
 
     def receive(receipt: Any, **_: Any) -> None:
@@ -134,12 +134,18 @@ def main() -> None:
     lock_lost.connect(receive)
     way, rounds = WAYS[sys.argv[1]], int(sys.argv[2])
     for _ in range(rounds):
+        stopped: list[float] = []
         if way.work is None:
-            stopped = [asyncio.run(_task())]
+            asyncio.run(_work_in_task(stopped))
         elif way.crowd:
-            stopped = _crowd(way.work, way.crowd)
+            threads = [threading.Thread(target=_work, args=(f"{n}", way.work, stopped)) for n in range(way.crowd)]
+            for thread in threads:  # greenlets, where gevent has patched them
+                thread.start()
+            for thread in threads:
+                thread.join()
         else:
-            stopped = [_block("main", way.work)]
+            _work("main", way.work, stopped)
+        assert len(stopped) == max(1, way.crowd), "nobody stopped the work"
         for moment in stopped:
             _tell(moment)
     with zk_lock("end", timeout=20):
@@ -154,50 +160,24 @@ def _tell(something: Any) -> None:
     sys.stdout.flush()
 
 
-def _block(key: str, work: Callable[[], None]) -> float:
-    """Work under a lock until that is stopped; return when it was."""
-    from django_zklock import zk_lock
-    from django_zklock.exceptions import LockLost
-
-    stopped_at = 0.0
+@contextlib.contextmanager
+def _noted(stopped: list[float]) -> Iterator[None]:
+    """Note when the work in the block is stopped."""
+    _tell("held")
     try:
-        with zk_lock(key, timeout=20):
-            try:
-                _tell("held")
-                work()
-            except BaseException:
-                stopped_at = time.monotonic()
-                raise
-    except LockLost:
-        return stopped_at
-    raise RuntimeError("nobody stopped the work")
+        yield
+    except BaseException:
+        stopped.append(time.monotonic())
+        raise
 
 
-async def _task() -> float:
-    from django_zklock import zk_lock
-    from django_zklock.exceptions import LockLost
+def _work(key: str, work: Callable[[], None], stopped: list[float]) -> None:
+    with contextlib.suppress(LockLost), zk_lock(key, timeout=20), _noted(stopped):
+        work()
 
-    stopped_at = 0.0
-    try:
+
+async def _work_in_task(stopped: list[float]) -> None:
+    with contextlib.suppress(LockLost):
         async with zk_lock("task", timeout=20):
-            try:
-                _tell("held")
+            with _noted(stopped):
                 await asyncio.sleep(LONG)
-            except BaseException:
-                stopped_at = time.monotonic()
-                raise
-    except LockLost:
-        return stopped_at
-    raise RuntimeError("nobody stopped the work")
-
-
-def _crowd(work: Callable[[], None], size: int) -> list[float]:
-    """Work in several threads at once, which are greenlets where gevent has patched them."""
-    stopped: list[float] = []
-    block = partial(_block, work=work)
-    threads = [threading.Thread(target=lambda key: stopped.append(block(key)), args=(f"{n}",)) for n in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return stopped

@@ -1,5 +1,5 @@
 """
-Network and mount namespaces of its own for a run of the suite: firewall rules and mounts in them touch nothing else.
+A network namespace of its own for a run of the suite: firewall rules in it touch nothing else.
 
 A process is put there by `command()` before it starts; from then on it and its children have a loopback of their own
 and no other network. Root needs nothing for it; other users need user namespaces, which most systems allow.
@@ -16,33 +16,29 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-import pytest
-
-#: Which namespaces the run was started from, in the environment of a process that was put into others.
+#: Which namespace the run was started from, in the environment of a process that was put into another.
 OUTSIDE: Final = "ZKLOCK_CHAOS_OUTSIDE"
-#: Why nobody was put into others, for the reasons of skipped tests.
+#: Why nobody was put into another, for the reasons of skipped tests.
 REFUSED: Final = "ZKLOCK_CHAOS_REFUSED"
 
 
 class NotInside(RuntimeError):
-    """This process is not in namespaces of its own, and must not touch a firewall or mount anything."""
+    """This process is not in a namespace of its own, and must not touch a firewall."""
 
 
 def inside() -> bool:
     """
-    Tell whether this process is in network and mount namespaces made for the run.
+    Tell whether this process is in a network namespace made for the run.
 
     The variable alone would not do: somebody may have it set outside, and lose the firewall of the machine.
     """
-    outside = os.environ.get(OUTSIDE, "").split()
-    return len(outside) == 2 and all(now != then for now, then in zip(_current(), outside, strict=True))
+    return os.environ.get(OUTSIDE, "") not in ("", _current())
 
 
 def why_not() -> str:
-    """Return why this process is not in namespaces of its own, or an empty text."""
+    """Return why this process is not in a namespace of its own, or an empty text."""
     if inside():
         return ""
     return os.environ.get(REFUSED) or "not in a network namespace of its own: run it with `make chaos`"
@@ -56,7 +52,7 @@ def require_inside() -> None:
 
 @functools.cache
 def possible() -> str:
-    """Try it out: return why namespaces cannot be made here, or an empty text."""
+    """Try it out: return why a namespace cannot be made here, or an empty text."""
     if sys.platform != "linux":
         return f"{sys.platform} has no network namespaces"
     if shutil.which("unshare") is None:
@@ -65,15 +61,15 @@ def possible() -> str:
 
 
 def command(inner: Sequence[str]) -> list[str]:
-    """Return the command that runs another in namespaces of its own, in place of itself (by exec)."""
+    """Return the command that runs another in a namespace of its own, in place of itself (by exec)."""
     return [*_unshare(), *inner]
 
 
 @functools.cache
 def _unshare() -> tuple[str, ...]:
     """Find the way in: the root of a container, say, may be allowed no more than other users are."""
-    direct = ("unshare", "--net", "--mount")
-    return direct if not _try_out(direct) else ("unshare", "--user", "--map-root-user", "--net", "--mount")
+    direct = ("unshare", "--net")
+    return direct if not _try_out(direct) else ("unshare", "--user", "--map-root-user", "--net")
 
 
 def _try_out(unshare: Sequence[str]) -> str:
@@ -83,11 +79,11 @@ def _try_out(unshare: Sequence[str]) -> str:
 
 def environment() -> dict[str, str]:
     """Return the variables that `command()` needs in addition to this process's environment."""
-    return {OUTSIDE: " ".join(_current())}
+    return {OUTSIDE: _current()}
 
 
 def set_up() -> None:
-    """Bring the loopback of new namespaces up; to be called once, by the first process in them."""
+    """Bring the loopback of a new namespace up; to be called once, by the first process in it."""
     require_inside()
     flags_get, flags_set, up = 0x8913, 0x8914, 0x1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -96,12 +92,6 @@ def set_up() -> None:
         fcntl.ioctl(any_socket, flags_set, struct.pack("16sH14x", b"lo", flags | up))
 
 
-def _current() -> list[str]:
-    """Name the network namespace and the mount namespace of this process."""
-    if sys.platform != "linux":
-        return ["", ""]
-    return [os.readlink(Path("/proc/self/ns") / kind) for kind in ("net", "mnt")]
-
-
-#: For tests that use the firewall or mount something.
-needs_namespace = pytest.mark.skipif(not inside(), reason=why_not() or "inside")
+def _current() -> str:
+    """Name the network namespace of this process."""
+    return os.readlink("/proc/self/ns/net") if sys.platform == "linux" else ""

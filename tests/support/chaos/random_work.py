@@ -1,7 +1,7 @@
 """
-Random work under locks, for a soak: acquire, increment two counters of the store, release.
+Random work under locks, for a soak: acquire, increment a counter of the store, release.
 
-Who reads looks at the guarded counter twice, as does a writer that became a reader; who has a permit only works.
+Who reads looks at the counter twice, as does a writer that became a reader; who has a permit only works.
 
 A signal's handler may strike where a program of a user's is: in the lock, and in the work. It does not strike in the
 few lines that write the history and the store, or the history would not say what happened. An abort by the lock is
@@ -194,7 +194,6 @@ class _Turn:
     def _increment(self, held: Held, seconds: float) -> None:
         random_work = self._random_work
         value = self._claim(held)
-        plain = random_work.store.plain(self._key)
         self._wait(held, seconds)
         if random_work.by_chance(0.1):
             reads = self._kind == WRITE and random_work.by_chance(0.5)
@@ -202,9 +201,7 @@ class _Turn:
         # Written even if the lock is lost by now: the fence has to hold without anybody's good behaviour.
         if value is None or not self._write(held.token, value + 1):
             random_work.counts["stale"] += 1
-        if self._check(held):
-            random_work.store.write_plain(self._key, plain + 1)
-            self.note("plain", value=plain + 1)
+        self._check(held)
 
     def _claim(self, held: Held) -> int | None:
         value = self._random_work.store.claim(self._key, held.token)

@@ -20,7 +20,6 @@ STORED: Final = {
     "claimed": ("token",),
     "writing": ("token", "value"),
     "fenced": ("token", "value"),
-    "plain": ("value",),
 }  # events of the store, and the numbers that they have
 
 
@@ -36,7 +35,7 @@ class Run:
     limits: dict[str, list[LimitChange]] = field(default_factory=lambda: defaultdict(list))
     """The calls that changed the limit of a key for all."""
     store: list[Event] = field(default_factory=list)
-    """What was written to the shared store: `claimed`, `writing`, `fenced`, `plain`."""
+    """What was written to the shared store: `claimed`, `writing`, `fenced`."""
     malformed: list[tuple[str, str, tuple[Event, ...]]] = field(default_factory=list)  # key, message, events
 
     @property

@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import psutil
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from support.chaos.worker_pool import LockWorker
 from support.ensemble import Ensemble, Server
 from support.relay import Relay
 from support.zoo import Zoo, eventually
@@ -66,15 +64,6 @@ def replace_client(zoo: Zoo) -> None:
     if old is not None:
         old.stop()
         old.close()
-
-
-def attached_to(worker: LockWorker, ensemble: Ensemble) -> Server | None:
-    """Return the server that a process is connected to, or None while there is none."""
-    ports = {server.port: server for server in ensemble.servers}
-    for connection in psutil.Process(worker.process.pid).net_connections("tcp"):
-        if connection.status == psutil.CONN_ESTABLISHED and connection.raddr and connection.raddr.port in ports:
-            return ports[connection.raddr.port]
-    return None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """
-A store that work under locks writes to: for each key a counter that the fencing token guards, and one without a guard.
+A store that work under locks writes to: for each key a counter that the fencing token guards.
 
-Both are incremented by reading, waiting and writing, as work under a lock does. Of the guarded one no update may ever
-be lost; the other shows how often a lock alone was not enough.
+It is incremented by reading, waiting and writing, as work under a lock does. No update of it may ever be lost.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from django_zklock.execution import abort
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS fenced (key TEXT PRIMARY KEY, token INTEGER NOT NULL, value INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS plain (key TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 TIMEOUT = 60.0  # seconds; a process that is paused within a transaction holds the others up, as with any database
 
@@ -35,7 +33,6 @@ class Store:
         if keys:
             self._db.executescript(SCHEMA)
             self._db.executemany("INSERT INTO fenced VALUES (?, 0, 0)", [(key,) for key in keys])
-            self._db.executemany("INSERT INTO plain VALUES (?, 0)", [(key,) for key in keys])
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -66,15 +63,6 @@ class Store:
     def value(self, key: str) -> int:
         """Return the counter that the token guards."""
         return int(self._db.execute("SELECT value FROM fenced WHERE key = ?", (key,)).fetchone()[0])
-
-    def plain(self, key: str) -> int:
-        """Return the counter that nothing guards."""
-        return int(self._db.execute("SELECT value FROM plain WHERE key = ?", (key,)).fetchone()[0])
-
-    @abort.shielded
-    def write_plain(self, key: str, value: int) -> None:
-        """Write it, even if others have."""
-        self._db.execute("UPDATE plain SET value = ? WHERE key = ?", (value, key))
 
     def final(self) -> dict[str, int]:
         """Return what the guarded counters have come to."""

@@ -24,7 +24,6 @@ from typing import Any
 
 from support.chaos.history import Recorder
 from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
-from support.chaos.sets import RandomSets
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
 
@@ -151,19 +150,6 @@ class Worker:
             answer["release"] = self.do_release(key)
         return answer
 
-    def do_hog(self, seconds: float) -> dict[str, float]:
-        """Keep the interpreter to this thread for so long at least, by one call into C that lets no other run."""
-        began = time.monotonic()
-        sum(range(5_000_000))
-        rate = 5_000_000 / (time.monotonic() - began)
-        while True:
-            called = time.monotonic()
-            sum(range(int(rate * seconds * 1.2)))
-            now = time.monotonic()
-            if now - called >= seconds:  # else it was faster than thought
-                return {"t": now, "kept": now - called}
-            rate *= 1.5
-
     def do_check(self, key: str) -> bool:
         return self._check(key, self._holdings[threading.current_thread().name, key][-1])
 
@@ -209,14 +195,6 @@ class Worker:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():
             random_work.once()
-        random_work.store.close()
-        return random_work.counts
-
-    def do_random_sets(self, keys: Sequence[str], rounds: int, seed: int, timeout: float | None) -> dict[str, int]:
-        """Take several locks at a time, work, and release them, so many times."""
-        random_work = RandomSets(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
-        for _ in range(rounds):
-            random_work.once(timeout)
         random_work.store.close()
         return random_work.counts
 

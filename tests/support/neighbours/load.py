@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,7 +38,6 @@ class Load:
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
         self._processes: dict[str, Neighbour] = {}
-        self._enough: dict[str, threading.Event] = defaultdict(threading.Event)
         self._nemesis = Recorder(directory, "nemesis")
         self._recorders = [self._nemesis]
         self._stack = ExitStack()
@@ -60,15 +59,6 @@ class Load:
     def kill(self, name: str) -> None:
         """Kill a process; it holds nothing from then on."""
         self._nemesis.write("nemesis", what="kill", target=name)
-        self._processes.pop(name).kill()
-
-    def dismiss(self, name: str) -> None:
-        """End a process once its actors have released, as a deploy does."""
-        self._enough[name].set()
-        for thread in self._threads:
-            if thread.name.startswith(f"{name}."):
-                thread.join(TIMEOUT)
-        self._nemesis.write("nemesis", what="dismiss", target=name)
         self._processes.pop(name).kill()
 
     def run(self, seconds: float) -> None:
@@ -93,7 +83,7 @@ class Load:
 
     def _drive(self, *arguments: Any) -> None:
         try:
-            while not (self._stop.is_set() or self._enough[arguments[0]].is_set()):
+            while not self._stop.is_set():
                 self._turn(*arguments)
         except NeighbourGone:
             pass

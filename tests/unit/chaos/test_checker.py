@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
@@ -254,7 +253,6 @@ def test_a_late_answer_is_a_fault() -> None:
     assert not rules("1 A invoke timeout=2 \n 3.9 A refused error=LockTimeout definite=true")
     verdict = check_history(written("1 A invoke timeout=2 \n 4.5 A refused error=LockTimeout definite=true"))
     assert one(verdict) == "A/main was answered 1.500 s after its deadline of 2 s"
-    assert verdict.figures.overrun == pytest.approx(1.5)
     assert rules("1 A invoke timeout=2 \n 4.5 A granted token=7 until=9") == {"deadline"}
 
 
@@ -380,22 +378,18 @@ def test_figures_are_measured() -> None:
             """
         )
     ).figures
-    assert (figures.grants, figures.refusals, figures.unknown, figures.losses) == (3, 1, 2, 1)
+    assert (figures.grants, figures.refusals, figures.losses) == (3, 1, 1)
     assert figures.handoffs == pytest.approx((0.4,))
-    assert figures.told == pytest.approx((0.7,))
-    assert figures.overlaps == pytest.approx((0.4,))
-    assert figures.overrun == pytest.approx(0.1)
-    assert "3 grants, 1 refusals, 2 unknown, 1 losses; handoffs: 1, median 0.400" in str(figures)
+    assert str(figures) == "3 grants, 1 refusals, 1 losses; handoffs: 1, median 0.400 s"
 
 
-def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
+def test_a_verdict_is_printed_short_with_the_events_that_show_it() -> None:
     text = check_history(
         written(PAUSED.format(granted=2.0) + "9 A valid until=10 \n 10 A release \n 11 A released")
     ).short()
     assert "[exclusion] k: B/main was granted the lock" in text
     assert "[check] k: check() passed for A/main 7.000 s after B/main was granted the lock" in text
-    assert ">     +1.000  B/main         granted token=8 until=+8.000" in text
-    assert "      +0.300  nemesis        pause target=A" in text
+    assert "      +1.000  B/main         granted token=8 until=8.0" in text
     assert len(text.splitlines()) <= 40
 
 
@@ -406,8 +400,8 @@ def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
 @settings(max_examples=100)
 def test_an_overlap_is_always_found(seed: int, chance: random.Random) -> None:
     """One release is made later, or one grant earlier, in a history that is right apart from that."""
-    events = Family(seed, kinds=["lock"], holds=15, fates=["release", "reenter"]).events
-    holds = outermost(events)
+    events = Family(seed, kinds=["lock"], holds=15).events
+    holds = by_grant(events)
     index = chance.randrange(len(holds) - 1)
     holder, follower = holds[index], holds[index + 1]
     assume(holder["granted"]["p"] != follower["granted"]["p"])
@@ -424,41 +418,19 @@ def test_an_overlap_is_always_found(seed: int, chance: random.Random) -> None:
     assert "exclusion" in check_history(events).rules
 
 
-def outermost(events: list[Event]) -> list[dict[str, Event]]:
-    """The events of each hold by their kinds, without the inner levels, in the order of the grants."""
+def by_grant(events: list[Event]) -> list[dict[str, Event]]:
+    """The events of each hold by their kinds, in the order of the grants."""
     holds: dict[tuple[str, int], dict[str, Event]] = {}
-    inner = {(event["p"], event["op"]) for event in events if event.get("again")}
     for event in events:
-        if "op" in event and (event["p"], event["op"]) not in inner:
-            holds.setdefault((event["p"], event["op"]), {})[event["e"]] = event
+        holds.setdefault((event["p"], event["op"]), {})[event["e"]] = event
     granted = [hold for hold in holds.values() if "granted" in hold]
     return sorted(granted, key=lambda hold: float(hold["granted"]["t"]))
-
-
-def never_heard_of_again(hold: dict[str, Event], events: list[Event]) -> bool:
-    """Whether the holder did not release it, and nobody of its name wanted the lock after it."""
-    granted = hold["granted"]
-    later = (event for event in events if event["p"] == granted["p"] and event["t"] > granted["t"])
-    return "release" not in hold and all(event["e"] != "invoke" for event in later)
-
-
-@given(SEEDS, st.randoms(use_true_random=False))
-@settings(max_examples=50)
-def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, chance: random.Random) -> None:
-    events = Family(seed, kinds=["lock"], holds=15, fates=["kill", "pause"]).events
-    # Drawn from those that will do: nearly all seeds have some, so that hardly an example is thrown away.
-    unfinished = [pair for pair in itertools.pairwise(outermost(events)) if never_heard_of_again(pair[0], events)]
-    assume(unfinished)
-    holder, follower = (hold["granted"] for hold in chance.choice(unfinished))
-    t = follower["t"] + chance.uniform(1e-6, 5.0)
-    events.append({**holder, "e": "valid", "t": t, "until": t})
-    assert "check" in check_history(events).rules
 
 
 @given(SEEDS, st.randoms(use_true_random=False))
 @settings(max_examples=50)
 def test_a_token_that_falls_is_always_found(seed: int, chance: random.Random) -> None:
-    events = Family(seed, kinds=["lock"], holds=10, fates=["release"]).events
+    events = Family(seed, kinds=["lock"], holds=10).events
     grants = [event for event in events if event["e"] == "granted" and event["token"]]
     assume(len(grants) > 1)
     index = chance.randrange(1, len(grants))

@@ -225,34 +225,6 @@ def test_a_paused_server_stands_still(server: DevServer) -> None:
         assert server.paths("/late") == ["/late"]
 
 
-def test_a_request_found_together_with_a_pause_waits(server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server learns of both in one look at its sockets, and nothing is done after `pause` has returned."""
-    with watched(server, timeout=20) as client:
-        loop = server._loop
-        assert loop is not None
-        select, found_request, found_both = loop._selector.select, threading.Event(), threading.Event()
-
-        def select_both(timeout: float | None = None) -> Any:
-            found = select(timeout)
-            if found_both.is_set() or all(key.data is None for key, _ in found):
-                return found
-            found_request.set()
-            while len(found) < 2:
-                found = select(0)
-            found_both.set()
-            return sorted(found, key=lambda event: event[0].data is not None)  # the pause first
-
-        monkeypatch.setattr(loop._selector, "select", select_both)
-        assert server.paths("/late") == []  # the server looks with the new function from here on
-        late = client.zk.create_async("/late")
-        assert found_request.wait(5)
-        server.pause()
-        assert found_both.is_set()
-        assert server.paths("/late") == []
-        server.resume()
-        assert late.get(timeout=5) == "/late"
-
-
 def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) -> None:
     """Clients come back to what they had, on the same port, and miss no event."""
     changed: list[WatchedEvent] = []

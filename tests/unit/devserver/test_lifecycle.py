@@ -165,17 +165,6 @@ def test_a_forked_child_does_not_keep_the_port() -> None:
     assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
 
 
-def test_it_imports_nothing_of_what_it_tests_but_the_clock() -> None:
-    """A mistake in one cannot hide in the other, and it works without either."""
-    code = (
-        "import sys, django_zklock.testing.server;"
-        "print([name for name in sys.modules if name.split('.')[0] in ('django', 'kazoo')"
-        " or name.startswith('django_zklock.') and not name.startswith('django_zklock.testing')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout == "['django_zklock.clock']\n"
-
-
 def test_calls_from_many_threads_are_all_answered() -> None:
     """While the server stops, too."""
     server = DevServer()

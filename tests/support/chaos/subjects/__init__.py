@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -52,9 +51,6 @@ class Subject(Protocol):
 
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> AbstractContextManager[Held]:
         """Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late."""
-
-    def block_all(self, keys: Sequence[str], timeout: float | None) -> AbstractContextManager[Mapping[str, Held]]:
-        """Do the same under several locks that are taken as one, if this lock can."""
 
     def session(self) -> tuple[int, str, float]:
         """Return the session's id, its password in hex, and its timeout as negotiated, if that can be told."""

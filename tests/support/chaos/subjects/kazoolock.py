@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -14,7 +13,7 @@ from kazoo.exceptions import KazooException, LockTimeout
 from kazoo.recipe.lock import Lock
 
 from support.chaos.kinds import LOCK
-from support.chaos.subjects import Held, Lost, Refused
+from support.chaos.subjects import Lost, Refused
 
 
 class KazooHeld:
@@ -82,9 +81,6 @@ class KazooSubject:
             yield held
         finally:
             held.release()
-
-    def block_all(self, keys: Sequence[str], timeout: float | None) -> AbstractContextManager[Mapping[str, Held]]:
-        raise NotImplementedError("kazoo's lock is taken by itself")
 
     def session(self) -> tuple[int, str, float]:
         session_id, password = self.client.client_id

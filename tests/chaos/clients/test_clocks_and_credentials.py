@@ -1,4 +1,4 @@
-"""However processes come and go, each that serves has one session, and none outlives its process for long."""
+"""Servers that expect credentials first, and clocks that are an hour off, cost no lock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.chaos.checker import ROOM
@@ -14,8 +13,6 @@ from support.chaos.clocks import ClockShim
 from support.chaos.preload import needs_compiler
 from support.chaos.report import Figures
 from support.chaos.servers import serving
-from support.chaos.slowdisk import write_whole
-from support.chaos.website import Website
 from support.chaos.worker_pool import WorkerPool
 from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually
@@ -29,104 +26,6 @@ pytestmark = pytest.mark.zookeeper
 SESSION_TIMEOUT = 4.0
 TICK = 0.5  # seconds, of the test's servers
 HOUR = 3600.0
-LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire
-
-
-# --- one session for each process that serves -----------------------------------------------------------------------
-
-
-def test_a_server_that_reloads_has_one_session_and_leaves_none(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
-    """With `runserver`, the process that serves has one for all its threads, and the one that watches files none."""
-    serve = ("manage.py", "runserver", "{host}:{port}")
-    with Website(tmp_path, zoo, *serve, session_timeout=LONG) as site:
-        took = []
-        for _ in range(3):
-            (before,) = site.sell_many(20)
-            sessions = site.sessions()
-            (session,) = sessions.pop(before)
-            assert list(sessions.values()) == [[]], "the process that watches has a session"
-            write_whole(site.views, site.views.read_text() + "\n")  # else there are two changes, and two reloads
-            eventually(lambda before=before: before not in site.workers(), 10)  # type: ignore[misc]
-            ended = time.monotonic()
-            eventually(lambda session=session: not site.knows(session), 1, "its session is left")  # type: ignore[misc]
-            took.append(time.monotonic() - ended)
-            eventually(site.is_served, 20)
-        figure.spread("session gone after its process", took)
-
-
-# --- processes that fork, as many as they like ----------------------------------------------------------------------
-
-FORKS = """
-import os, sys, threading, time, traceback
-seconds = float(sys.argv[1])
-stop = []
-
-def load(number):
-    while not stop:
-        with zk_lock(f"load/{number % 2}", timeout=20):
-            pass
-
-def child():
-    began = time.monotonic()
-    with zk_lock("child", timeout=4):
-        pass
-    return 0 if time.monotonic() - began < 5 else 71
-
-def fork():
-    pid = os.fork()
-    if not pid:
-        code = 70
-        try:
-            code = child()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    end = time.monotonic() + 15
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.001)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return "hangs"
-
-def fork_often():
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        codes.append(fork())
-
-codes = []
-threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
-forker = threading.Thread(target=fork_often)
-for thread in (*threads, forker):
-    thread.start()
-forker.join()
-stop.append(1)
-for thread in threads:
-    thread.join()
-print(sorted(map(str, set(codes))), len(codes))
-"""
-
-
-@pytest.mark.timeout(150)
-def test_no_fork_under_load_leaves_a_child_that_hangs(zoo: Zoo, figure: Figures) -> None:
-    """For a minute, a child is forked while four threads take locks; each of them takes one, too."""
-    # They end by os._exit: their sessions stay until they expire, which the server has to bear.
-    process = zoo.spawn(FORKS, "60")
-    try:
-        output, errors = process.communicate(timeout=110)
-    finally:
-        process.kill()
-    assert "Traceback" not in errors, errors
-    codes, _, count = output.rpartition(" ")
-    assert codes == "['0']", output + errors
-    figure("forks", int(count))
-
-
-# --- servers that come and go ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
