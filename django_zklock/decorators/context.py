@@ -34,7 +34,7 @@ class CallContext(Protocol):
 
     @property
     def about(self) -> Mapping[str, str]:
-        """The same as key and value pairs, for programs that read the queue."""
+        """The work as key and value pairs, for programs that read the queue."""
 
     @property
     def timeout(self) -> float:

@@ -34,7 +34,7 @@ from django_zklock.decorators.context import CallContext, FunctionContext, conne
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.execution.binding import KeyBinder, KeyBinding, Names, async_view
+from django_zklock.execution.binding import KeyBinder, KeyBinding, Names
 from django_zklock.http import atomic_requests, bodies, views
 from django_zklock.http.responses import ViewContext
 from django_zklock.locks.lock import Lock
@@ -47,7 +47,7 @@ R = TypeVar("R")
 
 _OPTIONS: Final = frozenset(LockedOptions.__annotations__)
 _PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
-"""Of several locks, each has its own value of these options."""
+"""The options that `zk_locks` takes from each lock's own entry."""
 
 
 def zk_locked(
@@ -164,7 +164,6 @@ class LockedFunction:
         self.uniqueness = uniqueness
         self.binder = KeyBinder(self.name if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
-        self._is_dispatch = getattr(function, "__name__", "") == "dispatch"
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
         self._innermost = not hasattr(function, "zk_locked")
         self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced as a whole, by an equal one
@@ -189,8 +188,7 @@ class LockedFunction:
         options = self._resolve(binding)
         context = context or task_context(self.wrapper)
         if context is None:
-            if self._is_dispatch:
-                _refuse_async_dispatch(self.function, args)
+            _refuse_async_dispatch(self.function, args)
             request = views.request_of_view(self.wrapper, self.function, args)
             context = FunctionContext(self.name) if request is None else ViewContext(request, f"view {self.name}")
             if request is not None and not self.is_async:
@@ -219,7 +217,7 @@ class LockedFunction:
     def check_policy(self, names: Sequence[str], config: conf.Config, kind: str, policies: tuple[str, ...]) -> None:
         """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has another policy."""
         policy = self.options.on_conflict
-        if isinstance(policy, Unset) and len(names) == 1 and names[0] in config.locks:
+        if isinstance(policy, Unset) and not self.binder.several and len(names) == 1 and names[0] in config.locks:
             policy = config.locks[names[0]].on_conflict
         if not isinstance(policy, Unset) and policy not in policies:
             raise ImproperlyConfigured(
@@ -234,7 +232,7 @@ class LockedFunction:
                 binding.names[0], options, fields=binding.fields, what=context.what, about=context.about
             )
         # Each lock fills the gaps from its own entry in the settings.
-        given: dict[str, Any] = {each: getattr(self.options, each) for each in _PER_LOCK}
+        given: dict[str, Any] = {option: getattr(self.options, option) for option in _PER_LOCK}
         given |= {"release_on": options.release_on, "timeout": options.timeout, "atomic": options.atomic}
         given = {option: value for option, value in given.items() if value is not UNSET}
         return MultiLock(*binding.names, fields=binding.fields, what=context.what, about=context.about, **given)
@@ -252,8 +250,8 @@ class LockedFunction:
 
     def atomic(self, config: conf.Config) -> tuple[str, ...]:
         """Return the databases on which each call is a transaction, as far as the templates tell."""
-        given = [config.options_for(name, self.options).atomic for name in self.binder.templates]
-        return tuple(alias for each in given or [self.options.atomic] for alias in (() if each is UNSET else each))
+        options = [config.options_for(name, self.options) for name in self.binder.templates] or [self.options]
+        return tuple(alias for lock in options if not isinstance(lock.atomic, Unset) for alias in lock.atomic)
 
     def _resolve(self, binding: KeyBinding) -> LockOptions:
         config = conf.current()
@@ -355,7 +353,7 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
 
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
-    view = async_view(function, args)
+    view = views.async_view(function, args)
     if view is not None:
         raise ImproperlyConfigured(
             f"{type(view).__name__}.dispatch returns before its async handler has run, so a lock on it would protect "
