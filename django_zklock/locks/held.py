@@ -88,7 +88,7 @@ class HeldLock:
 
     @property
     def is_over(self) -> bool:
-        """Whether the lock was released. A transaction, or the body of a response, may keep it after its block."""
+        """Whether the lock was released. A transaction may keep it after its block."""
         return self.count <= 0 and not self.grant.parts
 
     @property
