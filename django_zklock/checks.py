@@ -21,6 +21,7 @@ Django's system checks for `settings.ZKLOCK`. They only read settings, and open 
 | zklock.E016 | `LEASES` is invalid, or two of its clients have the same token or certificate            |
 | zklock.E017 | `EVENT_DAYS` is not a number of days above 0                                             |
 | zklock.E018 | the rows of a fenced model are in several tables (multi-table inheritance)               |
+| zklock.E019 | a locked view has an `on_conflict` that is not for views                                |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
 | zklock.W002 | `SESSION_TIMEOUT` is so short that a process loses its locks in an ordinary pause        |
 | zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share locks (`--deploy`)     |
@@ -38,6 +39,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.urls import get_resolver
 from django.views import View
 
@@ -45,6 +47,7 @@ from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.http import atomic_requests, views
+from django_zklock.http.responses import ViewContext
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -154,14 +157,18 @@ def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of locked views with a missing transaction, or with one that begins before the lock."""
+    """Report locked views with a wrong policy, with a missing transaction, or with one that begins before the lock."""
     aliases = atomic_requests.databases()
     config = _config()
-    if not aliases or config is None or not conf.has_urlconf():
+    if config is None or not conf.has_urlconf():
         return []
     messages: dict[str, checks.CheckMessage] = {}
     for view in _views(get_resolver().url_patterns):
-        for message in (*_opted_out(view, aliases, config), *_begun_outside(view, aliases)):
+        for message in (
+            *_wrong_policy(view, config),
+            *_opted_out(view, aliases, config),
+            *_begun_outside(view, aliases),
+        ):
             messages.setdefault(message.msg, message)
     return list(messages.values())
 
@@ -181,6 +188,16 @@ def _locked(view: Any) -> LockedFunction | None:
     from django_zklock.decorators.locked import LockedFunction  # noqa: PLC0415 - Django's start does not import kazoo
 
     return locked if isinstance(locked, LockedFunction) else None
+
+
+def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessage]:
+    for function in (view, *(function for _, function in _called_by(view))):
+        locked = _locked(function)
+        if locked is not None:
+            try:
+                locked.check_policy(locked.binder.templates, config, ViewContext.kind, ViewContext.policies)
+            except ImproperlyConfigured as error:
+                yield checks.Error(str(error), id="zklock.E019")
 
 
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:

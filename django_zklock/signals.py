@@ -12,8 +12,7 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     the owner acquires a reentrant lock a second time.
 
 `lock_released(lock, hold, held)`
-    A lock was released by its owner. `held` is the time since the grant. If the body of a response held the lock last,
-    `hold` is the hold of the body, with the same `key` and `token`.
+    A lock was released by its owner. `held` is the time since the grant.
 
 `lock_lost(lock, hold, reason, receipt)`
     A hold can no longer be trusted: its lease or session is over, or its znode was deleted. `reason` is a text for a

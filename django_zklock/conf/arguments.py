@@ -19,7 +19,10 @@ Atomic: TypeAlias = "bool | str | list[str] | tuple[str, ...]"
 AbortOn: TypeAlias = Literal["suspended", "lost", "never"]
 Compat: TypeAlias = Literal["kazoo"]
 KindOfLock: TypeAlias = Literal["lock", "read", "write"]
-OnConflict: TypeAlias = Literal["raise", "skip", "respond", "retry", "coalesce", "wait"]
+TaskPolicy: TypeAlias = Literal["wait", "retry", "coalesce", "skip", "raise"]
+ViewPolicy: TypeAlias = Literal["respond", "wait", "raise"]
+FunctionPolicy: TypeAlias = Literal["raise", "skip"]
+OnConflict: TypeAlias = Literal[TaskPolicy, ViewPolicy, FunctionPolicy]
 OnLost: TypeAlias = Literal["fail", "retry"]
 ReleaseOn: TypeAlias = Literal["commit", "exit"]
 

@@ -6,10 +6,10 @@ The context has defaults for the lock, and decides what the call returns if it d
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
+from django_zklock.conf.arguments import FunctionPolicy
 from django_zklock.conf.options import LockOptions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 
@@ -21,12 +21,20 @@ class CallContext(Protocol):
     """The caller of a decorated function, with its defaults: a view, a task or plain code."""
 
     @property
+    def kind(self) -> str:
+        """The kind of function that is called, for error messages."""
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The values of `on_conflict` that this kind of function can have."""
+
+    @property
     def what(self) -> str:
         """The work, as others in the queue see it; never its arguments. Empty: the work that surrounds the call."""
 
     @property
     def about(self) -> Mapping[str, str]:
-        """The same as key and value pairs, for programs that read the queue."""
+        """The work as key and value pairs, for programs that read the queue."""
 
     @property
     def timeout(self) -> float:
@@ -60,6 +68,8 @@ class CallContext(Protocol):
 class FunctionContext:
     """Plain code: it waits 10 s by default, then raises."""
 
+    kind = "function"
+    policies = get_args(FunctionPolicy)
     timeout = 10.0
     on_conflict = on_timeout = "raise"
     waits = True
@@ -73,58 +83,49 @@ class FunctionContext:
     def on_acquired(self) -> None: ...
 
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
-        if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
+        if options.on_conflict == "raise" or not isinstance(error, LockNotAcquired):
             raise error
 
     def on_lost(self, error: LockLost, options: LockOptions) -> None:
         raise error
 
 
-# --- task libraries -----------------------------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------------------------
 
 
 class TaskLibrary(Protocol):
-    """A library whose workers call decorated functions, such as Celery. It may be imported at any time, or never."""
-
-    @property
-    def module(self) -> str:
-        """The module that a process imports if it uses the library. The methods below need it."""
+    """A library whose workers call decorated functions: Celery. A process may import it at any time, or never."""
 
     def connect(self, *, unique: bool) -> None:
-        """Connect to the library; repeating it is harmless. With `unique`, some functions have the option `unique`."""
+        """
+        Connect to the library if the process has imported it; repeating it is harmless.
+
+        With `unique`, some functions have the option `unique`, which needs the library.
+        """
 
     def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
 
 
-_libraries: dict[str, TaskLibrary] = {}  # by module; written when Django starts, by one thread
+_library: TaskLibrary | None = None  # written when Django starts, by one thread
 _unique = False  # becomes True once
 
 
 def register_library(library: TaskLibrary) -> None:
     """Support a task library. It is connected now if the process uses it, else as soon as a function is decorated."""
-    _libraries[library.module] = library
-    _connect()
+    global _library
+    _library = library
+    library.connect(unique=_unique)
 
 
-def connect_libraries(*, unique: bool) -> None:
-    """Connect to the libraries that the process has imported; called for each decorated function."""
+def connect_library(*, unique: bool) -> None:
+    """Connect to the task library; called for each decorated function."""
     global _unique
     _unique = _unique or unique
-    _connect()
-
-
-def _connect() -> None:
-    for module, library in _libraries.items():
-        if _unique or module in sys.modules:
-            library.connect(unique=_unique)
+    if _library is not None:
+        _library.connect(unique=_unique)
 
 
 def task_context(wrapper: Callable[..., Any]) -> CallContext | None:
     """Return the context of a call that a worker makes; None for any other call."""
-    for module, library in _libraries.items():
-        if module in sys.modules:
-            context = library.context_of(wrapper)
-            if context is not None:
-                return context
-    return None
+    return None if _library is None else _library.context_of(wrapper)

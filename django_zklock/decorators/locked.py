@@ -7,9 +7,9 @@ The context of a call (`decorators.context`) decides what happens without the lo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -18,32 +18,63 @@ from django.http.response import HttpResponseBase
 
 from django_zklock import conf
 from django_zklock.conf import arguments
-from django_zklock.conf.arguments import LockedOptions
+from django_zklock.conf.arguments import (
+    AbortOn,
+    Atomic,
+    Compat,
+    KindOfLock,
+    LockedOptions,
+    OnConflict,
+    OnLost,
+    ReleaseOn,
+    Seconds,
+)
 from django_zklock.conf.options import OPTION_NAMES, UNSET, LockOptions, Unset, given_options
-from django_zklock.decorators.context import CallContext, FunctionContext, connect_libraries, task_context
+from django_zklock.decorators.context import CallContext, FunctionContext, connect_library, task_context
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.execution.binding import KeyBinder, KeyBinding, Names, async_view
-from django_zklock.http import atomic_requests, bodies, responses, views
+from django_zklock.execution.binding import KeyBinder, KeyBinding, Names
+from django_zklock.http import atomic_requests, bodies, views
+from django_zklock.http.responses import ViewContext
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.spec import resolve_options
 from django_zklock.locks.validation import check_arguments
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OPTIONS: Final = frozenset(LockedOptions.__annotations__)
 _PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
-"""Of several locks, each has its own value of these options."""
+"""The options that `zk_locks` takes from each lock's own entry."""
 
 
 def zk_locked(
-    name: Names | Unset = UNSET, *more: NoReturn, **options: Unpack[LockedOptions]
+    name: Names | Unset = UNSET,
+    *more: NoReturn,
+    timeout: Seconds | Unset | None = UNSET,
+    on_conflict: OnConflict | Unset = UNSET,
+    kind: KindOfLock | Unset = UNSET,
+    limit: int | Unset | None = UNSET,
+    reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release_on: ReleaseOn | Unset = UNSET,
+    abort_on: AbortOn | Unset = UNSET,
+    grace: Seconds | Unset = UNSET,
+    max_hold: Seconds | Unset | None = UNSET,
+    min_hold: Seconds | Unset = UNSET,
+    warn_after: Seconds | Unset | None = UNSET,
+    linger: Seconds | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
+    compat: Compat | Unset | None = UNSET,
+    max_conflicts: int | Unset | None = UNSET,
+    skip_value: Any = UNSET,
+    on_lost: OnLost | Unset = UNSET,
+    unique: Literal["until_start", "until_done"] | Unset | None = UNSET,
+    on_duplicate: Literal["return", "raise"] | Unset | None = UNSET,
+    unique_for: Seconds | Unset | None = UNSET,
+    **unknown: NoReturn,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -66,26 +97,47 @@ def zk_locked(
             options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
         timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: none with "wait", 0
             with any other policy of a Celery task, 5 in views, else 10.
-        on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "wait" in Celery
-            tasks ("retry" if a `timeout` is given), else "raise". If ZooKeeper is not available, that is no conflict: a
-            view answers 503 (it raises with "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the
-            task again, and anything else raises `ZooKeeperUnavailable`.
+        on_conflict: what happens if the lock is not acquired in time. Each kind of function has its own values, and any
+            other value raises `ImproperlyConfigured`. If ZooKeeper is not available, that is no conflict: a view
+            answers 503 (it raises with "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the task
+            again, and anything else raises `ZooKeeperUnavailable`.
 
-            * "raise": raise `LockBusy` or `LockTimeout`.
-            * "skip": do not run. A function returns None, a view answers 204, a task ends as REVOKED.
-            * "wait": wait without limit unless `timeout` is given. After that, a view answers 409; anything else
-              raises. A Celery task needs no slot of its worker while it waits.
-            * "respond": a view answers 409 with Retry-After. Anything else raises.
-            * "retry": a Celery task is sent again a little later, which does not count as a retry of its own.
-              Anything else raises.
-            * "coalesce": like "retry", but only one task waits; later ones are skipped. Anything else raises.
-        **options: those of `Lock`, which `conf.arguments` explains, and those of `conf.arguments.TaskOptions` for
-            Celery tasks. `release_on` has the default "commit" in a transaction that Django itself opens around a
-            class-based view. With `max_waiters`, a call that is refused is a conflict.
+            * A view: "respond" (default) answers 409 with Retry-After. "wait" does so, too, but waits without limit
+              unless `timeout` is given. "raise" raises `LockBusy` or `LockTimeout`.
+            * A Celery task: "wait" (default) waits without limit unless `timeout` is given, and needs no slot of its
+              worker meanwhile; then it raises. "retry" (default with a `timeout`) sends the task again a little later,
+              which does not count as a retry of its own. "coalesce" is like "retry", but only one task waits, and later
+              ones are skipped. "skip" ends the task as REVOKED. "raise" raises.
+            * Any other function: "raise" (default), or "skip", which returns None without a call.
+        kind: "lock" (default), or the side of a read-write lock: "read" or "write".
+        limit: how many owners of a semaphore hold it at a time.
+        reentrant: whether the owner may acquire the lock again (default).
+        atomic: the databases on which the call is a transaction inside the lock. True means the default database.
+        release_on: "commit" or "exit", for a lock in an open transaction. Default: "commit" in a transaction that
+            Django itself opens around a class-based view, else `LockInTransaction` is raised.
+        abort_on: when the work is aborted: if the connection is "suspended" (default), if the lock is "lost", or
+            "never".
+        grace: seconds that a suspended connection may last before the abort.
+        max_hold: seconds of holding after which the lock is lost and the work is aborted.
+        min_hold: seconds from the grant in which no other contender gets the lock.
+        warn_after: seconds of holding after which a warning is logged.
+        linger: seconds for which this process keeps the lock after a release, for its own next owners.
+        max_waiters: how many callers may wait for the lock. To be refused is a conflict.
+        compat: the client whose names the znodes get, so that its processes share the queue.
+        max_conflicts: how often a busy Celery task is sent again before the error is raised.
+        skip_value: the result of a skipped Celery task, instead of the state REVOKED.
+        on_lost: "retry" sends a Celery task again that lost its lock. Default: "fail".
+        unique: until when a Celery task is not sent again with the same key: "until_start" or "until_done".
+        on_duplicate: what the sender of such a task gets: "return" the first result (default), or "raise".
+        unique_for: seconds after which a unique task that never started no longer prevents another one.
         *more: refused; the error says what to write instead.
+        **unknown: refused in the same way.
+
+    `conf.arguments` explains the options of locks and tasks in full.
 
     """
-    check_arguments("zk_locked", name, more, options, LockedOptions)
+    options = {option: value for option, value in locals().items() if option in _OPTIONS and value is not UNSET}
+    check_arguments("zk_locked", name, more, unknown, LockedOptions)
     uniqueness = Uniqueness.of(options)
     lock_options = given_options({option: value for option, value in options.items() if option in OPTION_NAMES})
     check_name(name)
@@ -94,7 +146,7 @@ def zk_locked(
         function = function_to_lock(name, args, kwargs)
         check_function(function, lock_options)
         locked = LockedFunction(name, lock_options, function, uniqueness)
-        connect_libraries(unique=uniqueness is not None)
+        connect_library(unique=uniqueness is not None)
         return cast("Callable[P, R]", locked.wrapper)
 
     return decorate
@@ -107,9 +159,10 @@ class LockedFunction:
         self, name: Names | Unset, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None
     ) -> None:
         self.function = function
+        self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self.options = options  # those given to the decorator
         self.uniqueness = uniqueness
-        self.binder = KeyBinder(repr(self) if isinstance(name, Unset) else name, function)
+        self.binder = KeyBinder(self.name if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
         self._innermost = not hasattr(function, "zk_locked")
@@ -118,7 +171,7 @@ class LockedFunction:
         self.wrapper = self._wrap()
 
     def __repr__(self) -> str:
-        return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
+        return self.name
 
     def _wrap(self) -> Callable[..., Any]:
         wrapper: Any = functools.wraps(self.function)(_async_wrapper(self) if self.is_async else _sync_wrapper(self))
@@ -131,27 +184,47 @@ class LockedFunction:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None = None) -> LockedCall:
         """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
-        _refuse_async_dispatch(self.function, args)
-        request = views.request_of_view(self.wrapper, self.function, args)
         binding = self.binder.bind(args, kwargs)
-        context = context or self._context(request)
         options = self._resolve(binding)
-        if request is not None and not self.is_async:
-            options = self._in_request(options, request)
+        context = context or task_context(self.wrapper)
+        if context is None:
+            _refuse_async_dispatch(self.function, args)
+            request = views.request_of_view(self.wrapper, self.function, args)
+            context = FunctionContext(self.name) if request is None else ViewContext(request, f"view {self.name}")
+            if request is not None and not self.is_async:
+                options = self._in_request(options, request)
+        options = self._with_defaults(options, binding, context)
+        return LockedCall(self._lock(binding, options, context), context, options)
+
+    def _with_defaults(self, options: LockOptions, binding: KeyBinding, context: CallContext) -> LockOptions:
+        """
+        Return the options with the defaults of the context.
+
+        A policy of `ZKLOCK["DEFAULTS"]` counts for the kinds of functions that can have it.
+        """
         policy, timeout = options.on_conflict, options.timeout
+        if not isinstance(policy, Unset) and policy not in context.policies:
+            self.check_policy(binding.names, conf.current(), context.kind, context.policies)
+            policy = UNSET
         if isinstance(policy, Unset):
             policy = context.on_conflict if isinstance(timeout, Unset) else context.on_timeout
         if not context.waits:
             timeout = 0.0
         elif isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
-        options = replace(options, timeout=timeout, on_conflict=policy)
-        return LockedCall(self._lock(binding, options, context), context, options)
+        return replace(options, timeout=timeout, on_conflict=policy)
 
-    def _context(self, request: HttpRequest | None) -> CallContext:
-        if request is not None:
-            return responses.ViewContext(request, f"view {self!r}")
-        return task_context(self.wrapper) or FunctionContext(repr(self))
+    def check_policy(self, names: Sequence[str], config: conf.Config, kind: str, policies: tuple[str, ...]) -> None:
+        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has another policy."""
+        policy = self.options.on_conflict
+        if isinstance(policy, Unset) and not self.binder.several and len(names) == 1 and names[0] in config.locks:
+            policy = config.locks[names[0]].on_conflict
+        if not isinstance(policy, Unset) and policy not in policies:
+            raise ImproperlyConfigured(
+                f'The {kind} {self.name} has on_conflict="{policy}". A {kind} can have only '
+                f"{', '.join(map(repr, policies))}. Give one of them to its @zk_locked. If the function is called in "
+                'several ways, give "raise", or leave the option out.'
+            )
 
     def _lock(self, binding: KeyBinding, options: LockOptions, context: CallContext) -> Locks:
         if not binding.several:
@@ -159,7 +232,7 @@ class LockedFunction:
                 binding.names[0], options, fields=binding.fields, what=context.what, about=context.about
             )
         # Each lock fills the gaps from its own entry in the settings.
-        given: dict[str, Any] = {each: getattr(self.options, each) for each in _PER_LOCK}
+        given: dict[str, Any] = {option: getattr(self.options, option) for option in _PER_LOCK}
         given |= {"release_on": options.release_on, "timeout": options.timeout, "atomic": options.atomic}
         given = {option: value for option, value in given.items() if value is not UNSET}
         return MultiLock(*binding.names, fields=binding.fields, what=context.what, about=context.about, **given)
@@ -177,8 +250,8 @@ class LockedFunction:
 
     def atomic(self, config: conf.Config) -> tuple[str, ...]:
         """Return the databases on which each call is a transaction, as far as the templates tell."""
-        given = [config.options_for(name, self.options).atomic for name in self.binder.templates]
-        return tuple(alias for each in given or [self.options.atomic] for alias in (() if each is UNSET else each))
+        options = [config.options_for(name, self.options) for name in self.binder.templates] or [self.options]
+        return tuple(alias for lock in options if not isinstance(lock.atomic, Unset) for alias in lock.atomic)
 
     def _resolve(self, binding: KeyBinding) -> LockOptions:
         config = conf.current()
@@ -280,7 +353,7 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
 
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
-    view = async_view(function, args)
+    view = views.async_view(function, args)
     if view is not None:
         raise ImproperlyConfigured(
             f"{type(view).__name__}.dispatch returns before its async handler has run, so a lock on it would protect "

@@ -26,13 +26,13 @@ _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("context
 def check_name(name: object) -> None:
     """Raise `TypeError` unless this is the name of a lock, a callable that may return one, a list of these, or none."""
     names = name if isinstance(name, (list, tuple)) else [name]
-    if not names or not all(isinstance(each, (str, Unset)) or callable(each) for each in names):
+    if not names or not all(isinstance(item, (str, Unset)) or callable(item) for item in names):
         raise TypeError(
             f"zk_locked needs the name of a lock, or a callable that returns it, or a list of these, not {name!r}."
         )
-    for each in names:
-        if not isinstance(each, str) and _returns_no_text(each):
-            raise TypeError(_no_name(f"{_called(each)} does not return a string"))
+    for item in names:
+        if not isinstance(item, str) and _returns_no_text(item):
+            raise TypeError(_no_name(f"{_called(item)} does not return a string"))
 
 
 def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> Any:

@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from asgiref.sync import iscoroutinefunction
-from django.views import View
-
 from django_zklock.queue.names import Template
 
 Name: TypeAlias = str | Callable[..., str]
@@ -37,7 +34,7 @@ class KeyBinder:
     """Binds the arguments of a function to the name of its lock, or to the names of several."""
 
     def __init__(self, name: Names, function: Callable[..., Any]) -> None:
-        self._several = not isinstance(name, str) and not callable(name)
+        self.several = not isinstance(name, str) and not callable(name)
         self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
         self.templates = tuple(name for name in self._names if isinstance(name, str))
         """The names that are not callables."""
@@ -56,7 +53,7 @@ class KeyBinder:
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyBinding:
         """Return the names and fields of one call."""
         names: list[str] = []
-        several = self._several
+        several = self.several
         for name in self._names:
             if isinstance(name, str):
                 names.append(name)
@@ -110,11 +107,3 @@ def partial_below(function: Callable[..., Any]) -> functools.partial[Any] | None
     """Return what `method_decorator` decorates: a partial of the bound method that claims to wrap the unbound one."""
     inner = inspect.unwrap(function, stop=lambda layer: isinstance(layer, functools.partial))
     return inner if isinstance(inner, functools.partial) else None
-
-
-def async_view(function: Callable[..., Any], args: tuple[Any, ...]) -> View | None:
-    """Return the class-based view whose `dispatch` is called, if it is async: `dispatch` only returns a coroutine."""
-    if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
-        return None
-    view = getattr(getattr(partial_below(function), "func", None), "__self__", args[0] if args else None)
-    return view if isinstance(view, View) and view.view_is_async else None

@@ -92,7 +92,7 @@ class FencedModel(models.Model):
             self.refresh_from_db(from_queryset=row_tokens.current(type(self)._base_manager.using(using)))
 
     async def afence(self, fence: Fence, *, using: str | None = None, refresh: bool = False) -> None:
-        """Do the same as `fence` in the thread of the database; the transaction must be open there."""
+        """Fence this row in the thread of the database, as `fence` does; the transaction must be open there."""
         await sync_to_async(self.fence)(fence, using=using, refresh=refresh)
 
     def save_fenced(self, fence: Fence, using: str | None = None, **save_kwargs: Any) -> None:
@@ -124,7 +124,7 @@ class FencedModel(models.Model):
     save_fenced.alters_data = True  # type: ignore[attr-defined]
 
     async def asave_fenced(self, fence: Fence, using: str | None = None, **save_kwargs: Any) -> None:
-        """Do the same as `save_fenced`."""
+        """Save in the thread of the database, as `save_fenced` does."""
         await sync_to_async(self.save_fenced)(fence, using, **save_kwargs)
 
     asave_fenced.alters_data = True  # type: ignore[attr-defined]

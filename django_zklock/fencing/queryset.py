@@ -92,15 +92,15 @@ class FencedRows(Generic[_Model]):
         return counts.total(), dict(counts)
 
     async def aget(self, *args: Any, **lookup: Any) -> _Model:
-        """Do the same as `get` in the thread of the database; the transaction must be open there."""
+        """Fence and read one row in the thread of the database, as `get` does; the transaction must be open there."""
         return await sync_to_async(self.get)(*args, **lookup)
 
     async def aupdate(self, **fields: Any) -> int:
-        """Do the same as `update`."""
+        """Update the rows in the thread of the database, as `update` does."""
         return await sync_to_async(self.update)(**fields)
 
     async def adelete(self) -> tuple[int, dict[str, int]]:
-        """Do the same as `delete`."""
+        """Delete the rows in the thread of the database, as `delete` does."""
         return await sync_to_async(self.delete)()
 
     def _in_one_table(self, rows: models.QuerySet[_Model, Any]) -> bool:

@@ -109,7 +109,7 @@ class FenceVerifier:
         return fence
 
     async def averify(self, signed: str, *, key: str) -> VerifiedToken:
-        """Do the same as `verify` in a coroutine; the store runs in a thread."""
+        """Verify in a coroutine, as `verify` does; the store runs in a thread."""
         fence = self._trusted(signed, key)
         await sync_to_async(self._store.advance)(fence.key, fence.token)
         self._check_time(fence)
@@ -125,8 +125,8 @@ class FenceVerifier:
     def _check_time(self, fence: VerifiedToken) -> None:
         now = time.time()
         if now > fence.lease_until + self._leeway:
-            over = now - fence.lease_until
-            raise StaleToken(f"The lease behind the fencing token has been over for {over:.1f} s.", lock=fence.key)
+            late = now - fence.lease_until
+            raise StaleToken(f"The lease behind the fencing token has been over for {late:.1f} s.", lock=fence.key)
         if now < fence.issued - self._leeway:
             raise StaleToken(
                 f"The fencing token was signed {fence.issued - now:.1f} s in the future: the clocks of sender and "

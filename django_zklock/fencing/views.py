@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
-from django_zklock.execution.binding import KeyBinder, Name, async_view
+from django_zklock.execution.binding import KeyBinder, Name
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.http import views
@@ -94,7 +94,7 @@ def _sync_wrapper(guarded: GuardedView) -> Callable[..., Any]:
     in_coroutine = _async_wrapper(guarded)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if async_view(guarded.view, args):
+        if views.async_view(guarded.view, args):
             return in_coroutine(*args, **kwargs)
         request, key = guarded.bind(args, kwargs)
         try:

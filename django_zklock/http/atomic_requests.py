@@ -10,9 +10,9 @@ from django_zklock.execution import transactions
 
 class NonAtomicRequests(set[str]):
     """
-    The `_non_atomic_requests` of a locked view. It claims to contain every database.
+    The `_non_atomic_requests` of a locked view. `in` is always True, so Django itself opens no transaction.
 
-    So Django begins no transaction around the lock, and the lock begins it inside. Its members are the databases that
+    The lock begins it inside. Its members are the databases that
     the project has opted out of: `transaction.non_atomic_requests` above `@zk_locked` adds to them.
     """
 

@@ -1,17 +1,20 @@
-"""The response to a request that did not acquire or has lost its lock: 409, 503 or 204, as JSON or as a page."""
+"""The response to a request that did not acquire or has lost its lock: 409 or 503, as JSON or as a page."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
+from django_zklock.conf.arguments import ViewPolicy
 from django_zklock.conf.options import LockOptions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution import transactions
-from django_zklock.locks.multi import Locks
+
+if TYPE_CHECKING:
+    from django_zklock.locks.multi import Locks
 
 logger = logging.getLogger("django_zklock.responses")
 
@@ -75,6 +78,8 @@ def _response(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpRe
 class ViewContext:
     """The context of a view call: it waits 5 s for the lock, then answers."""
 
+    kind = "view"
+    policies = get_args(ViewPolicy)
     timeout = 5.0
     on_conflict = on_timeout = "respond"
     waits = True
@@ -90,14 +95,12 @@ class ViewContext:
 
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
         """Answer 409 if another holder has the lock, 503 if ZooKeeper does not answer."""
-        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
-            return HttpResponse(status=204)
-        if options.on_conflict not in ("respond", "skip", "wait"):
+        if options.on_conflict == "raise":
             raise error
         return answer(self._request, error, self.what)
 
     def on_lost(self, error: LockLost, options: LockOptions) -> HttpResponse | None:
         """Answer 503, and roll back the transaction around the view."""
-        if options.on_conflict not in ("respond", "wait"):
+        if options.on_conflict == "raise":
             raise error
         return answer(self._request, error, self.what)

@@ -18,10 +18,11 @@ So is a function view below a decorator without `functools.wraps`, which hides t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.views import View
 
@@ -52,6 +53,14 @@ def request_of_view(wrapper: object, function: Any, args: tuple[Any, ...]) -> Ht
         callbacks = [getattr(owner, name, None) for name in ("dispatch", *owner.http_method_names)]
     is_view = any(layer is called for callback in callbacks for layer in _layers(callback, request.method))
     return request if is_view else None
+
+
+def async_view(function: Callable[..., Any], args: tuple[Any, ...]) -> View | None:
+    """Return the class-based view whose `dispatch` is called, if it is async: `dispatch` only returns a coroutine."""
+    if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
+        return None
+    view = getattr(getattr(partial_below(function), "func", None), "__self__", args[0] if args else None)
+    return view if isinstance(view, View) and view.view_is_async else None
 
 
 def _layers(callback: Any, method: str | None) -> Iterator[object]:

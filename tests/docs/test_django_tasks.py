@@ -53,10 +53,8 @@ def test_a_task_in_its_caller_is_the_same_owner_unless_it_is_async(tasks: Any) -
         assert result(tasks["report"], "monday") is None
 
 
-@pytest.mark.parametrize("policy", ["raise", "wait", "retry", "coalesce"])
-def test_a_task_fails_if_its_lock_is_busy(tasks: Any, zoo: Zoo, policy: Any) -> None:
-    """With all policies but one; without waiting if it may not wait."""
-    locked = zk_locked("account/{number}", timeout=0, on_conflict=policy)(_work)
+def test_a_task_fails_if_its_lock_is_busy(tasks: Any, zoo: Zoo) -> None:
+    locked = zk_locked("account/{number}", timeout=0)(_work)
     with zoo.hold_elsewhere("account/7"):
         assert result(tasks["task"](locked), 7) == "LockBusy"
 

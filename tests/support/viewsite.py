@@ -38,11 +38,6 @@ def buy_or_raise(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse("bought")
 
 
-@zk_locked("stock/{sku}", timeout=0, on_conflict="skip")
-def buy_or_skip(request: HttpRequest, sku: str) -> HttpResponse:
-    return HttpResponse("bought")
-
-
 @zk_locked("stock/{sku}", timeout=0)
 async def abuy(request: HttpRequest, sku: str) -> HttpResponse:
     await asyncio.sleep(0)
@@ -96,7 +91,6 @@ urlpatterns = [
     path("buy/<str:sku>/", buy),
     path("buy-now/<str:sku>/", buy_now),
     path("buy-or-raise/<str:sku>/", buy_or_raise),
-    path("buy-or-skip/<str:sku>/", buy_or_skip),
     path("abuy/<str:sku>/", abuy),
     path("class/<str:sku>/", Buy.as_view()),
     path("class-decorated/<str:sku>/", BuyDecorated.as_view()),

@@ -76,7 +76,7 @@ assert_type(task("a"), int)
 
 zk_locked("a", on_lost="never")  # type: ignore[arg-type]
 zk_locked("a", unique="until_end")  # type: ignore[arg-type]
-zk_locked("a", uniqe="until_done")  # type: ignore[call-arg]  # codespell:ignore
+zk_locked("a", uniqe="until_done")  # type: ignore[arg-type]  # codespell:ignore
 
 assert_type(view(HttpRequest(), "a"), HttpResponse)
 assert_type(function("a", amount=2), int)

@@ -6,6 +6,7 @@ Nothing here imports Celery before the process does. Parts that a process does n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -28,23 +29,24 @@ def connect() -> None:
 
 
 class CeleryLibrary:
-    """Celery, as a `TaskLibrary` of the decorator."""
-
-    module: Final = "celery"
+    """Celery, as the `TaskLibrary` of the decorator."""
 
     def connect(self, *, unique: bool) -> None:
-        """Connect to Celery; with `unique`, stop duplicates of unique tasks where they are sent."""
+        """Connect to Celery if the process uses it; with `unique`, stop duplicates of tasks where they are sent."""
         if unique:
             try:
-                import_module(self.module)
+                import_module("celery")
             except ModuleNotFoundError as error:
                 raise ImproperlyConfigured(
                     'unique= is for Celery tasks, and Celery is not installed: pip install "django-zklock[celery]".'
                 ) from error
             import_module(f"{__name__}.unique.publisher")
-        connect()
+        if "celery" in sys.modules:
+            connect()
 
     def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
         """Return the context of a call by a worker; None for any other call."""
+        if "celery" not in sys.modules:
+            return None
         context: CallContext | None = import_module(f"{__name__}.context").running_task(wrapper)
         return context

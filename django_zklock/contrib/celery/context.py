@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from celery import Task
 from celery._state import get_current_task
 
+from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
@@ -32,6 +33,8 @@ class TaskContext:
     By default it does not wait for the lock, and the task is sent again; unless it has waited in the main process.
     """
 
+    kind = "Celery task"
+    policies = get_args(TaskPolicy)
     timeout = 0.0
     on_timeout = "retry"
 
@@ -94,6 +97,8 @@ class TaskContext:
 class MessageContext(FunctionContext):
     """The context of a decorated function that a worker has a message for; only its defaults and the work are used."""
 
+    kind = TaskContext.kind
+    policies = TaskContext.policies
     timeout = 0.0
     on_conflict = "wait"
     on_timeout = "retry"

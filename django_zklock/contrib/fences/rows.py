@@ -34,7 +34,7 @@ def advance(name: str, token: int, using: str) -> None:
 
 
 def advance_fence(fence: Fence, name: str, using: str) -> None:
-    """Do the same for a holder; its key may differ from the name."""
+    """Raise the fence `name` to the token of a holder, whose key may differ from the name. Raises `StaleToken`."""
     seen = _newer(name, fence.token, using)
     if seen is not None:
         raise refusal(fence, f"The fence {name!r}", seen)

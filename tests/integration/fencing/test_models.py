@@ -327,7 +327,7 @@ def test_many_rows_are_fenced(ledger: str) -> None:
     assert everything.fenced(FixedFence(2)).delete()[0] == 1200
 
 
-def test_what_cannot_be_fenced_is_refused(ledger: str) -> None:
+def test_a_query_that_cannot_be_fenced_is_refused(ledger: str) -> None:
     """For example slices: it would be unclear which rows are fenced."""
     rows = Account.objects.using(ledger)
     for refused in (rows.all()[:1], rows.all().union(rows.all())):
@@ -349,7 +349,7 @@ def test_a_migration_names_a_plain_field() -> None:
     assert imports == {"from django.db import models"}
 
 
-async def test_the_async_methods_do_the_same(ledger: str) -> None:
+async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger: str) -> None:
     """Methods that need an open transaction say so, because async code has none."""
     row = await sync_to_async(account)(ledger)
     row.balance = 1

@@ -362,7 +362,7 @@ def test_a_field_that_the_view_does_not_get_is_refused_at_once() -> None:
             return HttpResponse()
 
 
-def test_what_is_no_view_is_refused() -> None:
+def test_a_class_or_generator_is_refused_as_a_guarded_view() -> None:
     """The errors for a class, a generator, a missing name and a call without a request say what to do."""
 
     def stream(request: HttpRequest) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""`@zk_locked` with several locks: functions, views of all kinds, transactions, bodies that come later."""
+"""`@zk_locked` with several locks: functions, views, rendered responses, and transactions."""
 
 from __future__ import annotations
 

@@ -151,12 +151,9 @@ def test_the_template_of_the_project_is_used(zoo: Zoo, client: Client) -> None:
             assert answer.status_code == 409
 
 
-def test_a_conflict_can_raise_or_skip(zoo: Zoo, client: Client) -> None:
-    """`on_conflict` "raise" raises in views, and "skip" answers 204."""
-    with zoo.hold_elsewhere("stock/7"):
-        with pytest.raises(LockBusy):
-            client.get("/buy-or-raise/7/")
-        assert client.get("/buy-or-skip/7/").status_code == 204
+def test_a_conflict_can_raise(zoo: Zoo, client: Client) -> None:
+    with zoo.hold_elsewhere("stock/7"), pytest.raises(LockBusy):
+        client.get("/buy-or-raise/7/")
 
 
 def test_a_view_without_zookeeper_answers_503(zoo: Zoo, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""A project whose views have locks, transactions, fences and bodies: its own tests neither hang nor leak."""
+"""A project whose views have locks, transactions, fences and templates: its own tests neither hang nor leak."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_receiver_in_any_language_can_check_a_token() -> None:
 
 
 @pytest.mark.parametrize("place", range(0, 200, 9))
-def test_a_token_with_one_character_changed_is_forged(place: int) -> None:
+def test_a_token_with_one_character_changed_is_invalid(place: int) -> None:
     """In the content and in the signature."""
     signed = seal(fence(), [NEW])
     other = "A" if signed[place] != "A" else "B"
@@ -125,7 +125,7 @@ def forgeries() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("signed", list(forgeries()))
-def test_what_was_not_signed_with_a_key_is_forged(signed: Any) -> None:
+def test_a_text_that_was_not_signed_with_a_key_is_invalid(signed: Any) -> None:
     """Any other input is refused, and raises no other error."""
     with pytest.raises(InvalidToken):
         verify(signed)
@@ -141,7 +141,7 @@ def malformed() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("content", list(malformed()))
-def test_a_signed_token_of_another_format_is_forged(content: object) -> None:
+def test_a_signed_token_of_another_format_is_invalid(content: object) -> None:
     """Tokens of a later version, or of a faulty signer, are refused."""
     with pytest.raises(InvalidToken):
         verify(signed_as(content))
@@ -219,7 +219,7 @@ def test_a_token_of_another_resource_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-68, -60), (600, 608)], ids=["over", "not begun"])
-def test_a_token_outside_its_lease_is_expired(begin: float, end: float) -> None:
+def test_a_token_outside_its_lease_is_stale(begin: float, end: float) -> None:
     """Its lease is over, or its clock is too far ahead. It does not count as seen."""
     receiver, now = verifier(), time.time()
     outside = fence(token=99, issued=now + begin, lease_until=now + end)
@@ -266,7 +266,7 @@ class Slow(MemoryTokens):
         time.sleep(0.1)
 
 
-def test_a_token_whose_lease_ends_while_the_store_is_asked_is_expired() -> None:
+def test_a_token_whose_lease_ends_while_the_store_is_asked_is_stale() -> None:
     """A pause between the checks does not extend the lease."""
     with pytest.raises(StaleToken):
         FenceVerifier(Slow(), keys=[NEW], leeway=0).verify(
