@@ -17,10 +17,10 @@ from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
+from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.stay import Turn
 from django_zklock.locks.spec import LockSpec
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
@@ -54,7 +54,7 @@ class Acquisition:
         self._owner = owner
         self.held: HeldLock | None = None
         self.count = self.acquired = 0  # of the held lock, before this
-        self.contender: Contender | Turn | None = None
+        self.contender: Contender | LocalWaiter | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._has_outcome = False
         self._left = False
@@ -110,9 +110,9 @@ class Acquisition:
         waits = timeout is None or timeout > 0
         deadline = None if timeout is None else now + timeout
         caller = self.spec.caller(self._owner)
-        contender: Contender | Turn
+        contender: Contender | LocalWaiter
         if self.spec.linger:
-            contender = Turn(session, self.spec, caller, self._on_outcome, waits=waits)
+            contender = LocalWaiter(session, self.spec, caller, self._on_outcome, waits=waits)
         else:
             contender = Contender(session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline)
         self.contender = contender

@@ -15,8 +15,8 @@ from django_zklock import clock, conf
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
 from django_zklock.locks import table
+from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.protocol.stay import Stays
 from django_zklock.queue import names, operator_hold
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.nodes import Payload
@@ -140,7 +140,7 @@ class LockTester:
         """Return the paths of the contenders that must be gone at the end of the test; have idle locks leave."""
         session = process.peek()
         if session is not None:
-            session.post(session.attached(Stays).end_idle)
+            session.post(session.attached(LingeringLocks).end_idle)
         paths = self._contenders()
         holds = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
         minimum_holds = {
