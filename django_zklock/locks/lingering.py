@@ -34,8 +34,9 @@ from django_zklock.queue import order
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import NamesReply, Watch
+from django_zklock.zk.gateway import NamesReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session, SessionObserver
 

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 from django_zklock import clock
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeExists, NodeMissing, NotEmpty, OutcomeUnknown, Outdated, SessionGone, ZkError
-from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, Watch, WriteReply
+from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, WriteReply
 from django_zklock.zk.multi import Check, Operation
 from django_zklock.zk.session import Session, SessionObserver
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import Create2, Exists, GetACL, GetChildren, GetData, Sync, Transaction
 from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
-from django_zklock.queue.escaping import SEQUENCE, session_hex
-from django_zklock.zk.client import Client, SessionOptions
-from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate
+from django_zklock.queue.escaping import session_hex
+from django_zklock.zk.client import Client, PendingRequest, SessionOptions
+from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.lease import LastContact, Lease
 from django_zklock.zk.loop import Loop, Timer, users_thread
 from django_zklock.zk.outage import Outage
@@ -35,7 +34,6 @@ CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so tha
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
 
-_READS = (GetData, GetChildren, Exists, GetACL, Sync)  # requests that change nothing, so they have no outcome
 
 _Attached = TypeVar("_Attached")
 _Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
@@ -244,7 +242,7 @@ class Session:
         now = clock.now()
         calls = []
         for request, callback in requests:
-            pending = PendingRequest(self, request, callback)
+            pending = PendingRequest(self.loop, request, callback, self.on_reply)
             self._sent[pending] = now
             calls.append((request, pending))
         if self._stall_timer is None:
@@ -492,38 +490,6 @@ class Session:
         else:
             self._closed.set()
         self.loop.stop()
-
-
-class PendingRequest:
-    """A request without a reply. kazoo fills in the reply on its own thread; the loop's thread gets it from here."""
-
-    __slots__ = ("_request", "_session", "callback")
-
-    def __init__(self, session: Session, request: Any, callback: Callable[[Any], object]) -> None:
-        self._session = session
-        self._request = request
-        self.callback = callback
-
-    def set(self, value: Any = None) -> None:
-        """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
-        reply = value
-        if isinstance(self._request, Transaction):
-            failed = failure(value)
-            if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
-                reply = error
-        elif isinstance(self._request, Create2) and not _fits(value[0], self._request.path):
-            reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
-        self._session.loop.deliver(self._session.on_reply, self, reply)
-
-    def set_exception(self, error: BaseException) -> None:
-        """Take the error."""
-        reply = translate(error, read=isinstance(self._request, _READS))
-        self._session.loop.deliver(self._session.on_reply, self, reply)
-
-
-def _fits(path: str, requested: str) -> bool:
-    """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
-    return path.startswith(requested) and SEQUENCE.fullmatch(path, len(requested)) is not None
 
 
 def _fail_all(requests: _Batch, error: type[ZkError]) -> None:

@@ -24,8 +24,9 @@ from django_zklock.locks.validation import check_no_running_loop
 from django_zklock.queue import order
 from django_zklock.queue.nodes import Child
 from django_zklock.zk import process
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, NamesReply, NodeReply, Watch, WriteReply
+from django_zklock.zk.gateway import Gateway, NamesReply, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import SessionObserver
 

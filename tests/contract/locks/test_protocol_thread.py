@@ -65,7 +65,7 @@ def recorded() -> Iterator[set[tuple[str, str]]]:
         yield functions
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def wait_for_the_lock(zoo: Zoo) -> None:
