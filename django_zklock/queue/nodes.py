@@ -217,26 +217,26 @@ class Payload:
         if data is None or len(data) > _MAX_READ:
             return None
         try:
-            found = json.loads(data)
+            fields = json.loads(data)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(found, dict) or not isinstance(found.get("guid"), str) or not found["guid"]:
+        if not isinstance(fields, dict) or not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
         return cls(
-            version=_number(found.get("version")),
-            guid=_text(found.get("guid")),
-            host=_text(found.get("host")),
-            pid=_number(found.get("pid")),
-            thread=_text(found.get("thread")),
-            what=_text(found.get("what")),
-            since=_text(found.get("since")),
-            template=_text(found.get("template")),
-            about=_items(found.get("about")),
-            limit=_number(found.get("limit")),
-            owner=_number(found.get("owner")),
-            max_hold=_number(found.get("max_hold")),
-            session_timeout=_number(found.get("session_timeout")),
-            idle=_text(found.get("idle")),
+            version=_number(fields.get("version")),
+            guid=_text(fields.get("guid")),
+            host=_text(fields.get("host")),
+            pid=_number(fields.get("pid")),
+            thread=_text(fields.get("thread")),
+            what=_text(fields.get("what")),
+            since=_text(fields.get("since")),
+            template=_text(fields.get("template")),
+            about=_items(fields.get("about")),
+            limit=_number(fields.get("limit")),
+            owner=_number(fields.get("owner")),
+            max_hold=_number(fields.get("max_hold")),
+            session_timeout=_number(fields.get("session_timeout")),
+            idle=_text(fields.get("idle")),
         )
 
     def is_of(self, child: Child) -> bool:

@@ -254,7 +254,7 @@ class _Quiet(logging.Filter):
 def _logger() -> logging.Logger:
     logger = logging.getLogger("django_zklock.zk.kazoo")
     for kind in (_Redact, _Quiet):
-        if not any(isinstance(each, kind) for each in logger.filters):
+        if not any(isinstance(existing, kind) for existing in logger.filters):
             logger.addFilter(kind())
     return logger
 

@@ -112,24 +112,24 @@ class Gateway:
 
         `callback` gets those that exist and that this client may read, by path; an error if a reply was lost.
         """
-        found: dict[str, Node] = {}
+        nodes: dict[str, Node] = {}
         errors: list[ZkError] = []
-        left = len(paths)
+        missing = len(paths)
 
         def on_read(reply: NodeReply) -> None:
-            nonlocal left
-            left -= 1
+            nonlocal missing
+            missing -= 1
             if isinstance(reply, Node):
-                found[reply.path] = reply
+                nodes[reply.path] = reply
             elif isinstance(reply, (OutcomeUnknown, SessionGone)):
                 errors.append(reply)
-            if not left:
-                callback(errors[0] if errors else found)
+            if not missing:
+                callback(errors[0] if errors else nodes)
 
         for path in paths:
             self.read(path, on_read)
         if not paths:
-            callback(found)
+            callback(nodes)
 
     def children(
         self, parent: str, callback: Callback[NamesReply], on_event: Callback[bool] | None = None
@@ -175,8 +175,8 @@ class Gateway:
             replies.append(reply)
             if len(replies) < len(requests):
                 return
-            errors = [each for each in replies if isinstance(each, ZkError)]
-            unclear = [each for each in errors if not isinstance(each, NodeMissing)]
+            errors = [error for error in replies if isinstance(error, ZkError)]
+            unclear = [error for error in errors if not isinstance(error, NodeMissing)]
             if errors:
                 callback(unclear[0] if unclear else None)
                 return
@@ -194,7 +194,7 @@ class Gateway:
         """Read the access list of a znode: (scheme, id, permissions) with letters of "rwcda"."""
 
         def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
-            return [(each.id.scheme, each.id.id, _letters(each.perms)) for each in reply[0]]
+            return [(entry.id.scheme, entry.id.id, _letters(entry.perms)) for entry in reply[0]]
 
         self.session.send(wire.GetACL(path), _converting(entries, callback))
 
@@ -249,7 +249,7 @@ class Gateway:
             error.path = operations[results.index(failed)].path
             return error
 
-        transaction = wire.Transaction([self._request(each) for each in operations])
+        transaction = wire.Transaction([self._request(operation) for operation in operations])
         self.session.send(transaction, _converting(outcome, callback))
 
     def _request(self, operation: Operation) -> Any:

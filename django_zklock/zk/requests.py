@@ -367,24 +367,24 @@ def run_all(updates: Sequence[OptimisticUpdate], deadline: float) -> list[Any]:
     outcomes: dict[int, Any] = {}
     complete = waiting = False
 
-    def done(place: int, outcome: Any) -> None:
-        outcomes[place] = outcome
+    def done(index: int, outcome: Any) -> None:
+        outcomes[index] = outcome
         if len(outcomes) == len(updates):
             waiter.set(True)
 
     try:
-        for place, each in enumerate(updates):
-            each.done = partial(done, place)
-            each.start()
+        for index, update in enumerate(updates):
+            update.done = partial(done, index)
+            update.start()
         complete = waiter.wait(deadline - clock.now()) is not None
-        waiting = any(each.waiting for each in updates)
+        waiting = any(update.waiting for update in updates)
     finally:
         if not complete:  # the time is over, or an exception hit this thread
-            for each in updates:
-                each.abandon()
+            for update in updates:
+                update.abandon()
     if not complete:
         raise (StillThere if waiting else ZooKeeperUnavailable)(updates[0].session.explain())
     for outcome in outcomes.values():
         if isinstance(outcome, ZkLockError):
             raise outcome
-    return [outcomes[place] for place in range(len(updates))]
+    return [outcomes[index] for index in range(len(updates))]

@@ -162,10 +162,10 @@ class Session:
 
     def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
         """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
-        found = self._attached.get(kind)
-        if found is None:
-            found = self._attached.setdefault(kind, kind(self))
-        return cast("_Attached", found)
+        attached = self._attached.get(kind)
+        if attached is None:
+            attached = self._attached.setdefault(kind, kind(self))
+        return cast("_Attached", attached)
 
     @property
     def connected(self) -> bool:
@@ -301,14 +301,16 @@ class Session:
             return
         # Replies arrive in the order of the requests. While any arrives, the oldest request is not stuck, only queued.
         since = max(next(iter(self._sent.values())), self._replied_at)
-        left = since + self.timeout * STALL_SHARE - clock.now()
-        if left <= 0:
+        remaining = since + self.timeout * STALL_SHARE - clock.now()
+        if remaining <= 0:
             # kazoo restarts its own timer with every request, so it would never notice.
-            logger.warning("no reply from ZooKeeper for %.1f s, connecting again", self.timeout * STALL_SHARE - left)
+            logger.warning(
+                "no reply from ZooKeeper for %.1f s, connecting again", self.timeout * STALL_SHARE - remaining
+            )
             self.mark_suspect("ZooKeeper does not answer")
             self._client.drop_connection()
-            left = self.timeout * STALL_SHARE
-        self._stall_timer = self.loop.call_later(left, self._on_stall_timer)
+            remaining = self.timeout * STALL_SHARE
+        self._stall_timer = self.loop.call_later(remaining, self._on_stall_timer)
 
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. On the server, the watch ends with the next event of that znode."""
