@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import functools
 import gc
@@ -24,7 +23,6 @@ from django_zklock import Hold, Lock, clock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.locks import lingering
-from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.operations import break_lock, request_release
 from django_zklock.zk import process
 
@@ -297,33 +295,6 @@ def test_an_idle_lock_costs_another_process_one_look_and_one_event(zoo: Zoo, war
             assert warm_proxy.watch_events <= 1  # none if the keeper has let it go before the look
 
 
-def test_an_idle_lock_is_passed_on_though_it_was_used_just_then(zoo: Zoo) -> None:
-    """An owner may come, and go, while the protocol's thread is about to end the stay."""
-    lock = zk_lock(KEY, linger=LONG)
-    owners: list[Taker] = []
-    token = token_of(lock)
-    shared = lingering_lock(lock)
-    assert shared is not None
-
-    class Queue(collections.deque[LocalWaiter | None]):
-        def append(self, turn: LocalWaiter | None) -> None:
-            if turn is None and not owners:
-                owners.append(Taker(lock))
-                owners[0].wait_granted()
-            super().append(turn)
-
-        def remove(self, turn: LocalWaiter | None) -> None:
-            if turn is None:
-                owners[0].go()
-            super().remove(turn)
-
-    shared.queue = Queue()
-    with within(2):
-        assert token_of(zk_lock(KEY)) > token
-    assert owners[0].hold is not None
-    assert owners[0].hold.token == token
-
-
 @pytest.mark.parametrize("comes", ["before", "later"])
 def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) -> None:
     """Until then it is handed on in this process; then the others here line up at the end."""
@@ -379,39 +350,6 @@ def test_a_hold_longer_than_its_time_is_the_last_one(zoo: Zoo) -> None:
             eventually(lambda: zoo.children(KEY)[:1] == [path.rpartition("/")[2]])
             assert not second.granted.is_set()
         second.go()
-
-
-def test_who_comes_while_it_is_passed_on_does_not_get_it(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even if the thread pauses just before it looks who has the lock, until the lock has left."""
-    lock = zk_lock(KEY, linger=0.01, timeout=30)
-    holder = Taker(lock)
-    holder.wait_granted()
-    paused, go_on, late = threading.Event(), threading.Event(), threading.local()
-
-    def first(shared: LingeringLock, plain: property = LingeringLock.first) -> LocalWaiter | None:  # type: ignore[assignment]
-        if getattr(late, "pauses", False):
-            late.pauses = False
-            paused.set()
-            assert go_on.wait(30)
-        found: LocalWaiter | None = plain.__get__(shared)
-        return found
-
-    def come() -> int:
-        late.pauses = True
-        return token_of(lock)
-
-    monkeypatch.setattr(LingeringLock, "first", property(first))
-    with foreign(zoo) as path:
-        eventually(lambda: lingering_lock(lock).has_other_waiters)  # type: ignore[union-attr]
-        time.sleep(0.02)  # its time is over
-        comer = BackgroundCall(come)
-        assert paused.wait(10)
-        holder.go()
-        eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
-        go_on.set()
-        comer.join(0.5)
-        assert comer.is_alive(), "it has the lock together with another process"
-    comer.result()
 
 
 def test_a_long_wait_keeps_no_earlier_lingering_locks(zoo: Zoo) -> None:
