@@ -200,14 +200,14 @@ class LeaderLock(Lock):
         return None if self.attempt is None else self.attempt.grant
 
     @property
-    def specs(self) -> tuple[LockSpec, ...]:
+    def _specs(self) -> tuple[LockSpec, ...]:
         entry = conf.current().locks.get(self.name, _NO_ENTRY)
         if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
             raise ValueError(
                 f'ZKLOCK["LOCKS"]["{self.name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
                 "there is one leader at a time, and its work is not a transaction."
             )
-        return super().specs
+        return super()._specs
 
     def begin(self, acquisition: Acquisition, spec: LockSpec, waiter: Any) -> ElectionAttempt:
         """Return a new attempt. It sends nothing before its first wait."""
