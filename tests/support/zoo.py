@@ -24,8 +24,8 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.held import held_locks
 from django_zklock.queue import markers, nodes
 from django_zklock.queue.escaping import SEQUENCE_TAIL
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
+from support.ensemble import Ensemble
 
 T = TypeVar("T")
 TESTS = Path(__file__).parent.parent

@@ -177,24 +177,10 @@ async def lead() -> None:
         assert_type(hold, Hold)
     async with leader as hold:
         assert_type(hold.token, int)
-    assert_type(leader.wait(5), Hold | None)
-    leader.withdraw()
     assert_type(leader.is_leader, bool)
-    assert_type(leader.position, str)
     assert_type(leader.current_leader(), ContenderInfo | None)
     assert_type(await leader.acurrent_leader(), ContenderInfo | None)
     assert_type(leader.candidates(), tuple[ContenderInfo, ...])
-    for candidate in leader.observe(timeout=5):
-        assert_type(candidate, ContenderInfo | None)
-    async for candidate in leader.aobserve():
-        assert_type(candidate, ContenderInfo | None)
-
-    @leader.on_elected
-    def elected(hold: Hold) -> None: ...
-
-    @leader.on_lost
-    def deposed(reason: str) -> None: ...
-
     leader.stop(grace=5)
 
 

@@ -68,16 +68,7 @@ def wait_until_lost() -> None:
 
 
 def wait_to_lead() -> None:
-    leader = zk_leader("busy")
-    try:
-        leader.wait(60)
-    finally:
-        leader.withdraw()
-
-
-def observe_leader() -> None:
-    for _ in zk_leader("busy").observe():
-        pass
+    zk_leader("busy").run(lambda hold: None)
 
 
 @pytest.mark.scenario("F13")
@@ -160,7 +151,7 @@ def test_an_exception_that_strikes_a_wait_ends_it_at_once(zoo: Zoo) -> None:
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
-@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead, observe_leader])
+@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead])
 def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[[], None]) -> None:
     """
     Python runs no handler of a signal that comes while a thread is about to block. The wait looks again by itself.
