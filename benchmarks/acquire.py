@@ -31,10 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from kazoo.client import KazooClient
+from support.ensemble import Ensemble, four_letter
 from support.neighbours.curator import curator
 from support.proxy import UPKEEP, Proxy
-
-from django_zklock.testing.ensemble import Ensemble, four_letter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -38,8 +38,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from celery_pool import DONE, IDLE, MAKESPAN, SENT_BACK, SLOTS, SLOWER, Figures, full_pool, runs_of, two_workers  # noqa: E402
 from support import debian  # noqa: E402
 from support.brokers import Redis  # noqa: E402
-
-from django_zklock.testing.ensemble import Ensemble  # noqa: E402
+from support.ensemble import Ensemble  # noqa: E402
 
 POLICIES = {"wait": 5, "wait_linger": 5, "slots": 3, "retry": 1}
 """Bursts in each round. Others wait for a tenth of a second or less, so "wait" needs many for a steady figure."""

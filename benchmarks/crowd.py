@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import psutil
-
-from django_zklock.testing.ensemble import Ensemble
+from support.ensemble import Ensemble
 
 KEY = "crowd"
 FEW = 8  # coroutines that hand the lock to each other where there is no crowd

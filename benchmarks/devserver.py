@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import django
 from django.conf import settings  # noqa: TID251 - a program of its own, not a part of the package
 from django.test import override_settings
+from support.ensemble import Ensemble
 from support.jute import EPHEMERAL, create
 from support.wire import Wire
 
 from django_zklock import zk_lock
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 
 OWN, APART, REAL, SYNCED = "dev server", "dev server, own process", "ZooKeeper, no fsync", "ZooKeeper"

@@ -20,8 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from django_zklock.testing.ensemble import Ensemble
+from support.ensemble import Ensemble
 
 BUDGET = 1.05
 SECONDS = 3.0  # of a block

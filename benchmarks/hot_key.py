@@ -281,8 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
     from support.brokers import Redis  # noqa: PLC0415 - the processes that are measured need none of this
-
-    from django_zklock.testing.ensemble import Ensemble, four_letter  # noqa: PLC0415
+    from support.ensemble import Ensemble, four_letter  # noqa: PLC0415
 
     servers = Ensemble(nodes=3, tick=2.0, fsync=True, container_check=60.0, max_session_timeout=60)
     with servers as ensemble, Redis() as redis:

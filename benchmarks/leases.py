@@ -134,10 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="fail if something is over its budget")
     options = parser.parse_args(arguments)
 
+    from support.ensemble import Ensemble  # noqa: PLC0415
     from support.serving import Serving  # noqa: PLC0415
     from support.zoo import Zoo  # noqa: PLC0415
-
-    from django_zklock.testing.ensemble import Ensemble  # noqa: PLC0415
 
     with Ensemble(nodes=3, tick=2.0, fsync=True, container_check=60.0, max_session_timeout=60) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)

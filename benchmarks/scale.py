@@ -41,9 +41,9 @@ from server_figures import (
     until,
     znodes,
 )
+from support.ensemble import Ensemble, Server
 from support.jute import Request, children, container
 
-from django_zklock.testing.ensemble import Ensemble, Server
 from django_zklock.zk.heartbeat import NODES_PER_BEAT
 from django_zklock.zk.session import BEAT_SHARE
 

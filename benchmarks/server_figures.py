@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import psutil
-
-from django_zklock.testing.ensemble import Ensemble, Server, four_letter
+from support.ensemble import Ensemble, Server, four_letter
 
 Figures = dict[str, Any]
 

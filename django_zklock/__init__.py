@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import zk_locked
-    from django_zklock.locks.election.leader import Leader, zk_leader
-    from django_zklock.locks.hold import Hold, current_hold
+    from django_zklock.locks.election import Leader, zk_leader
+    from django_zklock.locks.held import current_hold
+    from django_zklock.locks.hold import Hold
     from django_zklock.locks.lock import Lock, ReadWriteLock, zk_lock, zk_read, zk_semaphore, zk_write
     from django_zklock.locks.multi import zk_locks
 
@@ -34,11 +35,11 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Hold": "django_zklock.locks.hold",
-    "Leader": "django_zklock.locks.election.leader",
+    "Leader": "django_zklock.locks.election",
     "Lock": "django_zklock.locks.lock",
     "ReadWriteLock": "django_zklock.locks.lock",
-    "current_hold": "django_zklock.locks.hold",
-    "zk_leader": "django_zklock.locks.election.leader",
+    "current_hold": "django_zklock.locks.held",
+    "zk_leader": "django_zklock.locks.election",
     "zk_lock": "django_zklock.locks.lock",
     "zk_locked": "django_zklock.decorators.locked",
     "zk_locks": "django_zklock.locks.multi",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.core import checks
-from django.core.handlers.asgi import ASGIHandler
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import got_request_exception, request_finished, request_started, setting_changed
+from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import conf
@@ -23,12 +22,11 @@ from django_zklock.checks import (
 )
 from django_zklock.contrib.celery import CeleryLibrary
 from django_zklock.decorators import context
-from django_zklock.http import streaming
 from django_zklock.zk import process
+from django_zklock.zk.options import SessionOptions, TlsOptions
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
-    from django_zklock.zk.client import SessionOptions, TlsOptions
 
 
 class ZkLockConfig(AppConfig):
@@ -51,7 +49,6 @@ class ZkLockConfig(AppConfig):
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         process.configure(session_options)
-        connect_request_signals()
         context.register_library(CeleryLibrary())
 
     def sign(self, hold: Hold, until: float) -> str:
@@ -61,24 +58,8 @@ class ZkLockConfig(AppConfig):
         return signing.sign(hold, until)
 
 
-def connect_request_signals() -> None:
-    """
-    Close locked bodies at the end of their request.
-
-    The end is reported by the handlers of servers, not by those of the test client. An error that is answered instead
-    of the response is reported by both.
-    """
-    request_started.connect(streaming.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
-    request_started.connect(streaming.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
-    got_request_exception.connect(streaming.on_failed, dispatch_uid="zklock.on_failed")
-    for handler in (WSGIHandler, ASGIHandler):
-        request_finished.connect(streaming.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
-
-
 def session_options() -> SessionOptions:
     """Return the options of the session from the settings. Raises `ImproperlyConfigured`."""
-    from django_zklock.zk.client import SessionOptions  # noqa: PLC0415 - Django's start does not import kazoo
-
     config = conf.current()
     return SessionOptions(
         hosts=config.hosts,
@@ -87,17 +68,8 @@ def session_options() -> SessionOptions:
         connect_timeout=config.connect_timeout,
         auth=config.auth,
         acl=config.acl,
-        tls=None if config.tls is None else tls_options(config.tls),
+        tls=None if config.tls is None else TlsOptions(**asdict(config.tls)),
         max_lingering=config.max_lingering,
-    )
-
-
-def tls_options(tls: conf.Tls) -> TlsOptions:
-    """Return the TLS settings in the type of `zk`, which does not import `conf`."""
-    from django_zklock.zk.client import TlsOptions  # noqa: PLC0415
-
-    return TlsOptions(
-        ca=tls.ca, cert=tls.cert, key=tls.key, key_password=tls.key_password, check_hostname=tls.check_hostname
     )
 
 

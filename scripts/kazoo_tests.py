@@ -22,10 +22,13 @@ from typing import Any
 
 import pytest
 
-from django_zklock.testing.ensemble import Ensemble
-from django_zklock.testing.server import DevServer
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from support.ensemble import Ensemble  # noqa: E402
+
+from django_zklock.testing.server import DevServer  # noqa: E402
+
 CACHE = ROOT / ".cache"
 NEEDS = CACHE / "needs"  # what the suite imports in addition to kazoo
 SERVER = "KAZOO_TESTS_SERVER"  # "dev" or "real", from the command to the plugin

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import patience
 from support.brokers import Broker, RabbitMQ, Redis
+from support.ensemble import Ensemble
 from support.mariadb import MariaDB
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
@@ -21,7 +22,6 @@ from support.zoo import ROOM, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
 from django_zklock.signals import lock_lost
-from django_zklock.testing.ensemble import Ensemble
 
 pytest_plugins = ["support.chaos.report"]
 

@@ -12,6 +12,14 @@ from typing import Final
 LONGEST_WAIT: Final = 2_147_483.0
 
 
+class InvalidValue(ValueError):
+    """A setting is invalid: the end of a sentence that begins with its key. It never quotes a credential."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One problem of the settings. The table in `django_zklock.checks` explains each `id`."""
@@ -25,7 +33,7 @@ class Problem:
 
 
 class Problems(list[Problem]):
-    """The problems found so far. Each reader adds its own and continues with a default, so that one run finds all."""
+    """All problems. Each reader adds its own and continues with a default, so that one run finds them all."""
 
     def add(self, id: str, message: str, hint: str) -> None:
         self.append(Problem(id=id, message=message, hint=hint))

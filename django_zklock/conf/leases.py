@@ -6,15 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from django_zklock.conf.errors import Problems, is_text, seconds
+from django_zklock.conf.errors import InvalidValue, Problems, is_text
+from django_zklock.conf.table import SECONDS_ADVICE, Key, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue import names
 
 KINDS: Final = ("lock", "read", "write", "semaphore")
-_CLIENT_KEYS: Final = ("TOKENS", "CERTIFICATES", "PREFIXES", "KINDS", "MAX_LEASES", "MAX_WAITING", "MAX_RATE")
-_KEYS: Final = ("CLIENTS", "MAX_TERM", "MAX_WAIT")
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
 _EXAMPLE: Final = 'For example {"CLIENTS": {"billing": {"TOKENS": ["<SHA-256>"], "PREFIXES": ["billing"]}}}.'
 
@@ -25,16 +24,16 @@ class LeaseClient:
 
     name: str
     tokens: tuple[str, ...] = field(default=(), repr=False)
-    """The SHA-256 of each of its bearer tokens, in hexadecimal."""
+    """The SHA-256 hashes of its bearer tokens, in hexadecimal."""
     certificates: tuple[str, ...] = ()
     """The names in its TLS certificates: the common name, or a subject alternative name."""
     prefixes: tuple[str, ...] = ("",)
-    """It may lock these keys, and those below them. Escaped, as keys are."""
+    """The keys that it may lock, with all keys below them. Escaped, as keys are."""
     kinds: tuple[str, ...] = KINDS
     max_leases: int = 10_000
-    """Leases that it may have at a time or wait for, at one coordinator."""
+    """How many leases it may have or wait for, at one coordinator."""
     max_waiting: int = 10_000
-    """Calls of it that may wait at a time, and streams that it may have open, at one coordinator."""
+    """How many of its calls may wait, and how many streams it may open, at one coordinator."""
     max_rate: float = 5000.0
     """Requests a second, on average."""
 
@@ -48,103 +47,93 @@ class LeaseOptions:
     """`ZKLOCK["LEASES"]`, checked. Times in seconds."""
 
     clients: Mapping[str, LeaseClient] = field(default_factory=lambda: MappingProxyType({}))
-    """By name. Empty: the coordinator serves its own machine only, without asking who it is."""
+    """By name. If there are none, the coordinator serves its own machine only, and every program there."""
     max_term: float = 300.0
     """The longest that a lease may last after the last sign of its client."""
     max_wait: float = 3600.0
-    """The longest that one call may wait in line."""
+    """The longest that one call may wait in the queue."""
 
 
-def read_leases(value: object, where: str, found: Problems) -> LeaseOptions:
-    """Return the checked options; add what is wrong with them to `found`."""
+def read_leases(value: object, where: str, problems: Problems) -> LeaseOptions:
+    """Return the checked options, and add their problems to `problems`."""
     if not isinstance(value, Mapping):
-        found.add("E016", f"{where} is a {type(value).__name__}, not a dict.", _EXAMPLE)
+        problems.add("E016", f"{where} is a {type(value).__name__}, not a dict.", _EXAMPLE)
         return LeaseOptions()
-    found.add_unknown_keys(where, value, _KEYS)
-    defaults = LeaseOptions()
+    terms = read_keys(value, _TERMS, where, problems, more=("CLIENTS",))
     clients = value.get("CLIENTS", {})
     if not isinstance(clients, Mapping) or not all(is_text(name) for name in clients):
-        found.add("E016", f'{where}["CLIENTS"] is not a dict of clients by name.', _EXAMPLE)
+        problems.add("E016", f'{where}["CLIENTS"] is not a dict of clients by name.', _EXAMPLE)
         clients = {}
-    read = {name: _read_client(name, entry, f'{where}["CLIENTS"]["{name}"]', found) for name, entry in clients.items()}
-    _check_distinct(read, where, found)
-    return LeaseOptions(
-        clients=MappingProxyType(read),
-        max_term=_time(value.get("MAX_TERM", defaults.max_term), f'{where}["MAX_TERM"]', found),
-        max_wait=_time(value.get("MAX_WAIT", defaults.max_wait), f'{where}["MAX_WAIT"]', found),
-    )
+    checked = {name: _client(name, entry, f'{where}["CLIENTS"]["{name}"]', problems) for name, entry in clients.items()}
+    _check_distinct(checked, where, problems)
+    return LeaseOptions(clients=MappingProxyType(checked), **terms)
 
 
-def _time(value: object, where: str, found: Problems) -> float:
-    number = seconds(value)
-    if not number:
-        found.add("E016", f"{where} is not a time above 0.", "Give seconds, or a timedelta.")
-    return number or 1.0
-
-
-def _read_client(name: str, entry: object, where: str, found: Problems) -> LeaseClient:
+def _client(name: str, entry: object, where: str, problems: Problems) -> LeaseClient:
     if not isinstance(entry, Mapping):
-        found.add("E016", f"{where} is a {type(entry).__name__}, not a dict.", _EXAMPLE)
+        problems.add("E016", f"{where} is a {type(entry).__name__}, not a dict.", _EXAMPLE)
         return LeaseClient(name=name)
-    found.add_unknown_keys(where, entry, _CLIENT_KEYS)
-    tokens = _texts(entry, "TOKENS", (), where, found)
-    if not all(_HASH.match(token) for token in tokens):
-        hint = "Give the SHA-256 in hexadecimal. `manage.py zklock serve --new-token` makes a token and its hash."
-        found.add("E016", f'{where}["TOKENS"] has a value that is no hash of a token.', hint)
-    kinds = _texts(entry, "KINDS", KINDS, where, found)
-    if not set(kinds) <= set(KINDS):
-        found.add("E016", f'{where}["KINDS"] has an unknown kind.', f"Known kinds: {', '.join(KINDS)}.")
-    client = LeaseClient(
-        name=name,
-        tokens=tokens,
-        certificates=_texts(entry, "CERTIFICATES", (), where, found),
-        prefixes=tuple(_prefix(each, where, found) for each in _texts(entry, "PREFIXES", ("",), where, found)),
-        kinds=kinds,
-        **_numbers(entry, where, found),
-    )
-    if not client.tokens and not client.certificates:
-        found.add("E016", f"{where} has neither TOKENS nor CERTIFICATES, so nobody can be this client.", _EXAMPLE)
-    return client
+    if not entry.get("TOKENS") and not entry.get("CERTIFICATES"):
+        problems.add("E016", f"{where} has neither TOKENS nor CERTIFICATES, so nobody can be this client.", _EXAMPLE)
+    return LeaseClient(name=name, **read_keys(entry, _CLIENT_KEYS, where, problems))
 
 
-def _prefix(text: str, where: str, found: Problems) -> str:
-    """Return a prefix, escaped as the keys are."""
-    text = text.strip("/")
-    try:
-        return names.own_key(text) if text else ""
-    except InvalidLockName as error:
-        found.add("E016", f'{where}["PREFIXES"] has {text!r}, which is no part of a key: {error}', _EXAMPLE)
-        return text
-
-
-def _texts(
-    entry: Mapping[Any, Any], key: str, default: tuple[str, ...], where: str, found: Problems
-) -> tuple[str, ...]:
-    value = entry.get(key, default)
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        found.add("E016", f'{where}["{key}"] is not a list of texts.', _EXAMPLE)
-        return default
-    return tuple(value)
-
-
-def _numbers(entry: Mapping[Any, Any], where: str, found: Problems) -> dict[str, Any]:
-    numbers: dict[str, Any] = {}
-    for key, kinds in (("MAX_LEASES", int), ("MAX_WAITING", int), ("MAX_RATE", (int, float))):
-        value = entry.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
-            found.add("E016", f'{where}["{key}"] is not a number from 0.', "Leave it out for the default.")
-        else:
-            numbers[key.lower()] = value
-    return numbers
-
-
-def _check_distinct(clients: Mapping[str, LeaseClient], where: str, found: Problems) -> None:
-    """Two clients with one secret could not be told apart."""
+def _check_distinct(clients: Mapping[str, LeaseClient], where: str, problems: Problems) -> None:
+    """Refuse a secret that two clients share: the coordinator could not tell them apart."""
     owners: dict[str, str] = {}
     for client in clients.values():
         for secret in (*client.tokens, *client.certificates):
             if owners.setdefault(secret, client.name) != client.name:
-                what = f'"{owners[secret]}" and "{client.name}"'
-                found.add("E016", f'{where}["CLIENTS"] has the same token or certificate for {what}.', "Remove one.")
+                names = f'"{owners[secret]}" and "{client.name}"'
+                problems.add(
+                    "E016", f'{where}["CLIENTS"] has the same token or certificate for {names}.', "Remove one."
+                )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
+        raise InvalidValue("is not a list of texts")
+    return tuple(value)
+
+
+def _tokens(value: object) -> tuple[str, ...]:
+    tokens = _texts(value)
+    if not all(_HASH.match(token) for token in tokens):
+        hint = "Give the SHA-256 in hexadecimal. `manage.py zklock serve --new-token` makes a token and its hash."
+        raise InvalidValue("has a value that is no hash of a token", hint=hint)
+    return tokens
+
+
+def _kinds(value: object) -> tuple[str, ...]:
+    kinds = _texts(value)
+    if not set(kinds) <= set(KINDS):
+        raise InvalidValue("has an unknown kind", hint=f"Known kinds: {', '.join(KINDS)}.")
+    return kinds
+
+
+def _prefixes(value: object) -> tuple[str, ...]:
+    """Read prefixes, and escape them as keys are."""
+    prefixes = []
+    for text in _texts(value):
+        try:
+            prefixes.append(names.own_key(text.strip("/")) if text.strip("/") else "")
+        except InvalidLockName as error:
+            raise InvalidValue(f"has {text!r}, which is no part of a key: {error}") from None
+    return tuple(prefixes)
+
+
+def _rate(value: object) -> float:
+    return float(value) if isinstance(value, float) and value >= 0 else whole_number(value)
+
+
+_NUMBER: Final = Key("E016", whole_number, "Leave it out for the default.")
+_TERMS: Final = dict.fromkeys(("MAX_TERM", "MAX_WAIT"), Key("E016", positive_seconds, SECONDS_ADVICE))
+_CLIENT_KEYS: Final = {
+    "TOKENS": Key("E016", _tokens, _EXAMPLE),
+    "CERTIFICATES": Key("E016", _texts, _EXAMPLE),
+    "PREFIXES": Key("E016", _prefixes, _EXAMPLE),
+    "KINDS": Key("E016", _kinds, _EXAMPLE),
+    "MAX_LEASES": _NUMBER,
+    "MAX_WAITING": _NUMBER,
+    "MAX_RATE": Key("E016", _rate, "Leave it out for the default."),
+}

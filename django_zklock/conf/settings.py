@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -20,17 +20,14 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.conf import url as zk_url
-from django_zklock.conf.errors import LONGEST_WAIT, Problem, Problems, is_text, seconds
+from django_zklock.conf.errors import InvalidValue, Problem, Problems, is_text
 from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
+from django_zklock.conf.table import SECONDS_ADVICE, Key, boolean, must_be, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.names import Template
 
 DEFAULT_ROOT: Final = "/zklock"
-DEFAULT_SESSION_TIMEOUT: Final = 20.0
-DEFAULT_CONNECT_TIMEOUT: Final = 5.0
-DEFAULT_MAX_LINGERING: Final = 1000
-DEFAULT_EVENT_DAYS: Final = 7.0
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
@@ -54,27 +51,27 @@ class Config:
     hosts: tuple[tuple[str, int], ...]
     base: str
     """The chroot of the URL plus ROOT: an absolute path, never "/", without a slash at its end."""
-    session_timeout: float
-    connect_timeout: float
-    auth: tuple[tuple[str, str], ...] = field(repr=False)
-    acl: Acl = field(repr=False)
-    tls: Tls | None
-    defaults: LockOptions
-    locks: Mapping[str, LockOptions]
+    session_timeout: float = 20.0
+    connect_timeout: float = 5.0
+    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    acl: Acl = field(default="open", repr=False)
+    tls: Tls | None = None
+    defaults: LockOptions = NOT_GIVEN
+    locks: Mapping[str, LockOptions] = field(default_factory=lambda: MappingProxyType({}))
     """Immutable. `defaults` are not merged in."""
-    admin_links: Mapping[str, str]
+    admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Immutable. URL templates with fields in braces, by label."""
     strict: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
-    """Of the lock coordinator."""
-    max_lingering: int = DEFAULT_MAX_LINGERING
+    """The settings of the lock coordinator."""
+    max_lingering: int = 1000
     """How many locks with `linger` this process keeps at a time."""
-    event_days: float = DEFAULT_EVENT_DAYS
-    """For how long `django_zklock.contrib.events` keeps a row."""
+    event_days: float = 7.0
+    """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
-    plans: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
-    """What `Lock` has made of these settings, for locks without fields. Any thread adds to it, or clears it."""
+    specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
+    """The specs of locks without fields, which `locks.spec` has resolved. Any thread adds to it, or clears it."""
 
     @property
     def url_for_log(self) -> str:
@@ -111,19 +108,23 @@ def raw() -> object:
     return getattr(settings, "ZKLOCK", None)
 
 
-def token_keys(given: Sequence[str] | None = None) -> tuple[str | bytes, ...]:
+def token_keys(given: object = None) -> tuple[str | bytes, ...]:
     """
     Return the keys of signed tokens: those `given`, else `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
 
     The first one signs, all verify. They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises
     `ImproperlyConfigured` if the keys are invalid.
     """
-    found = Problems()
-    where = "keys" if given is not None else _at("TOKEN_KEYS")
-    keys = _token_keys(_entry("TOKEN_KEYS") if given is None else given, where, found)
-    if found:
-        raise ImproperlyConfigured(" ".join(map(str, found)))
-    return keys or (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    if given is None:
+        given, where = _entry("TOKEN_KEYS"), _at("TOKEN_KEYS")
+    else:
+        where = "keys"
+    if given is None:
+        return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    try:
+        return _token_keys(given)
+    except InvalidValue as error:
+        raise ImproperlyConfigured(f"{where} {error}. {_KEYS['TOKEN_KEYS'].advice}") from None
 
 
 def path_for(name: str) -> str:
@@ -165,9 +166,9 @@ def current() -> Config:
 
     Raises `ImproperlyConfigured`, which names all problems.
     """
-    config, found = _read(raw())
+    config, problems = _read(raw())
     if config is None:
-        lines = "".join(f"\n* {problem} (zklock.{problem.id})" for problem in found)
+        lines = "".join(f"\n* {problem} (zklock.{problem.id})" for problem in problems)
         raise ImproperlyConfigured(f"settings.ZKLOCK cannot be used:{lines}")
     return config
 
@@ -181,135 +182,130 @@ def _at(*keys: object) -> str:
     return "ZKLOCK" + "".join(f'["{key}"]' for key in keys)
 
 
-_CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_LOCK_KEYS: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "LEASES", "EVENT_DAYS")
-_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", *_LOCK_KEYS, "ADMIN_LINKS")
-_TLS_FILES: Final = ("CA", "CERT", "KEY")
-_TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
-_QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
-_AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), ...].'
-_SHORTEST_KEY: Final = 32  # characters; an attacker who has a token can try any number of keys on it
-_LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
-_LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
-_MOST_DAYS: Final = 10_000
-_UNDONE: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
-_NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
-
-
 def _read(raw: object) -> tuple[Config | None, Problems]:
     """Return the configuration, or None if there are problems, and the problems. A key that is None is not given."""
-    found = Problems()
+    problems = Problems()
     if not isinstance(raw, Mapping):
-        what = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"
-        found.add("E001", f"settings.ZKLOCK is {what}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
-        return None, found
-    found.add_unknown_keys("ZKLOCK", raw, _KEYS)
-    given = {key: value for key, value in raw.items() if value is not None}
-    url = _address(given.get("URL"), found)
-    query = _query(url, found)
-    auth = _auth(given.get("AUTH"), url, found)
-    tls = _tls(given.get("TLS"), url, found)
-    _token_keys(given.get("TOKEN_KEYS"), _at("TOKEN_KEYS"), found)
+        fault = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"
+        problems.add("E001", f"settings.ZKLOCK is {fault}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
+        return None, problems
+    given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
+    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=_DICTS)
+    values.pop("token_keys", None)  # see `token_keys`
+    url, root = values.pop("url", _NO_ADDRESS), values.pop("root", DEFAULT_ROOT)
+    if not url.chroot + root:
+        # The list of all locks would contain the znodes of other programs, and all projects would share their locks.
+        problems.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
+    if url.credential is not None:
+        values.setdefault("auth", (("digest", url.credential),))
+    values["tls"] = tls = _tls(given.get("TLS"), url, problems)
+    values.setdefault("acl", "creator" if values.get("auth") else "open")
+    if values["acl"] == "creator" and not values.get("auth") and not (tls and tls.cert):
+        hint = "Give AUTH, or a TLS CERT."
+        problems.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', hint)
     config = Config(
         hosts=url.hosts,
-        base=url.chroot + _root(given.get("ROOT", DEFAULT_ROOT), url, found),
-        session_timeout=_timeout("SESSION_TIMEOUT", given, query, DEFAULT_SESSION_TIMEOUT, found),
-        connect_timeout=_timeout("CONNECT_TIMEOUT", given, query, DEFAULT_CONNECT_TIMEOUT, found),
-        auth=auth,
-        acl=_acl(given.get("ACL"), auth, tls, found),
-        tls=tls,
-        defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
-        locks=_locks(given.get("LOCKS", {}), found),
-        admin_links=_links(given.get("ADMIN_LINKS", {}), found),
-        leases=read_leases(given.get("LEASES", {}), _at("LEASES"), found),
-        strict=_strict(given.get("STRICT", False), found),
-        max_lingering=_max_lingering(given.get("MAX_LINGERING", DEFAULT_MAX_LINGERING), found),
-        event_days=_event_days(given.get("EVENT_DAYS", DEFAULT_EVENT_DAYS), found),
+        base=url.chroot + root,
+        defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), problems),
+        locks=_locks(given.get("LOCKS", {}), problems),
+        leases=read_leases(given.get("LEASES", {}), _at("LEASES"), problems),
+        **{**_query(url, problems), **values},
     )
-    _contradictions(config, found)
-    return (None if found else config), found
+    _contradictions(config, problems)
+    return (None if problems else config), problems
 
 
-def _contradictions(config: Config, found: Problems) -> None:
+def _query(url: zk_url.Address, problems: Problems) -> dict[str, Any]:
+    """Return the values in the query of the URL. The keys of the settings take precedence over them."""
+    query = dict(url.query)
+    if len(query) < len(url.query):
+        problems.add("E003", f"{_at('URL')} has a key twice in its query.", "Remove one.")
+    return read_keys(query, _QUERY_KEYS, f"The query of {_at('URL')}", problems)
+
+
+def _tls(value: object, url: zk_url.Address, problems: Problems) -> Tls | None:
+    where = _at("TLS")
+    if isinstance(value, Mapping):
+        tls = Tls(**read_keys(value, _TLS_KEYS, where, problems))
+        if tls.cert is None and (tls.key or tls.key_password):
+            problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
+        return tls
+    if value is not None and not isinstance(value, bool):
+        problems.add("E008", f"{where} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
+    if value is False and url.tls:
+        problems.add("E008", f"{where} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
+    return Tls() if value or url.tls else None
+
+
+def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:
+    if not isinstance(value, Mapping):
+        problems.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
+        return MappingProxyType({})
+    if not all(isinstance(name, str) and name for name in value):
+        problems.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
+    return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in value.items()})
+
+
+def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
+    options = read_options(entry, where, problems, more=("path",))
+    path = entry.get("path") if isinstance(entry, Mapping) else None
+    if not isinstance(path, str):
+        problems.add("E010", f"{where} has no path.", _LOCKS_EXAMPLE)
+        return options
+    try:
+        Template.parse(path)
+    except InvalidLockName as error:
+        problems.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
+    return replace(options, path=path)
+
+
+def _contradictions(config: Config, problems: Problems) -> None:
     """Find options that exclude each other, in each entry and in each entry with the defaults."""
-    of_all = contradiction(config.defaults)
-    if of_all:
-        found.add("E013", f"{_at('DEFAULTS')} has {of_all}.", "Change one of them.")
+    fault = contradiction(config.defaults)
+    if fault:
+        problems.add("E013", f"{_at('DEFAULTS')} has {fault}.", "Change one of them.")
         return
     for name, options in config.locks.items():
-        own = contradiction(options)
-        merged = own or contradiction(options.over_defaults(config.defaults))
-        if merged:
-            more = "" if own else f", one of them from {_at('DEFAULTS')}"
-            hint = "Change one of them." if own else f"Change one of them, or undo the default here: {_UNDONE}."
-            found.add("E013", f"{_at('LOCKS', name)} has {merged}{more}.", hint)
+        where = _at("LOCKS", name)
+        if fault := contradiction(options):
+            problems.add("E013", f"{where} has {fault}.", "Change one of them.")
+        elif fault := contradiction(options.over_defaults(config.defaults)):
+            hint = f"Change one of them, or override the default here: {_OVERRIDES}."
+            problems.add("E013", f"{where} has {fault}, one of them from {_at('DEFAULTS')}.", hint)
 
 
-def _address(url: object, found: Problems) -> zk_url.Address:
-    if not url or not isinstance(url, str):
-        what = "missing or empty" if not url else f"a {type(url).__name__}, not a str"
-        found.add("E003", f"{_at('URL')} is {what}.", zk_url.EXAMPLE)
-        return _NO_ADDRESS
-    try:
-        return zk_url.parse(url)
-    except zk_url.AddressError as error:
-        found.add("E003", f"{_at('URL')} {error}.", error.hint)
-        return _NO_ADDRESS
+_OVERRIDES: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
+_LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
+_NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
+_SHORTEST_KEY: Final = 32  # characters; an attacker who has a token can try any number of keys on it
+_MOST_DAYS: Final = 10_000
+# A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.
+# Browsers read a backslash as a slash, read `//` as the beginning of a host, and drop tabs and line breaks.
+_LINK: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
 
 
-def _query(url: zk_url.Address, found: Problems) -> dict[str, str]:
-    query = dict(url.query)
-    found.add_unknown_keys(f"The query of {_at('URL')}", query, _QUERY_KEYS)
-    if len(query) < len(url.query):
-        found.add("E003", f"{_at('URL')} has a key twice in its query.", "Remove one.")
-    return query
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue(f"is a {type(value).__name__}, not a str")
+    return value
 
 
-def _root(root: object, url: zk_url.Address, found: Problems) -> str:
-    if not isinstance(root, str):
-        found.add("E004", f"{_at('ROOT')} is a {type(root).__name__}, not a str.", f"For example {DEFAULT_ROOT}.")
-        return ""
-    try:
-        path = zk_url.znode_path(root)
-    except zk_url.AddressError as error:
-        found.add("E004", f"{_at('ROOT')} {error}.", error.hint)
-        return ""
-    if not url.chroot + path:
-        # The list of all locks would contain the znodes of other programs, and all projects would share their locks.
-        found.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
-    return path
+def _root(value: object) -> str:
+    return zk_url.znode_path(_text(value))
 
 
-def _timeout(
-    key: str, given: Mapping[object, object], query: Mapping[str, str], default: float, found: Problems
-) -> float:
-    """Return a timeout in seconds. The setting takes precedence over the query of the URL."""
-    value = given.get(key, query.get(key.lower(), default))
-    found_seconds = seconds(_number(value))
-    if found_seconds:
-        return found_seconds
-    name = _at(key) if key in given else f"{key.lower()} in the query of {_at('URL')}"
-    found.add("E005", f"{name} is not a time above 0.", f"Seconds, up to {LONGEST_WAIT:.0f}, or a timedelta.")
-    return default
+def _url(value: object) -> zk_url.Address:
+    if not value:
+        raise InvalidValue("is missing or empty")
+    return zk_url.parse(_text(value))
 
 
-def _number(value: object) -> object:
-    """Convert a string, such as an environment variable, to a number. Return anything else unchanged."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _auth(value: object, url: zk_url.Address, found: Problems) -> tuple[tuple[str, str], ...]:
-    if value is None:
-        value = url.credential or ()
+def _auth(value: object) -> tuple[tuple[str, str], ...]:
     pairs = [("digest", value)] if value and isinstance(value, str) else value
     if not isinstance(pairs, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in pairs):
-        found.add("E006", f"{_at('AUTH')} is not a list of pairs.", _AUTH_EXAMPLE)
-        return ()
+        raise InvalidValue("is not a list of pairs")
     if any(scheme == "digest" and not all(secret.partition(":")) for scheme, secret in pairs):
-        found.add("E006", f"{_at('AUTH')} has a digest credential that is not user:password.", _AUTH_EXAMPLE)
+        raise InvalidValue("has a digest credential that is not user:password")
     return tuple((scheme, secret) for scheme, secret in pairs)
 
 
@@ -318,121 +314,40 @@ def _is_row_of_text(row: object, columns: int) -> bool:
     return isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row))
 
 
-def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, found: Problems) -> Acl:
-    if value is None:
-        return "creator" if auth else "open"
-    if value == "open":
-        return "open"
-    if value == "creator":
-        if not auth and not (tls and tls.cert):
-            found.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', "Give AUTH, or a TLS CERT.")
-        return "creator"
+def _acl(value: object) -> Acl:
+    if value in ("open", "creator"):
+        return value
     rows = value if isinstance(value, (list, tuple)) else ()
     if not rows or not all(_is_row_of_text(row, 3) and set(row[2]) <= set("crwda") for row in rows):
-        hint = 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
-        found.add("E007", f'{_at("ACL")} is neither "open" nor "creator" nor a list of entries.', hint)
-        return "open"
+        raise InvalidValue('is neither "open" nor "creator" nor a list of entries')
     return tuple((scheme, identity, permissions) for scheme, identity, permissions in rows)
 
 
-def _tls(value: object, url: zk_url.Address, found: Problems) -> Tls | None:
-    if value is None:
-        return Tls() if url.tls else None
-    if not isinstance(value, (bool, Mapping)):
-        found.add("E008", f"{_at('TLS')} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
-        return None
-    if isinstance(value, bool):
-        if url.tls and not value:
-            found.add("E008", f"{_at('TLS')} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
-        return Tls() if value else None
-    found.add_unknown_keys(_at("TLS"), value, _TLS_KEYS)
-    return _tls_of({key: entry for key, entry in value.items() if entry is not None}, found)
+def _file(value: object) -> str:
+    return _text(str(value) if isinstance(value, os.PathLike) else value)
 
 
-def _tls_of(given: Mapping[Any, Any], found: Problems) -> Tls:
-    for name in _TLS_FILES:
-        if not isinstance(given.get(name, ""), (str, os.PathLike)):
-            found.add("E008", f"{_at('TLS', name)} is not the path of a file.", "Give the path of a PEM file.")
-    key_password, check_hostname = given.get("KEY_PASSWORD"), given.get("CHECK_HOSTNAME", True)
-    if not isinstance(key_password, (str, type(None))):
-        found.add("E008", f"{_at('TLS', 'KEY_PASSWORD')} is not a str.", "Leave it out if there is none.")
-    if not isinstance(check_hostname, bool):
-        found.add("E008", f"{_at('TLS', 'CHECK_HOSTNAME')} is neither True nor False.", "It is True by default.")
-    if "CERT" not in given and ("KEY" in given or "KEY_PASSWORD" in given):
-        found.add("E008", f"{_at('TLS')} has a key without a certificate.", "Give CERT too.")
-    ca, cert, key = (str(given[name]) if name in given else None for name in _TLS_FILES)
-    return Tls(ca=ca, cert=cert, key=key, key_password=key_password, check_hostname=check_hostname)
-
-
-def _token_keys(value: object, where: str, found: Problems) -> tuple[str, ...]:
-    if value is None:
-        return ()
+def _token_keys(value: object) -> tuple[str, ...]:
     # A str is a sequence, too, but it is not a list of keys.
     keys = value if isinstance(value, (list, tuple)) else ()
     if not keys or not all(is_text(key) and len(key) >= _SHORTEST_KEY for key in keys):
-        hint = "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."
-        found.add("E011", f"{where} is not a list of keys with {_SHORTEST_KEY} or more characters.", hint)
+        raise InvalidValue(f"is not a list of keys with {_SHORTEST_KEY} or more characters")
     return tuple(keys)
 
 
-def _locks(value: object, found: Problems) -> Mapping[str, LockOptions]:
-    if not isinstance(value, Mapping):
-        found.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
-        return MappingProxyType({})
-    if not all(isinstance(name, str) and name for name in value):
-        found.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
-    return MappingProxyType({name: _lock(name, entry, found) for name, entry in value.items()})
-
-
-def _lock(name: str, entry: object, found: Problems) -> LockOptions:
-    where = _at("LOCKS", name)
-    found_options = read_options(entry, where, found, more=("path",))
-    path = entry.get("path") if isinstance(entry, Mapping) else None
-    if not isinstance(path, str):
-        found.add("E010", f"{where} has no path.", _LOCKS_EXAMPLE)
-        return found_options
-    try:
-        Template.parse(path)
-    except InvalidLockName as error:
-        found.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
-    return replace(found_options, path=path)
-
-
-def _strict(value: object, found: Problems) -> bool:
-    if not isinstance(value, bool):
-        found.add("E014", f"{_at('STRICT')} must be True or False; got {value!r}.", "It is False by default.")
-    return value is True
-
-
-def _max_lingering(value: object, found: Problems) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        where, hint = _at("MAX_LINGERING"), f"It is {DEFAULT_MAX_LINGERING} by default."
-        found.add("E015", f"{where} must be a whole number from 0; got {value!r}.", hint)
-        return DEFAULT_MAX_LINGERING
-    return value
-
-
-def _event_days(value: object, found: Problems) -> float:
+def _days(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_DAYS:
-        where, hint = _at("EVENT_DAYS"), f"It is {DEFAULT_EVENT_DAYS:g} by default."
-        found.add("E017", f"{where} must be a number of days above 0, up to {_MOST_DAYS}; got {value!r}.", hint)
-        return DEFAULT_EVENT_DAYS
+        raise must_be(f"a number of days above 0, up to {_MOST_DAYS}", value)
     return float(value)
 
 
-# A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.
-# Browsers read a backslash as a slash, read `//` as the beginning of a host, and drop tabs and line breaks.
-_ADDRESS: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
-
-
-def _links(value: object, found: Problems) -> Mapping[str, str]:
+def _links(value: object) -> Mapping[str, str]:
     links = value if isinstance(value, Mapping) else None
     if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
-        found.add("E012", f"{_at('ADMIN_LINKS')} is not a dict of labels and URLs.", _LINKS_EXAMPLE)
-        return MappingProxyType({})
+        raise InvalidValue("is not a dict of labels and URLs")
     for label, link in links.items():
-        if not _ADDRESS.match(link) or not _has_plain_fields(link):
-            found.add("E012", f"{_at('ADMIN_LINKS', label)} is not a URL with plain fields.", _LINKS_EXAMPLE)
+        if not _LINK.match(link) or not _has_plain_fields(link):
+            raise InvalidValue(f'has "{label}", which is not a URL with plain fields')
     return MappingProxyType(dict(links))
 
 
@@ -441,4 +356,31 @@ def _has_plain_fields(text: str) -> bool:
         fields = list(string.Formatter().parse(text))
     except ValueError:
         return False
-    return all(name is None or (name.isidentifier() and not (form or turn)) for _, name, form, turn in fields)
+    return all(
+        name is None or (name.isidentifier() and not (format_spec or conversion))
+        for _, name, format_spec, conversion in fields
+    )
+
+
+_KEYS: Final = {
+    "URL": Key("E003", _url, zk_url.EXAMPLE),
+    "ROOT": Key("E004", _root, f"For example {DEFAULT_ROOT}."),
+    "SESSION_TIMEOUT": Key("E005", positive_seconds, SECONDS_ADVICE),
+    "CONNECT_TIMEOUT": Key("E005", positive_seconds, SECONDS_ADVICE),
+    "AUTH": Key("E006", _auth, 'Give "user:password", or [("digest", "user:password"), ...].'),
+    "ACL": Key(
+        "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
+    ),
+    "TOKEN_KEYS": Key("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
+    "STRICT": Key("E014", boolean, "It is False by default."),
+    "MAX_LINGERING": Key("E015", whole_number, "It is 1000 by default."),
+    "EVENT_DAYS": Key("E017", _days, "It is 7 by default."),
+    "ADMIN_LINKS": Key("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
+}
+_DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
+_QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT")}
+_TLS_KEYS: Final = {
+    **dict.fromkeys(("CA", "CERT", "KEY"), Key("E008", _file, "Give the path of a PEM file.")),
+    "KEY_PASSWORD": Key("E008", _text, "Leave it out if there is none."),
+    "CHECK_HOSTNAME": Key("E008", boolean, "It is True by default."),
+}

@@ -39,15 +39,15 @@ def check_spelling(config: Config, name: str) -> None:
                 f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
             )
         if meant and not _differ_in_digits(name, close[0]):
-            what = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
-            warning = f"{what} {meant} If not, add it to LOCKS."
+            fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
+            warning = f"{fault} {meant} If not, add it to LOCKS."
     config.checked_names.add(name if is_bare else "")  # before the warning, which may be an error
     if warning:
         warnings.warn(warning, stacklevel=_frames_of_package())
 
 
-def _differ_in_digits(one: str, other: str) -> bool:
-    return _DIGITS.sub("", one) == _DIGITS.sub("", other)
+def _differ_in_digits(name: str, other: str) -> bool:
+    return _DIGITS.sub("", name) == _DIGITS.sub("", other)
 
 
 def _frames_of_package() -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
+from django_zklock.conf.errors import InvalidValue
+
 SCHEMES: Final = {"zk": False, "zookeeper": False, "zk+tls": True}
 """The scheme of a URL, and whether it turns TLS on."""
 
@@ -15,18 +17,10 @@ DEFAULT_PORT: Final = 2181
 
 EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
 
-_HOST_NAME: Final = re.compile(r"[\w.-]+")
+_HOST: Final = re.compile(r"(?:\[(?P<ip>[^\]]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?")
 # The characters that ZooKeeper refuses in a path (PathUtils.validatePath). It checks UTF-16 units, so it refuses all
 # characters above U+FFFF.
 _NOT_IN_PATHS: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
-
-
-class AddressError(ValueError):
-    """A URL or path is invalid. The message and `hint` never quote a part that may be a credential."""
-
-    def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +41,16 @@ def parse(url: str) -> Address:
     Read `zk://[user:password@]host[:port][,host...][/chroot][?key=value&...]`.
 
     `urllib.parse` does not do: it allows one host only, and its errors quote the invalid part, which may be a password.
-    Raises `AddressError`.
+    Raises `InvalidValue`.
     """
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme.lower() not in SCHEMES:
-        raise AddressError("does not begin with zk://, zk+tls:// or zookeeper://", hint=EXAMPLE)
+        raise InvalidValue("does not begin with zk://, zk+tls:// or zookeeper://", hint=EXAMPLE)
     authority_end = _index_of_any(rest, "/?")
     authority, tail = rest[:authority_end], rest[authority_end:]
     if "@" in tail:
         # Otherwise the first half of a password such as "s3cr/et" would be read as a port.
-        raise AddressError(
+        raise InvalidValue(
             "has an @ after its first / or ?",
             hint="Percent-encode a / (%2F), ? (%3F) or @ (%40) that belongs to the user, the password or the path.",
         )
@@ -72,18 +66,18 @@ def parse(url: str) -> Address:
 
 
 def znode_path(path: str) -> str:
-    """Return `path` without a slash at its end. Raises `AddressError` if ZooKeeper would refuse it."""
+    """Return `path` without a slash at its end. Raises `InvalidValue` if ZooKeeper would refuse it."""
     if path in ("", "/"):
         return ""
     if not path.startswith("/"):
-        raise AddressError("is not absolute", hint="Let it begin with a slash.")
+        raise InvalidValue("is not absolute", hint="Let it begin with a slash.")
     parts = path.removesuffix("/").split("/")[1:]
     if "" in parts or "." in parts or ".." in parts:
-        raise AddressError("has an empty, '.' or '..' part", hint="ZooKeeper has no relative paths.")
+        raise InvalidValue("has an empty, '.' or '..' part", hint="ZooKeeper has no relative paths.")
     if _NOT_IN_PATHS.search(path):
-        raise AddressError("has a character that ZooKeeper does not allow in a path", hint="ASCII is always safe.")
+        raise InvalidValue("has a character that ZooKeeper does not allow in a path", hint="ASCII is always safe.")
     if parts[0] == "zookeeper":
-        raise AddressError("is below /zookeeper", hint="ZooKeeper reserves that tree. Choose another path.")
+        raise InvalidValue("is below /zookeeper", hint="ZooKeeper reserves that tree. Choose another path.")
     return path.removesuffix("/")
 
 
@@ -106,55 +100,37 @@ def _index_of_any(text: str, characters: str) -> int:
 
 def _hosts(text: str) -> tuple[tuple[str, int], ...]:
     if not text:
-        raise AddressError("names no host", hint=EXAMPLE)
+        raise InvalidValue("names no host", hint=EXAMPLE)
     return tuple(_host(item.strip(), number) for number, item in enumerate(text.split(","), 1))
 
 
 def _host(item: str, number: int) -> tuple[str, int]:
-    # Errors give the place in the list and do not quote: without its @, `user:password` looks like a host and port.
-    host, port = _bracketed(item, number) if item.startswith("[") else _named(item, number)
-    if port is None:
-        return host, DEFAULT_PORT
-    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise AddressError(
-            f"has a port that is not a number from 1 to 65535, at host {number} of its list",
-            hint="If that is a password: user:password ends with an @, as in zk://user:password@host.",
+    match = _HOST.fullmatch(item)
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if match is None or not 1 <= port <= 65535 or not _is_ipv6(match["ip"] or "::1"):
+        # The message does not quote the host: without its @, `user:password` looks like a host and port.
+        raise InvalidValue(
+            f"has no valid host:port at host {number} of its list",
+            hint="A port is from 1 to 65535, and an IPv6 address goes into brackets: [::1]:2181. A password ends with "
+            "an @: zk://user:password@host.",
         )
-    return host, int(port)
+    return match["ip"] or match["name"], port
 
 
-def _bracketed(item: str, number: int) -> tuple[str, str | None]:
-    inside, end, after = item[1:].partition("]")
+def _is_ipv6(text: str) -> bool:
     try:
-        ipaddress.IPv6Address(inside if end else "")
+        ipaddress.IPv6Address(text)
     except ValueError:
-        raise AddressError(
-            f"has no IPv6 address in the brackets at host {number} of its list", hint="For example [::1]:2181."
-        ) from None
-    if after and not after.startswith(":"):
-        raise AddressError(
-            f"has no colon after the brackets at host {number} of its list", hint="For example [::1]:2181."
-        )
-    return inside, after[1:] if after else None
-
-
-def _named(item: str, number: int) -> tuple[str, str | None]:
-    host, colon, port = item.partition(":")
-    if ":" in port:
-        raise AddressError(
-            f"has more than one colon at host {number} of its list", hint="An IPv6 address goes into brackets: [::1]."
-        )
-    if not _HOST_NAME.fullmatch(host):
-        raise AddressError(f"has an empty or unusable name at host {number} of its list", hint=EXAMPLE)
-    return host, port if colon else None
+        return False
+    return True
 
 
 def _credential(user_info: str) -> str:
     user, colon, password = (_decoded(part) for part in user_info.partition(":"))
     if not (user and colon and password):
-        raise AddressError("has no user:password before its @", hint="Both are needed, or neither.")
+        raise InvalidValue("has no user:password before its @", hint="Both are needed, or neither.")
     if ":" in user:
-        raise AddressError("has a colon within the user's name", hint="The digest scheme does not allow that.")
+        raise InvalidValue("has a colon within the user's name", hint="The digest scheme does not allow that.")
     return f"{user}:{password}"
 
 
@@ -168,6 +144,6 @@ def _decoded(text: str) -> str:
         text.encode()
         return unquote(text, errors="strict")
     except UnicodeError:
-        raise AddressError(
+        raise InvalidValue(
             "holds something that is not UTF-8, as it is or percent-encoded", hint="A % itself is written %25."
         ) from None

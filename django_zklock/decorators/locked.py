@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 from django_zklock import conf
 from django_zklock.conf import arguments
@@ -24,8 +25,7 @@ from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution.binding import KeyBinder, KeyBinding, Names, async_view
-from django_zklock.http import atomic_requests, responses, views
-from django_zklock.http.streaming import ResponseLock
+from django_zklock.http import atomic_requests, bodies, responses, views
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.spec import resolve_options
@@ -55,8 +55,9 @@ def zk_locked(
 
     Put it below a decorator that makes a task of the function, such as `@shared_task`, and above
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
-    `ATOMIC_REQUESTS` begins inside the lock of a view, and is committed before the release. A response that is
-    streamed or rendered later keeps the lock until its body is done, or the client is gone.
+    `ATOMIC_REQUESTS` begins inside the lock of a view, and is committed before the release. A template response is
+    rendered before the release, too. A `StreamingHttpResponse` raises `TypeError`, because its body would be computed
+    without the lock.
 
     `http.views` says which calls are views. A call that only gets a request is plain code, such as that of a helper.
 
@@ -145,7 +146,7 @@ class LockedFunction:
         elif isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
         options = replace(options, timeout=timeout, on_conflict=policy)
-        return LockedCall(self._lock(binding, options, context), request, context, options)
+        return LockedCall(self._lock(binding, options, context), context, options)
 
     def _context(self, request: HttpRequest | None) -> CallContext:
         if request is not None:
@@ -219,13 +220,12 @@ class LockedFunction:
 class LockedCall:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Locks, request: HttpRequest | None, context: CallContext, options: LockOptions) -> None:
+    def __init__(self, lock: Locks, context: CallContext, options: LockOptions) -> None:
         self.lock = lock
         self.context = context
         self.options = options  # with the defaults of the context
         self.timeout = None if isinstance(options.timeout, Unset) else options.timeout
         self.acquired = False
-        self.response_lock = ResponseLock(lock, request, self._on_lost)
 
     def begin(self) -> None:
         """Begin the work, under the lock."""
@@ -237,11 +237,8 @@ class LockedCall:
         if not self.acquired and not isinstance(error, LockLost):
             return self.context.on_not_acquired(error, self.lock, self.options)
         if self.acquired and isinstance(error, LockLost) and error.lock in keys_of(self.lock):
-            return self._on_lost(error)
+            return self.context.on_lost(error, self.options)
         raise error
-
-    def _on_lost(self, error: LockLost) -> Any:
-        return self.context.on_lost(error, self.options)
 
 
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
@@ -249,9 +246,14 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
         call = locked.call(args, kwargs)
         try:
             call.context.before_acquire(call.lock, call.options)
-            with call.response_lock as response_lock, call.lock as hold:
+            with call.lock:
                 call.begin()
-                return response_lock.keep(hold, check_result(locked.function(*args, **kwargs), locked.function))
+                result = check_result(locked.function(*args, **kwargs), locked.function)
+                if isinstance(result, HttpResponseBase):
+                    bodies.check_body(result, locked)
+                    if bodies.is_unrendered(result):
+                        result = result.render()
+                return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -262,11 +264,14 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            with call.response_lock as response_lock:
-                async with call.lock as hold:
-                    call.begin()
-                    result = await locked.function(*args, **kwargs)
-                    return response_lock.keep(hold, check_result(result, locked.function))
+            async with call.lock:
+                call.begin()
+                result = check_result(await locked.function(*args, **kwargs), locked.function)
+                if isinstance(result, HttpResponseBase):
+                    bodies.check_body(result, locked)
+                    if bodies.is_unrendered(result):
+                        result = await sync_to_async(result.render)()  # a template may read the database
+                return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 

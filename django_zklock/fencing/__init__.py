@@ -9,16 +9,11 @@ still trusts its lock. A signed token does the same for a service that does not 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from django_zklock.fencing.fence import Fence
 from django_zklock.fencing.model import FencedManager, FencedModel, FencingTokenField
 from django_zklock.fencing.queryset import FencedQuerySet, FencedRows
-
-if TYPE_CHECKING:
-    from django_zklock.fencing.signing import FenceVerifier
-    from django_zklock.fencing.views import require_fence
+from django_zklock.fencing.signing import FenceVerifier
+from django_zklock.fencing.views import require_fence
 
 __all__ = [
     "Fence",
@@ -30,19 +25,3 @@ __all__ = [
     "FencingTokenField",
     "require_fence",
 ]
-
-_MODULES = {
-    "FenceVerifier": "django_zklock.fencing.signing",
-    "require_fence": "django_zklock.fencing.views",
-}
-
-
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-
-    def __getattr__(name: str) -> object:
-        # Models import this package, before the settings are read and without kazoo.
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_MODULES[name]), name)
-        globals()[name] = value  # the next access does not call this function
-        return value

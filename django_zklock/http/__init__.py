@@ -1,1 +1,1 @@
-"""Locks and HTTP: the response to a lock conflict, and locks kept for streamed or rendered responses."""
+"""Locks and HTTP: which calls are views, their transactions, and the response to a lock conflict."""

@@ -18,7 +18,7 @@ from django_zklock import clock
 from django_zklock.conf.url import host_port
 from django_zklock.inspection.shared import Shared
 from django_zklock.queue.escaping import printable
-from django_zklock.zk.client import SessionOptions
+from django_zklock.zk.options import SessionOptions
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 MAX_OUTSTANDING: Final = 10  # requests; an ensemble that keeps up has 0 to 2

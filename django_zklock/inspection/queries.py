@@ -15,9 +15,9 @@ from django_zklock.inspection.shared import Shared
 from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
 from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
-from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.requests import call
 from django_zklock.zk.server_clock import to_datetime
 from django_zklock.zk.session import Session

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from django_zklock import clock
 from django_zklock.zk import process
-from django_zklock.zk.client import SessionOptions
+from django_zklock.zk.options import SessionOptions
 
 _Value = TypeVar("_Value")
 

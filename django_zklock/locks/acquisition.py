@@ -1,300 +1,308 @@
 """
-One acquisition of one lock: it starts the contender, tells the caller what the outcome means, and can be undone.
+One acquisition, of one lock or of several as one: from the request until all of them are released.
 
-The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the caller. So each
-step is noted here before the next one is done, and `undo` may be called at any time.
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the caller. So the caller
+changes an acquisition by single steps, and `release` gives back all that these have left, in any state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from django_zklock import clock, signals
-from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution import abort
-from django_zklock.execution.owner import Owner
-from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.locks import maximum_hold, notify, table
-from django_zklock.locks.held import HeldLock
+from django_zklock.execution.cleanup import Net
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.waiters import Routine, ThreadWaiter
+from django_zklock.locks import maximum_hold, notify, refusals
+from django_zklock.locks.blocks import Block
+from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.lingering import LocalWaiter
-from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
+from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.validation import check_no_open_transaction
 from django_zklock.queue.nodes import Kind
-from django_zklock.zk.session import Session
+from django_zklock.zk import process
 
-Waiter: TypeAlias = "ThreadWaiter[Outcome] | TaskWaiter[Outcome]"
+REPLY_TIMEOUT = 0.7
+"""
+Seconds that ZooKeeper's first reply may take beyond the timeout.
+
+A call that does not wait for the lock still needs ZooKeeper's word whether it is free. The rest of the promised second
+is for a process that gets no processor for a while.
+"""
+SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lock, however little time remains
+
+OpenBlocks: TypeAlias = "dict[object, list[Acquisition]]"
+"""The acquisitions of one lock object that have an open block, by owner; the innermost one last."""
 
 
 class Acquisition:
-    """One owner's acquisition of one lock, as far as it has come."""
+    """
+    What one owner acquires by one call: the specs of the locks, and what it has of them so far.
+
+    The locks are acquired in the order of their keys, which all processes share. A caller that waits for a key has
+    smaller ones only, and those ahead of it have that key or wait for it: no two callers can wait for each other.
+    """
 
     __slots__ = (
         "_began",
-        "_companions",
-        "_has_outcome",
-        "_left",
-        "_owner",
-        "_session",
-        "acquired",
+        "_loss_observers",
+        "_since",
+        "_timeout",
+        "block",
         "contender",
-        "count",
-        "grant",
-        "held",
-        "reply_timeout",
-        "spec",
-        "timeout",
+        "contenders",
+        "holds",
+        "mark",
+        "net",
+        "open_blocks",
+        "outcome",
+        "owner",
+        "specs",
         "waiter",
     )
 
-    def __init__(self, spec: LockSpec, owner: Owner) -> None:
-        self.spec = spec
-        self._owner = owner
-        self.held: HeldLock | None = None
-        self.count = self.acquired = 0  # of the held lock, before this
-        self.contender: Contender | LocalWaiter | None = None
-        self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
-        self._has_outcome = False
-        self._left = False
-        self._companions: tuple[_NeededGrant, ...] = ()  # protocol's thread only
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner or current_owner()
+        self._timeout: float | None = None  # seconds, for all locks together
+        self._began = self._since = clock.now()  # all; the lock that it waits for
+        self.mark = object()  # in the `uses` of its holds; not the acquisition itself, which refers to them
+        self.specs: tuple[LockSpec, ...] = ()
+        self.holds: list[HeldLock] = []  # of the first specs
+        self._loss_observers: list[_LossObserver] = []  # while it waits for another one
+        self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
+        self.contender: Contender | LocalWaiter | None = None  # the one that waits
+        self.waiter: Any = None  # for its outcome
+        self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
+        self.block: Block | None = None
+        self.open_blocks: OpenBlocks = {}  # where it is listed with its block
+        self.net: Net | None = None  # under the end of its block
 
-    # --- in the caller --------------------------------------------------------------------------------------------
+    # --- acquire --------------------------------------------------------------------------------------------------
 
-    def reenter(self, *, keep: bool) -> bool:
-        """Take again what the owner holds already; return whether it does."""
-        spec, owner = self.spec, self._owner
-        held = table.held_locks.find(owner, spec.key)
-        if held is None:
-            return False
+    def acquire(
+        self,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        new_waiter: Callable[[], Any],
+        *,
+        by_acquire: bool = False,
+    ) -> Routine[None]:
+        """
+        Acquire all locks, within `timeout` seconds; when this raises, all are released.
+
+        If one of several is lost while the next is waited for, nothing was done under it: all are acquired again. A
+        waiter's `on_queued` is called if it has to wait.
+        """
+        self.specs, self._timeout = specs, timeout
+        self._began = self._since = clock.now()
+        while True:
+            self.contenders.clear()
+            try:
+                for spec in specs:
+                    held = held_locks.find(self.owner, spec.key)
+                    if held is not None:
+                        self._acquire_again(held, spec, by_acquire=by_acquire)
+                        continue
+                    if new_waiter is ThreadWaiter:
+                        check_no_open_transaction(spec)
+                    seconds, seconds_for_reply = self._time_to_wait()
+                    contender = self.start(spec, new_waiter(), seconds)
+                    outcome = yield from self.waiter.outcome(seconds)
+                    if outcome is None and not contender.placed:
+                        outcome = yield from self.waiter.outcome(seconds_for_reply)
+                    self.conclude(spec, outcome, by_acquire=by_acquire)
+                for hold in self.holds if len(specs) > 1 else ():
+                    hold.grant.check()  # it may have been lost while the next one was waited for
+                return
+            except BaseException as error:
+                if not self._may_retry(error):
+                    raise
+
+    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, by_acquire: bool) -> None:
+        """Use what the owner holds already."""
         if spec.kind is Kind.READ:
-            held = table.held_locks.find(owner, spec.key, reads=True) or held
-        part = held.part_for(spec.kind)
-        if not spec.reentrant and (part.count or part.observer):
+            held = held_locks.find(self.owner, spec.key, reads=True) or held
+        share = held.share_for(spec.kind)
+        if not spec.reentrant and (share.uses or share.observer):
             raise LockBusy(
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
                 lock=spec.key,
             )
-        self.count, self.acquired = part.count, part.acquired
-        self.held = part
-        part.count = self.count + 1
-        part.acquired = self.acquired + keep
-        if keep or part is not held:
-            table.held_locks.add(part, keep=keep)  # it may be released after the block that took it first
-        return True
+        share.uses[self.mark] = by_acquire
+        self.holds.append(share)
+        if by_acquire or share is not held:
+            held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
 
-    def start(
-        self,
-        session: Session,
-        waiter: Waiter,
-        timeout: float | None,
-        reply_timeout: float,
-        needed: Iterable[Grant] = (),
-        *,
-        began: float | None = None,
-    ) -> None:
-        """
-        Start the contender; `waiter` gets its outcome.
+    def _time_to_wait(self) -> tuple[float | None, float]:
+        """Return the seconds that remain for one lock, and those that ZooKeeper's first reply may take beyond."""
+        if not self._timeout:  # no limit, or no wait
+            return self._timeout, REPLY_TIMEOUT
+        remaining = self._timeout - (clock.now() - self._began)
+        return max(remaining, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
 
-        `timeout` is in seconds. `reply_timeout` is how long ZooKeeper's first reply may take beyond it. The acquisition
-        is called off if one of the `needed` grants is lost, because it would be of no use without them. `began` is when
-        the call began, on `clock.now()`, if that was before.
-        """
-        self.waiter = waiter
-        self.timeout = timeout
-        self.reply_timeout = reply_timeout
-        self._session = session
+    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
+        """Start a contender that waits so many seconds (None: without limit); `waiter` gets its outcome."""
+        session = process.current()
         now = clock.now()
-        self._began = now if began is None else began
-        waits = timeout is None or timeout > 0
-        deadline = None if timeout is None else now + timeout
-        caller = self.spec.caller(self._owner)
+        if self.holds:
+            self._since = now  # the first one waits since the call
+        self.waiter = waiter
+        self.outcome = None
+        waits = seconds is None or seconds > 0
+        caller = spec.caller(self.owner)
+        on_outcome = functools.partial(self._on_outcome, waiter)
         contender: Contender | LocalWaiter
-        if self.spec.linger:
-            contender = LocalWaiter(session, self.spec, caller, self._on_outcome, waits=waits)
+        if spec.linger:
+            contender = LocalWaiter(session, spec, caller, on_outcome, waits=waits)
         else:
-            contender = Contender(session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline)
+            deadline = None if seconds is None else now + seconds
+            contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
         self.contender = contender
+        self.contenders.append(contender)
         if waiter.on_queued is not None or notify.has_receivers(signals.lock_waiting):
-            contender.on_queued = self._on_queued
+            contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         contender.start()
-        companions = [_NeededGrant(self, grant) for grant in needed]
-        if companions:
-            session.post(self._accompany, companions)
+        for hold in self.holds:
+            observer = _LossObserver(self, hold.grant)
+            self._loss_observers.append(observer)
+            hold.grant.observe(observer)
+        return contender
 
-    @property
-    def extra_wait(self) -> float:
-        """Seconds to wait after the timeout: for ZooKeeper's first answer, never for the lock."""
-        return 0.0 if self.contender is None or self.contender.placed else self.reply_timeout
-
-    @property
-    def waited(self) -> float:
-        """Seconds since the acquisition started."""
-        return clock.now() - self._began
-
-    def conclude(self, outcome: Outcome | None, *, keep: bool) -> None:
+    def conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
         """List the lock as held by the owner, or raise what the outcome means."""
-        if not isinstance(outcome, Grant):
-            raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
+        if not isinstance(outcome, Grant):
+            raise refusals.refusal(contender, self.owner, outcome, clock.now() - self._since)
         outcome.on_release_request = notify.send_release_requested
-        self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)
-        held.acquired = int(keep)
-        table.held_locks.add(held, keep=keep)
-        if self._owner.kind != "message":  # else this is done where the lock is taken over for the work
-            if self.spec.is_bounded:
-                maximum_hold.apply_bounds(outcome, contender, self.spec)
-            notify.send(held, signals.lock_acquired, waited=outcome.since - self._began)
-        if keep and notify.has_receivers(signals.lock_lost):
-            outcome.observe(notify.LossReport(held))
+        held = HeldLock(contender, outcome, self.owner, spec.policy)
+        held.uses[self.mark] = by_acquire
+        self.holds.append(held)
+        self.contender = None
+        if self._loss_observers:
+            self._detach_observers()
+        held_locks.add(held, keep=by_acquire)
+        if self.owner.kind != "message":  # else this is done where the lock is taken over for the work
+            if spec.is_bounded:
+                maximum_hold.apply_bounds(outcome, contender, spec)
+            notify.send(outcome, held, signals.lock_acquired, waited=outcome.since - self._since)
+        if by_acquire and notify.has_receivers(signals.lock_lost):
+            outcome.observe(notify.LossReport(outcome, held))
 
-    def failure(self, outcome: Outcome | None) -> Exception:
-        """Return the error that an outcome other than a grant means. None: there was no outcome in time."""
-        key = self.spec.key
-        if isinstance(outcome, Exception):
-            return outcome
-        if isinstance(outcome, Busy) and outcome.waiters is not None:
-            return LockBusy(
-                f"{outcome.waiters} callers wait for the lock {key!r} already; max_waiters is {self.spec.max_waiters}.",
-                lock=key,
-            )
-        if isinstance(outcome, Busy):
-            return LockBusy(self._why_busy(), lock=key)
-        ahead = self._ahead()  # it is in no queue any more when it has given up
-        self.abandon()
-        if self.contender is None or not self.contender.placed:
-            return ZooKeeperUnavailable(self._session.explain(self.waited), lock=key)
-        return LockTimeout(f"The lock {key!r} was not free within {self.waited:.1f} s{ahead}.", lock=key)
-
-    def give_up(self, error: BaseException) -> None:
-        """Leave the queue because of an error, and report it."""
-        self.abandon()  # first, because another exception may strike the rest
-        if self.contender is None:
-            return
-        ahead = self.contender.ahead
-        template, kind = self.spec.template, self.spec.kind.word
-        if isinstance(error, LockNotAcquired):
-            notify.send_from(
-                self._session,
-                signals.lock_contended,
-                lock=self.spec.key,
-                waited=self.waited if self.timeout else 0.0,
-                template=template,
-                kind=kind,
-            )
-        notify.send_from(
-            self._session,
-            signals.lock_failed,
-            lock=self.spec.key,
-            error=type(error),  # not the error itself, which refers to the frames of the caller
-            reason=str(error),
-            waited=self.waited,
-            template=template,
-            kind=kind,
-            about=self.contender.caller.about,
-            ahead_about={} if ahead is None else ahead.about,
-        )
+    def _detach_observers(self) -> None:
+        while self._loss_observers:
+            observer = self._loss_observers[-1]
+            observer.grant.detach(observer)
+            self._loss_observers.pop()
 
     @abort.shielded
-    def undo(self) -> None:
-        """Give back what was taken; doing it again changes nothing."""
-        if self.held is not None:
-            self.held.acquired = self.acquired
-            self.held.release_to(self.count)
-        else:
-            self.abandon()
+    def _may_retry(self, error: BaseException) -> bool:
+        """Release all because of an error, and report it. Return whether to acquire all again."""
+        waiting = self.contender
+        self.release()  # first, because another exception may strike the rest
+        now = clock.now()
+        if waiting is not None:
+            refusals.report(waiting, error, now - self._since, waits=bool(self._timeout))
+        if len(self.specs) == 1:
+            return False
+        fresh = [contender.spec.key for contender in self.contenders]
+        if isinstance(error, LockLost) and error.lock in fresh:  # with nothing done under it
+            if self._timeout is None or now - self._began < self._timeout:
+                return True
+            raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
+        if isinstance(error, LockTimeout):
+            keys = ", ".join(repr(spec.key) for spec in self.specs)
+            message = f"Not all of the locks {keys} were free within {now - self._began:.1f} s. {error}"
+            raise LockTimeout(message, lock=error.lock) from error
+        return False
 
-    def abandon(self) -> None:
-        """Leave the queue; doing it again changes nothing."""
-        if self.contender is not None and not self._left:
+    # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------
+
+    def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
+        """Wake the caller; it may be called again with the same outcome."""
+        if waiter is not self.waiter or (self.outcome is not None and self.outcome is not outcome):
+            return
+        self.outcome = outcome
+        if not waiter.set(outcome) and self.contender is not None:
+            self.contender.abandon()  # the loop of the coroutine is closed
+
+    def cancel(self, error: ZkLockError) -> None:
+        """Leave the queue, and have the caller raise `error`, unless there is an outcome already."""
+        if self.outcome is None:
+            if self.contender is not None:
+                self.contender.abandon()
+            self._on_outcome(self.waiter, error)
+
+    # --- the block and the release --------------------------------------------------------------------------------
+
+    @abort.shielded
+    def open_block(self, open_blocks: OpenBlocks) -> None:
+        """Open the block under the locks."""
+        self.block = Block(self.owner, tuple(self.holds), self.specs)
+        self.open_blocks = open_blocks
+        open_blocks.setdefault(self.owner.subject, []).append(self)
+        self.block.open()
+
+    @abort.shielded
+    def end_block(
+        self, error: BaseException | None, new_waiter: Callable[[], Any] | None = None
+    ) -> tuple[BaseException | None, list[Any]]:
+        """End the block, if there is one. Return the error that goes on, and what `release` returns."""
+        if self.block is not None:
+            error = self.block.close(error)
+        waiters = self.release(new_waiter)
+        self.net = None
+        return error, waiters
+
+    @abort.shielded
+    def release(self, new_waiter: Callable[[], Any] | None = None) -> list[Any]:
+        """
+        Release all that the acquisition has, in any state; the last lock first. The call is idempotent.
+
+        Waits for nothing. `new_waiter` makes a waiter for the confirmation of each release; they are returned.
+        """
+        waiters = []
+        if self.block is not None:
+            acquisitions = self.open_blocks.get(self.owner.subject, [])
+            if self in acquisitions:
+                acquisitions.remove(self)
+            if not acquisitions:
+                self.open_blocks.pop(self.owner.subject, None)
+            self.block.discard()
+        if self.contender is not None:
             self.contender.abandon()
-            self._session.post(self._detach_companions)
-            self._left = True
-
-    def _why_busy(self) -> str:
-        if self.spec.kind is Kind.PERMIT and (self.contender is None or self.contender.operator is None):
-            return f"No permit of {self.spec.key!r} is free{self._ahead()}."
-        return f"The lock {self.spec.key!r} is held by {self._holder}."
-
-    @property
-    def _holder(self) -> str:
-        operator = self.contender.operator if self.contender is not None else None
-        return str(operator or self._one_ahead or "another owner")
-
-    def _ahead(self) -> str:
-        if self.contender is not None and self.contender.in_local_queue:
-            return "; many other callers of this process wait for it, too"
-        if self.contender is not None and self.contender.operator is not None:
-            return f"; ahead is the hold of {self._holder}"
-        return f"; ahead is {self._one_ahead}" if self._one_ahead else ""
-
-    @property
-    def _one_ahead(self) -> str:
-        """A description of the contender just ahead; empty if that is not known."""
-        ahead = self.contender.ahead if self.contender is not None else None
-        if self.contender is None or ahead is None:
-            return ""
-        caller, kind = self.contender.caller, self._owner.kind
-        # A message of Celery waits for another process, and a lease of the coordinator for another program.
-        is_for_others = kind == "message" or "lease" in caller.about
-        if not is_for_others and (not ahead.guid or ahead.guid in self._session.attached(Registry).guids):
-            where = f"thread {ahead.thread}" if ahead.thread != caller.thread or kind == "thread" else f"another {kind}"
-            return f"{ahead.what!r} in {where} of this process"
-        return f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"
-
-    def _on_outcome(self, outcome: Outcome) -> None:
-        """Wake the caller; on the protocol's thread, or where a lock that lingers is passed on, perhaps again."""
-        if self._has_outcome:
-            return  # called off, and on its way out
-        if isinstance(outcome, Grant):
-            self.grant = outcome
-        if not self.waiter.set(outcome):
-            self._session.post(self.abandon)
-        self._has_outcome = True
-        if self._companions:
-            self._session.post(self._detach_companions)
-
-    # --- on the protocol's thread ---------------------------------------------------------------------------------
-
-    def call_off(self, error: ZkLockError) -> None:
-        """Leave, and have the caller raise `error`, unless there is an outcome already."""
-        if not self._has_outcome:
-            self.abandon()
-            self._on_outcome(error)
-
-    def _accompany(self, companions: list[_NeededGrant]) -> None:
-        for companion in companions:
-            if not self._has_outcome:
-                self._companions = (*self._companions, companion)
-                companion.grant.attach(companion)
-
-    def _detach_companions(self) -> None:
-        companions, self._companions = self._companions, ()
-        for companion in companions:
-            companion.grant.detach(companion)
-
-    def _on_queued(self) -> None:
-        contender = self.contender
-        if self.waiter.on_queued is not None:
-            self.waiter.on_queued()
-        if contender is not None and notify.has_receivers(signals.lock_waiting):
-            notify.send_from(
-                self._session,
-                signals.lock_waiting,
-                lock=self.spec.key,
-                ahead=self._one_ahead,
-                about=contender.caller.about,
-            )
+            self.contender = None
+        if self._loss_observers:
+            self._detach_observers()
+        while self.holds:
+            hold, spec = self.holds[-1], self.specs[len(self.holds) - 1]
+            waiter = None if new_waiter is None else new_waiter()
+            release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
+            hold.release_use(self.mark, release_on, None if waiter is None else waiter.set)
+            if waiter is not None:
+                waiters.append(waiter)
+            self.holds.pop()
+        return waiters
 
 
-class _NeededGrant(GrantObserver):
-    """Calls an acquisition off when a lock is lost that the caller needs together with it."""
+def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) -> None:
+    if waiter.on_queued is not None:
+        waiter.on_queued()
+    refusals.report_wait(contender, owner)
+
+
+class _LossObserver(GrantObserver):
+    """Cancels the wait for one of several locks when one is lost that was acquired before."""
 
     def __init__(self, acquisition: Acquisition, grant: Grant) -> None:
-        self.grant = grant
         self._acquisition = acquisition
+        self.grant = grant
 
     def on_lost(self, reason: str) -> None:
-        self._acquisition.call_off(self.grant.loss(reason))
+        self._acquisition.cancel(self.grant.loss(reason))

@@ -10,34 +10,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
-from django_zklock import clock
-from django_zklock.exceptions import (
-    LockLost,
-    LockNotAcquired,
-    LockNotHeld,
-    LockTimeout,
-    ZkLockError,
-    ZooKeeperUnavailable,
-)
+from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
-from django_zklock.execution.cleanup import CleanupOnError, Net, net_under
-from django_zklock.execution.owner import Owner, current_owner
-from django_zklock.execution.transactions import Transaction
+from django_zklock.execution.cleanup import CleanupOnError, net_under
+from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks import table
-from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.blocks import Block, Blocks, Part, await_all, release_all, wait_all
-from django_zklock.locks.guard import Guard
-from django_zklock.locks.held import HeldLock
+from django_zklock.locks.acquisition import Acquisition, OpenBlocks
+from django_zklock.locks.blocks import await_all, wait_all
+from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.spec import LockSpec
 from django_zklock.locks.validation import (
-    check_no_open_transaction,
     check_no_running_loop,
     check_no_transaction,
     check_not_own_task,
@@ -45,120 +32,53 @@ from django_zklock.locks.validation import (
     threading_timeout,
 )
 from django_zklock.queue.nodes import Kind
-from django_zklock.zk import process
-
-REPLY_TIMEOUT = 0.7
-"""
-Seconds that ZooKeeper's first reply may take beyond the timeout.
-
-A call that does not wait for the lock still needs ZooKeeper's word whether it is free. The rest of the promised second
-is for a process that gets no processor for a while.
-"""
-SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lock, however little time is left
 
 logger = logging.getLogger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold")
-_Ended: TypeAlias = "tuple[BaseException | None, list[Any]]"  # the error that goes on; what waits for confirmations
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """
-    What one entry takes, in which order, and on which spec.
-
-    The order is that of the keys, which all processes share. A caller that waits for a key has smaller ones only, and
-    those ahead of it have that key or wait for it: no two callers can wait for each other.
-    """
-
-    specs: tuple[LockSpec, ...]
-    timeout: float | None  # seconds, for all locks together
-    atomic: tuple[str, ...]  # the databases on which the block is a transaction
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(spec.key for spec in self.specs)
-
-
-class Deadline:
-    """The time to wait for the locks of one entry."""
-
-    __slots__ = ("_timeout", "began")
-
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout = timeout
-        self.began = clock.now()
-
-    @property
-    def waited(self) -> float:
-        """Seconds since it began."""
-        return clock.now() - self.began
-
-    @property
-    def is_over(self) -> bool:
-        return self._timeout is not None and self.waited >= self._timeout
-
-    def left(self) -> tuple[float | None, float]:
-        """Return the seconds left to wait for one lock, and those that ZooKeeper's first answer may take beyond."""
-        if not self._timeout:  # no limit, or no wait
-            return self._timeout, REPLY_TIMEOUT
-        left = self._timeout - self.waited
-        return max(left, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + left))
-
-
-class Entry:
-    """What one call has taken so far, and the block that it has opened."""
-
-    __slots__ = ("acquisitions", "block", "net", "owner")
-
-    def __init__(self, owner: Owner | None = None) -> None:
-        self.owner = owner or current_owner()
-        self.acquisitions: list[Acquisition] = []  # in the order of the plan; the last one may be under way
-        self.block: Block | None = None
-        self.net: Net | None = None  # under the end of its block
-
-    @property
-    def held(self) -> tuple[HeldLock, ...]:
-        return tuple([each.held for each in self.acquisitions if each.held is not None])
-
-    @abort.shielded
-    def undo(self) -> None:
-        """Give back all that was taken, the last one first; doing it again changes nothing."""
-        for acquisition in reversed(self.acquisitions):
-            acquisition.undo()
+_Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
 
 class _Exit:
     """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
+    def __init__(self, new_end: Callable[[Any], Any], leave_innermost: Callable[..., None]) -> None:
+        self._new_end = new_end
+        self._leave_innermost = leave_innermost
+
     def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
-        if lock is None:
-            return _leave  # for `ExitStack`, which looks it up on the class
-        entry = Entry()
-        end = functools.partial(lock._leave, entry)
-        entry.net = net_under(end, functools.partial(lock._catch, entry))
-        lock._expected[entry.owner.subject] = entry
-        return end
-
-
-@abort.shielded
-def _leave(lock: LockBase[Any], *error: Any) -> None:
-    lock._leave(Entry(), *error)
+        return self._leave_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
 class LockBase(Generic[AnyHold]):
     """What one lock and several locks have in common."""
 
     def __init__(self) -> None:
-        self._blocks = Blocks()
-        self._expected: dict[object, Entry] = {}  # by owner: that of the `__exit__` that was looked up last
+        self._blocks: OpenBlocks = {}
+        self._expected: dict[object, Acquisition] = {}  # by owner: that of the `__exit__` that was looked up last
 
-    def _plan(self) -> Plan:
-        """Return what this call acquires. Raises `InvalidLockName`."""
+    @property
+    def _specs(self) -> tuple[LockSpec, ...]:
+        """
+        Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`.
+
+        The `timeout` of each is for all together. The transaction is begun inside the last one.
+        """
         raise NotImplementedError
 
-    def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> AnyHold:
-        """Return the held locks as the caller sees them."""
+    def _take(
+        self,
+        acquisition: Acquisition,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        waiter: type[Any],
+        *,
+        by_acquire: bool = False,
+    ) -> Routine[None]:
+        return acquisition.acquire(specs, timeout, waiter, by_acquire=by_acquire)
+
+    def _view(self, holds: list[HeldLock]) -> AnyHold:
+        """Return the holds as the caller sees them."""
         raise NotImplementedError
 
     def __bool__(self) -> NoReturn:
@@ -178,9 +98,9 @@ class LockBase(Generic[AnyHold]):
         use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer. `more` is refused.
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        entry = Entry()
-        with CleanupOnError(entry.undo):
-            return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout, more)))
+        acquisition = Acquisition()
+        with CleanupOnError(acquisition.release):
+            return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
     async def aacquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
         """
@@ -189,18 +109,18 @@ class LockBase(Generic[AnyHold]):
         The calling task becomes the owner. So do not make this call a task of its own: that would own the lock and end.
         """
         check_not_own_task(self.aacquire)
-        entry = Entry()
-        with CleanupOnError(entry.undo):
-            return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout, more)))
+        acquisition = Acquisition()
+        with CleanupOnError(acquisition.release):
+            return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
-    def _acquire(self, entry: Entry, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
-        plan = self._plan()
-        check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
+    def _acquire(self, acquisition: Acquisition, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
+        specs = self._specs
+        check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", specs[-1])
         try:
-            yield from self._take(entry, plan, timeout, waiter, keep=True)
+            yield from self._take(acquisition, specs, timeout, waiter, by_acquire=True)
         except LockNotAcquired:
             return None
-        return self._begin(plan, entry.held)
+        return self._begin(acquisition)
 
     @abort.shielded
     def release(self) -> None:
@@ -213,85 +133,117 @@ class LockBase(Generic[AnyHold]):
         prevent the release.
         """
         check_no_running_loop("release", "await lock.arelease()")
-        parts: list[Part] = []
-        with CleanupOnError(functools.partial(self._finish_release, parts)):
-            parts += self._to_release()
-            wait_all(release_all(parts, ThreadWaiter))
+        uses: list[_Use] = []
+        with CleanupOnError(functools.partial(self._finish_release, uses)):
+            uses += self._uses_to_release()
+            wait_all(_release(uses, ThreadWaiter))
 
     @abort.shielded
-    def _finish_release(self, parts: list[Part]) -> None:
-        """Finish a release that an exception has interrupted."""
+    def _finish_release(self, uses: list[_Use]) -> None:
+        """Finish a release that an exception has interrupted: the caller would not call it again."""
         with contextlib.suppress(LockNotHeld):
-            release_all(parts or self._to_release())
+            _release(uses or self._uses_to_release())
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        parts = self._to_release()
-        with CleanupOnError(functools.partial(release_all, parts)):
-            await await_all(release_all(parts, TaskWaiter))
+        uses = self._uses_to_release()
+        with CleanupOnError(functools.partial(_release, uses)):
+            await await_all(_release(uses, TaskWaiter))
 
     @abort.shielded
-    def _to_release(self) -> list[Part]:
-        """Return what the caller holds, in the order of the plan. Raises `LockNotHeld`."""
-        parts = []
-        for spec in self._plan().specs:
+    def _uses_to_release(self) -> list[_Use]:
+        """Return what the caller holds, in the order of the keys. Raises `LockNotHeld`."""
+        uses: list[_Use] = []
+        for spec in self._specs:
             held = _find(spec)
-            if held is None or held.count <= 0:  # the part of a transaction is not released here
+            if held is None or not held.uses:  # the share of a transaction is not released here
                 raise not_held(spec.key)
-            parts.append(Part(held, spec.release_on))
-        return parts
+            uses.append((held, held.last_use(), spec.release_on))
+        return uses
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
         return any(
-            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter()))
-            for spec in self._plan().specs
+            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self._specs
         )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
-        for spec in self._plan().specs:
+        for spec in self._specs:
             if _find(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _find(spec)) is not None and held.count > 0 for spec in self._plan().specs)
+        return all((held := _find(spec)) is not None and bool(held.uses) for spec in self._specs)
 
     # --- with and async with --------------------------------------------------------------------------------------
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        entry = self._expected.pop(current_owner().subject, None)
-        return run(self._enter_caught(ThreadWaiter) if entry is None else self._enter(entry, ThreadWaiter))
+        acquisition = self._expected.pop(current_owner().subject, None)
+        return run(self._enter_caught(ThreadWaiter) if acquisition is None else self._enter(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
         return Awaited(self._enter_caught(TaskWaiter))
 
     def _enter_caught(self, waiter: type[Any]) -> Routine[AnyHold]:
         """Enter in a coroutine or an `ExitStack`, where no net is under the end of the block."""
-        entry = Entry()
-        with CleanupOnError(functools.partial(self._drop, entry)):
-            return (yield from self._enter(entry, waiter))
+        acquisition = Acquisition()
+        with CleanupOnError(acquisition.release):
+            return (yield from self._enter(acquisition, waiter))
 
-    def _enter(self, entry: Entry, waiter: type[Any]) -> Routine[AnyHold]:
+    def _enter(self, acquisition: Acquisition, waiter: type[Any]) -> Routine[AnyHold]:
         try:
-            plan = self._plan()
+            specs = self._specs
             if waiter is not ThreadWaiter:
-                check_no_transaction("async code", plan.specs[-1].key, plan.atomic)
-            yield from self._take(entry, plan, plan.timeout, waiter)
-            held = entry.held
-            self._open(entry, plan, held)
-            return self._begin(plan, held)
-        except BaseException as error:  # noqa: BLE001 - raised again, or what it means
-            try:
-                if entry.block is not None:
-                    _raise_unless(self._blocks.close(entry.block, error), error)
-                raise
-            finally:
-                self._drop(entry)
+                check_no_transaction("async code", specs[-1])
+            yield from self._take(acquisition, specs, specs[-1].timeout, waiter)
+            acquisition.open_block(self._blocks)
+            return self._begin(acquisition)
+        except BaseException as error:
+            failed, _ = acquisition.end_block(error)
+            _raise_unless(failed, error)
+            raise
+
+    def _begin(self, acquisition: Acquisition) -> AnyHold:
+        """The work begins for which the locks were acquired."""
+        for hold in acquisition.holds:
+            hold.grant.begun = True
+        return self._view(acquisition.holds)
+
+    def _new_end(self) -> Callable[..., None]:
+        """Return the `__exit__` of one block. If an exception destroys it, the locks of the block are released."""
+        acquisition = Acquisition()
+        end = functools.partial(self._leave, acquisition)
+        acquisition.net = net_under(end, functools.partial(self._catch, acquisition))
+        self._expected[acquisition.owner.subject] = acquisition
+        return end
+
+    @abort.shielded
+    def _leave(self, acquisition: Acquisition, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the block of this acquisition, or else the innermost one, which `error` has ended."""
+        if acquisition.block is None:  # `__exit__` was called by hand
+            self._leave_innermost(kind, error, traceback)
+            return
+        failed, waiters = acquisition.end_block(error, ThreadWaiter)
+        try:
+            wait_all(waiters)
+            _raise_unless(failed, error)
+        finally:
+            del failed
+
+    @abort.shielded
+    def _leave_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the innermost block of the caller, which `error` has ended."""
+        failed, waiters = self._end_innermost(error, ThreadWaiter)
+        try:
+            wait_all(waiters)
+            _raise_unless(failed, error)
+        finally:
+            del failed
 
     if TYPE_CHECKING:
 
@@ -300,26 +252,12 @@ class LockBase(Generic[AnyHold]):
         ) -> None: ...
 
     else:
-        __exit__ = _Exit()
-
-    @abort.shielded
-    def _leave(
-        self, entry: Entry, kind: type[BaseException] | None, error: BaseException | None, traceback: object
-    ) -> None:
-        """End the block of this entry, or else the innermost one, which `error` has ended."""
-        end = self._end_caught if entry.block is None else self._end
-        failed, waiters = end(entry, error, ThreadWaiter)
-        entry.net = None  # nothing is left to give back
-        try:
-            wait_all(waiters)
-            _raise_unless(failed, error)
-        finally:
-            del failed
+        __exit__ = _Exit(_new_end, _leave_innermost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed, waiters = self._end_caught(Entry(), error, TaskWaiter)
+        failed, waiters = self._end_innermost(error, TaskWaiter)
         try:
             if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
                 await await_all(waiters)
@@ -328,41 +266,38 @@ class LockBase(Generic[AnyHold]):
             del failed
 
     @abort.shielded
-    def _end_caught(self, entry: Entry, error: BaseException | None, waiter: type[Any]) -> _Ended:
+    def _end_innermost(self, error: BaseException | None, waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
         """End the innermost block of the caller, under which there is no net."""
-        with CleanupOnError(functools.partial(self._drop, entry, innermost=True)):
-            entry.block = self._blocks.innermost()
-            return self._end(entry, error, waiter)
+        innermost: list[Acquisition] = []
+        with CleanupOnError(functools.partial(self._release_innermost, innermost)):
+            innermost.append(self._innermost())
+            return innermost[0].end_block(error, waiter)
 
     @abort.shielded
-    def _end(self, entry: Entry, error: BaseException | None, waiter: type[Any]) -> _Ended:
-        """End the block of this entry without waiting."""
-        block = cast("Block", entry.block)
-        failed = self._blocks.close(block, error)
-        waiters = release_all(block.parts, waiter)
-        block.over = True
-        return failed, waiters
+    def _release_innermost(self, innermost: list[Acquisition]) -> None:
+        """Release the locks of a block whose end an exception has interrupted."""
+        (innermost[0] if innermost else self._innermost()).release()
+
+    def _innermost(self) -> Acquisition:
+        """Return the acquisition of the caller's innermost block. Raises `LockNotHeld`."""
+        acquisitions = self._blocks.get(current_owner().subject)
+        if not acquisitions and len(self._blocks) == 1:
+            # The code that drops a generator closes it, and a loop its coroutines: neither is their owner.
+            acquisitions = next(iter(self._blocks.values()), None)
+        if not acquisitions:
+            raise LockNotHeld("The block was opened by another task, greenlet or thread.")
+        return acquisitions[-1]
 
     @abort.shielded
-    def _drop(self, entry: Entry, *, innermost: bool = False) -> None:
-        """Give back all that an entry has taken, without waiting; doing it again changes nothing."""
-        if innermost and entry.block is None:
-            entry.block = self._blocks.innermost()
-        if entry.block is not None:
-            self._blocks.drop(entry.block)
-        else:
-            entry.undo()
-        entry.net = None
-
-    @abort.shielded
-    def _catch(self, entry: Entry, end: object) -> None:
-        """Give back all that an entry has taken, because an exception has destroyed the end of its block."""
-        if entry.net is None:
+    def _catch(self, acquisition: Acquisition, end: object) -> None:
+        """Release the locks of a block, because an exception has destroyed its end."""
+        if acquisition.net is None:
             return
-        if self._expected.get(entry.owner.subject) is entry:
-            del self._expected[entry.owner.subject]  # no block was entered
-        destroyed = entry.held if entry.block is not None and not entry.block.over else ()
-        self._drop(entry)
+        if self._expected.get(acquisition.owner.subject) is acquisition:
+            del self._expected[acquisition.owner.subject]  # no block was entered
+        destroyed = tuple(acquisition.holds) if acquisition.block is not None else ()
+        acquisition.release()
+        acquisition.net = None
         for held in destroyed:
             logger.warning(
                 "an exception destroyed the end of a block under lock %r, which is released now%s",
@@ -371,121 +306,26 @@ class LockBase(Generic[AnyHold]):
                 extra=held.grant.log_fields(),
             )
 
-    # --- small parts ----------------------------------------------------------------------------------------------
 
-    def _take(
-        self, entry: Entry, plan: Plan, timeout: float | None, waiter: Callable[[], Any], *, keep: bool = False
-    ) -> Routine[None]:
-        """
-        Take all locks of a plan, within `timeout` seconds; `entry` has what was taken, also if this raises.
-
-        If one of several is lost while the next is waited for, nothing was done under it: all are taken again.
-        """
-        owner = entry.owner
-        deadline = Deadline(timeout)
-        fresh = _fresh(plan, owner)
-        while True:
-            try:
-                for spec in plan.specs:
-                    acquisition = Acquisition(spec, owner)
-                    entry.acquisitions.append(acquisition)
-                    if acquisition.reenter(keep=keep):
-                        continue
-                    try:
-                        _start(acquisition, entry, plan, deadline, waiter)
-                        outcome = yield from acquisition.waiter.outcome(acquisition.timeout)
-                        if outcome is None:
-                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_wait)
-                        acquisition.conclude(outcome, keep=keep)
-                    except BaseException as error:
-                        acquisition.give_up(error)
-                        raise
-                for held in entry.held if len(plan.specs) > 1 else ():
-                    held.grant.check()  # it may have been lost while the next one was waited for
-                return
-            except BaseException as error:
-                entry.undo()
-                lost_too_early = isinstance(error, LockLost) and error.lock in fresh  # with nothing done under it
-                if not lost_too_early or deadline.is_over:
-                    explained = _explained(error, plan, fresh, deadline)
-                    if explained is not None:
-                        raise explained from error
-                    raise
-                entry.acquisitions.clear()
-
-    @abort.shielded
-    def _open(self, entry: Entry, plan: Plan, held: tuple[HeldLock, ...]) -> None:
-        parts = [
-            Part(each, spec.release_on, Guard(each.grant, spec.policy, entry.owner))
-            for each, spec in zip(held, plan.specs, strict=True)
-        ]
-        entry.block = Block(entry.owner, parts, Transaction(plan.atomic) if plan.atomic else None)
-        self._blocks.open(entry.block)
-        if entry.block.transaction is not None:
-            entry.block.transaction.begin()
-
-    def _begin(self, plan: Plan, held: tuple[HeldLock, ...]) -> AnyHold:
-        """The work begins for which the locks were taken."""
-        for each in held:
-            each.grant.begun = True
-        return self._view(plan, held)
-
-
-def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any], *, waited: float = 0.0) -> Routine[None]:
-    """
-    Take the lock, or all of several, within the time of the option `timeout`; `entry` gets them, for its owner.
-
-    `waited` are the seconds of that time that have passed before. A waiter's `on_queued` is called if it has to wait.
-
-    It is for code that drives a routine itself, and that undoes the entry if this raises.
-    """
-    plan = lock._plan()
-    timeout = plan.timeout if plan.timeout is None else max(plan.timeout - waited, 0.0)
-    return lock._take(entry, plan, timeout, waiter)
-
-
-def check_transactions(lock: LockBase[Any]) -> None:
-    """Raise if a transaction is open in which this lock, or one of these, must not be acquired."""
-    plan = lock._plan()
-    for spec in plan.specs:
-        _check_transactions(spec, plan)
-
-
-def _check_transactions(spec: LockSpec, plan: Plan) -> None:
-    check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
+def specs_of(lock: LockBase[Any]) -> tuple[LockSpec, ...]:
+    """Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`."""
+    return lock._specs
 
 
 def _find(spec: LockSpec) -> HeldLock | None:
-    return table.held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
+    return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
 
 
-def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: Callable[[], Any]) -> None:
-    spec = acquisition.spec
-    if waiter is ThreadWaiter:
-        _check_transactions(spec, plan)
-    timeout, reply_timeout = deadline.left()
-    needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
-    began = deadline.began if len(entry.acquisitions) == 1 else None  # the first one waits since the call
-    acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed, began=began)
-
-
-def _fresh(plan: Plan, owner: Owner) -> Collection[str]:
-    """Return the keys that this call takes first, if it takes several."""
-    if len(plan.specs) == 1:
-        return ()
-    return frozenset(key for key in plan.keys if table.held_locks.find(owner, key) is None)
-
-
-def _explained(error: BaseException, plan: Plan, fresh: Collection[str], deadline: Deadline) -> ZkLockError | None:
-    """Return what the failure of one of several locks means for all, or None if it speaks for itself."""
-    if isinstance(error, LockLost) and error.lock in fresh:
-        return ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock)
-    if isinstance(error, LockTimeout) and len(plan.specs) > 1:
-        names = ", ".join(map(repr, plan.keys))
-        return LockTimeout(
-            f"Not all of the locks {names} were free within {deadline.waited:.1f} s. {error}", lock=error.lock
-        )
-    return None
+@abort.shielded
+def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
+    """End these uses, the last one first, without waiting; return a waiter for each confirmation. It is idempotent."""
+    waiters = []
+    for held, use, release_on in reversed(uses):
+        waiter = None if new_waiter is None else new_waiter()
+        held.release_use(use, release_on, None if waiter is None else waiter.set)
+        if waiter is not None:
+            waiters.append(waiter)
+    return waiters
 
 
 def _raise_unless(failed: BaseException | None, error: BaseException | None) -> None:

@@ -39,36 +39,15 @@ class Guard(GrantObserver):
         self.grant = grant
         self._policy = policy
         self._loop = grant.session.loop
-        self._owner = owner  # it runs the work; written there
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
-        self.at_work = False  # whether there is work to abort; written by its owner
         # On clock.now(). The protocol's thread writes it before it delivers the abort.
         self.abort_requested_at: float | None = None
 
     def arm(self) -> None:
         """Begin to guard; called in the work."""
-        self.at_work = True
         self._abort.arm()
-        self.watch()
-
-    def watch(self) -> None:
-        """Begin to observe the grant. Work that comes in steps calls this before its first step."""
         self.grant.observe(self)
-
-    def begin_step(self, owner: Owner) -> None:
-        """Begin a step of the work; called by its `owner`, which checks afterwards whether the lock is lost already."""
-        self.at_work = True
-        if owner != self._owner:
-            self._abort = abort.abort_for(owner)
-            self._owner = owner
-        self._abort.arm()
-
-    @abort.shielded
-    def end_step(self) -> None:
-        """Abort nothing until the next step."""
-        self._abort.disarm()
-        self.at_work = False
 
     @abort.shielded
     def disarm(self) -> None:
@@ -136,7 +115,6 @@ class Guard(GrantObserver):
             self._request_abort(reason)
 
     def _request_abort(self, reason: str) -> None:
-        target = self._abort  # read once, because the owner's thread may replace it
-        if target.armed and not target.delivered:
+        if self._abort.armed and not self._abort.delivered:
             self._loop.call_later(REPEAT_AFTER, lambda: self._request_abort(reason))
-            target.request(reason)
+            self._abort.request(reason)

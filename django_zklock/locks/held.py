@@ -1,134 +1,89 @@
 """
-A lock that one owner holds: how often it was acquired, what keeps it, and how it is released.
+The locks that this process holds: how often each is used, what keeps it, and how it is released.
 
-The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the owner. So each step of
-a release may be done twice.
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the owner. So a release is
+a few single steps, each of which is idempotent, and a hold that is dropped gives its lock back.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
+import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from typing import Final, TypeAlias, cast
 
 from django_zklock import clock, signals
-from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
-from django_zklock.execution.cleanup import CleanupOnError
-from django_zklock.execution.owner import Owner
+from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks import maximum_hold, notify, table
+from django_zklock.locks import maximum_hold, notify
+from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
+from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
-
-logger = logging.getLogger("django_zklock.locks")
 
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
-class HeldLock:
+class HeldLock(Hold):
     """
-    One owner's part of a grant.
+    A hold, with what this package does with it: one owner's share of a grant.
 
-    Usually it is the only part. A writer that also reads has two, and a response body may have one of its own. The lock
-    is released with the last part.
+    Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_hold",
-        "_reference",
-        "acquired",
-        "contender",
-        "count",
-        "grant",
-        "observer",
-        "owner",
-        "policy",
-        "reads",
-        "work",
-    )
+    __slots__ = ("_reference", "contender", "observer", "owner", "work")
+
+    # The attributes of `Hold`, for this package.
+    grant = Hold._grant  # type: ignore[misc]  # for mypy, a slot is no attribute of the class
+    policy = Hold._policy  # type: ignore[misc]
+    reads = Hold._reads  # type: ignore[misc]
+    uses = Hold._uses  # type: ignore[misc]
+    is_released = Hold._is_released
 
     def __init__(
         self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self.contender = contender
-        self.grant = grant
+        self._grant = grant
         self.owner = owner
-        self.policy = policy
+        self._policy = policy
         self.work = work.current()  # in which it was acquired
-        # Only the owner writes these three.
-        self.count = 1  # how often the owner has acquired it; 0 when released, -1 meanwhile
-        self.acquired = 0  # how often of that by `acquire`, so that no block ends it
+        self._uses = {}
         self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
-        self.reads = reads or grant.kind is Kind.READ  # only, though the grant may be for writing
-        self._hold: weakref.ref[Hold] | None = None
-        reference = _release_when_dropped(self)
-        self._reference: weakref.ref[HeldLock] | None = reference  # None once this part is released
-        grant.parts[reference] = self.reads
-
-    @property
-    def key(self) -> str:
-        """The key of the lock."""
-        return self.grant.key
-
-    @property
-    def hold(self) -> Hold:
-        """The hold, as users see it: the same object as long as a reference to it is left."""
-        found = self._hold() if self._hold is not None else None
-        if found is None:
-            found = Hold(self)
-            self._hold = weakref.ref(found)
-        return found
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the lock was released. A transaction, or the body of a response, may keep it after its block."""
-        return self.count <= 0 and not self.grant.parts
+        self._reads = reads or grant.kind is Kind.READ
+        reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
+        self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
+        grant.parts[reference] = self._reads
 
     @property
     def is_unwatched(self) -> bool:
         """Whether no block and no transaction would notice that the lock is lost."""
-        return self.count <= self.acquired and self.observer is None
-
-    def check(self) -> None:
-        """Raise `LockLost` unless the lease is valid now, and `LockNotHeld` if the lock was released."""
-        if self.grant.inherited:
-            raise LockNotHeld(
-                "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
-            )
-        if self.is_over:
-            raise LockNotHeld("The lock was released.", lock=self.key)
-        self.grant.check()
-        since, reason = self.grant.suspect_since, self.grant.suspect_reason
-        if self.policy.abort_on == "suspended" and since is not None and clock.now() - since >= self.policy.grace:
-            raise self.grant.loss(reason)
+        return self.observer is None and all(list(self._uses.values()))
 
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
-    def part_for(self, kind: Kind) -> HeldLock:
+    def share_for(self, kind: Kind) -> HeldLock:
         """
-        Return the part by which the owner acquires the lock again: this one, or a new one that only reads.
+        Return the share by which the owner acquires the lock again: this one, or a new one that only reads.
 
         `kind` is what the owner asks for now. Raises `LockUpgradeRefused` if the owner would wait for its own release,
         and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
-        self.grant.check()
+        self._grant.check()
         reads = kind is Kind.READ
-        if self.reads is reads:
+        if self._reads is reads:
             return self
-        part = HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)  # the writer may go first
-        part.count = 0
-        return part
+        return HeldLock(self.contender, self._grant, self.owner, self._policy, reads=True)  # the writer may go first
 
     def _refuse_upgrade(self, kind: Kind) -> None:
-        shared = Kind.READ if self.reads else self.grant.kind
+        shared = Kind.READ if self._reads else self._grant.kind
         if shared in (Kind.LOCK, Kind.WRITE, kind):
             return
         held, instead = "a permit of", "Release the permit first."
@@ -145,47 +100,66 @@ class HeldLock:
         )
 
     def downgrade(self) -> None:
-        """Go on as a reader; see `Hold.downgrade`."""
-        if self.grant.inherited or self.is_over:
+        grant = self._grant
+        if grant.inherited or self._is_released:
             raise LockNotHeld(lock=self.key)
-        self.grant.check()
-        if self.reads or self.grant.kind is Kind.READ:
+        grant.check()
+        if self._reads or grant.kind is Kind.READ:
             return
-        if self.grant.kind is not Kind.WRITE:
+        if grant.kind is not Kind.WRITE:
             raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
-        if self.count > 1 or sum(not reads for reads in list(self.grant.parts.values())) > 1:
+        if len(self._uses) > 1 or sum(not reads for reads in list(grant.parts.values())) > 1:
             raise ZkLockError(
                 f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
                 lock=self.key,
             )
-        share = functools.partial(self.contender.share, asked=True)
-        with CleanupOnError(share):
-            if self._reference is not None:
-                self.grant.parts[self._reference] = True
-            share()
+        if self._reference is not None:
+            grant.parts[self._reference] = True  # if an exception strikes now, the caller may do it again
+            self.contender.share(asked=True)
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    @abort.shielded
-    def release(self, count: int, release_on: str | Unset, done: Callable[[bool], object] | None = None) -> None:
-        """
-        Lower the count to `count`, and release the lock at 0 unless open transactions keep it.
-
-        Waits for nothing, and doing it again changes nothing. `done` is called once: on the protocol's thread with True
-        when the znode is gone, or with False when it is clear that this takes longer; at once with True if the lock
-        stays.
-        """
-        self._keep_for_transactions(count, release_on)
-        self.release_to(count, done)
+    def last_use(self) -> object | None:
+        """Return the use that `release` of the lock ends: the last one by `acquire`, else the innermost block's."""
+        acquired = [use for use, by_acquire in self._uses.items() if by_acquire]
+        return (acquired or list(self._uses) or [None])[-1]
 
     @abort.shielded
-    def _keep_for_transactions(self, count: int, release_on: str | Unset) -> None:
+    def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
+        """
+        End one use. Release the lock with the last one, unless open transactions keep it.
+
+        Waits for nothing, and is idempotent. `done` is called once: on the protocol's thread with True when the znode
+        is gone, or with False when it is clear that this takes longer; at once with True if the lock stays.
+        """
+        if not self._grant.inherited:  # else the lock is the parent's
+            self._keep_for_transactions(use, release_on)
+            self._uses.pop(use, None)
+        self._release_unused(done)
+
+    @abort.shielded
+    def release_uses(self, done: Callable[[bool], object] | None = None, *, except_for: Container[object] = ()) -> None:
+        """End all uses but some, as `release_use` does, even inside open transactions."""
+        for use in [use for use in self._uses if use not in except_for]:
+            self._uses.pop(use, None)
+        self._release_unused(done)
+
+    @abort.shielded
+    def _release_acquired(self) -> None:
+        use = self.last_use()
+        if self._uses.get(use) and self.owner == current_owner():
+            self.release_use(use, None)
+
+    release_acquired = _release_acquired
+
+    @abort.shielded
+    def _keep_for_transactions(self, use: object, release_on: str | None) -> None:
         """
         Let the open transactions keep the lock. Otherwise their work would be committed after the release.
 
         Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         """
-        if release_on == "exit" or (release_on is UNSET and count > 0) or self.grant.inherited:
+        if release_on == "exit" or (release_on is None and len(self._uses) > (use in self._uses)):
             return
         unfinished = transactions.unfinished()
         if unfinished:
@@ -196,45 +170,43 @@ class HeldLock:
             self.observer = observer
 
     @abort.shielded
-    def release_to(self, count: int, done: Callable[[bool], object] | None = None) -> None:
-        """Lower the count to `count`, and release the lock at 0, as `release` does."""
-        grant = self.grant
-        if grant.inherited or count > 0 or self.observer is not None:
-            if not grant.inherited:  # else the lock is the parent's
-                self.count = max(count, 0)
-                maximum_hold.leave_if_overdue(grant, self.contender)
+    def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
+        """Release the lock if nothing uses it and no transaction keeps it."""
+        grant = self._grant
+        if grant.inherited:
             if done is not None:
                 done(True)
             return
-        table.held_locks.remove(self)  # first, or its owner could acquire again what is being released
-        if self.count > 0:
-            self.count = -1  # another process may get the lock, and another thread check this, before the next line
-        # First drop this part, then look at the others: of two that leave at once, one is the last.
-        if self._reference is not None:
-            grant.parts.pop(self._reference, None)
-        if grant.parts:
-            share_with_readers(self.contender, grant)
-            self.count = 0
+        if not self._uses and self.observer is None:
+            held_locks.remove(self)  # first, or its owner could acquire again what is being released
+            # First drop this share, then look at the others: of two that are released at once, one is the last.
+            if self._reference is not None:
+                grant.parts.pop(self._reference, None)
+            if not grant.parts:
+                self.contender.abandon(done)
+                self._reference = None
+                if grant.claim_end():
+                    self._report_end()
+                return
             self._reference = None
-            maximum_hold.leave_if_overdue(grant, self.contender)
-            if done is not None:
-                done(True)
-            return
-        self.contender.abandon(done)
-        self._reference = None
-        if self.count:
-            self.count = 0
-            if grant.claim_end():
-                self._report_end()
+            share_with_readers(self.contender, grant)
+        maximum_hold.leave_if_overdue(grant, self.contender)
+        if done is not None:
+            done(True)
 
     def _report_end(self) -> None:
         if not (notify.has_receivers(signals.lock_released) or notify.has_receivers(signals.lock_lost)):
             return
-        reason = self.grant.why_invalid()
+        reason = self._grant.why_invalid()
         if reason is None:
-            notify.send(self, signals.lock_released, held=clock.now() - self.grant.since)
+            notify.send(self._grant, self, signals.lock_released, held=clock.now() - self._grant.since)
         else:
-            notify.send_lost(self, reason, None)
+            notify.send_lost(self._grant, self, reason, None)
+
+
+def held_of(hold: Hold) -> HeldLock:
+    """Return the hold with what this package does with it."""
+    return cast("HeldLock", hold)
 
 
 def check_before_commit(held: HeldLock) -> None:
@@ -246,45 +218,155 @@ def check_before_commit(held: HeldLock) -> None:
 @abort.shielded
 def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserver) -> Callable[[], object] | None:
     """Release a lock that only its transactions have kept; return a call that waits for the confirmation."""
-    if held.grant.inherited or (held.observer is not observer and held.count >= 0):
-        return None
-    if held.count == 0:
-        held.count = -1  # only the transactions had it
-    held.observer = None
-    if held.count > 0:
+    if held.observer is observer:
+        held.observer = None
+    if held.grant.inherited or held.uses or held.observer is not None:
         return None
     confirmed: ThreadWaiter[bool] = ThreadWaiter()
     deadline = clock.now() + RELEASE_TIMEOUT
-    held.release_to(0, confirmed.set)
+    held.release_uses(confirmed.set)
     return lambda: confirmed.wait(deadline - clock.now())
 
 
 def share_with_readers(contender: GrantedContender, grant: Grant) -> None:
-    """Turn a write lock into a read lock, once all parts of it only read."""
-    parts = list(grant.parts.values())  # none, if the last one has just gone
-    if grant.kind is Kind.WRITE and parts and all(parts):
+    """Turn a write lock into a read lock, once all shares of it only read."""
+    shares = list(grant.parts.values())  # none, if the last one has just gone
+    if grant.kind is Kind.WRITE and shares and all(shares):
         contender.share()
 
 
-def _release_when_dropped(held: HeldLock) -> weakref.ref[HeldLock]:
+def _on_dropped(
+    contender: GrantedContender,
+    grant: Grant,
+    reference: weakref.ref[HeldLock],
+    is_finalizing: Callable[[], bool] = sys.is_finalizing,
+) -> None:
     """
-    Return a reference that releases the lock when the last part of a grant is dropped without being released.
+    Release the lock when the last share of a grant is dropped without being released.
 
-    It is no `__del__`, which would run for every part: Python swallows an exception that a signal's handler raises in
-    one, such as a soft time limit.
+    This is no `__del__`, which would run for every share: Python swallows an exception that a signal's handler raises
+    in one, such as a soft time limit.
     """
-    contender, grant, finalizing = held.contender, held.grant, sys.is_finalizing
+    if is_finalizing() or grant.inherited:
+        return  # the session has been closed, or is the parent's
+    grant.parts.pop(reference, None)
+    if grant.parts:
+        share_with_readers(contender, grant)
+        return
+    held_locks.drop_blocks(grant)
+    contender.abandon()
+    message = f"the hold of {grant.key!r} was dropped without being released"
+    warnings.warn(message, ResourceWarning, stacklevel=1)
 
-    def on_dropped(reference: weakref.ref[HeldLock]) -> None:
-        if finalizing() or grant.inherited:
-            return  # the session has been closed, or is the parent's
-        grant.parts.pop(reference, None)
-        if grant.parts:
-            share_with_readers(contender, grant)
-            return
-        table.held_locks.drop_blocks(grant)
-        contender.abandon()
-        message = f"the hold of {grant.key!r} was dropped without being released"
-        warnings.warn(message, ResourceWarning, stacklevel=1)
 
-    return weakref.ref(held, on_dropped)
+# --- the table ----------------------------------------------------------------------------------------------------
+
+_Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
+
+
+def _slot(held: HeldLock) -> _Slot:
+    return held.owner.subject, held.grant.key, held.reads
+
+
+class HeldLocks:
+    """
+    The held locks of this process, by owner, key, and whether they are held only for reading.
+
+    This table makes locks reentrant. Only an owner's own thread reads and writes its entries. For locks that were
+    acquired by `with` it has weak references only, because their block keeps them.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all, as a forked child does."""
+        self._kept: dict[_Slot, HeldLock] = {}  # acquired by `acquire`: `release` will be called
+        self._weak: weakref.WeakValueDictionary[_Slot, HeldLock] = weakref.WeakValueDictionary()
+        self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
+
+    def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
+        """Return what this owner holds of this key: with `reads` only for reading; with None in any way."""
+        if not self._kept and not self._weak:
+            return None
+        for only_reads in (False, True) if reads is None else (reads,):
+            slot = owner.subject, key, only_reads
+            held = self._kept.get(slot) or self._weak.get(slot)
+            if held is not None:
+                return held
+        return None
+
+    def all(self) -> list[HeldLock]:
+        """Return every held lock of this process."""
+        # Lists made in one step: other threads add and remove meanwhile.
+        every = dict.fromkeys(list(self._kept.values()))
+        every.update(dict.fromkeys(held for reference in self._weak.valuerefs() if (held := reference()) is not None))
+        return list(every)
+
+    def kept(self) -> list[HeldLock]:
+        """Return those that were acquired by `acquire`."""
+        return list(self._kept.values())
+
+    def add(self, held: HeldLock, *, keep: bool) -> None:
+        """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
+        table = self._kept if keep else self._weak
+        table[_slot(held)] = held
+
+    def remove(self, held: HeldLock) -> None:
+        """Remove a held lock. The call is idempotent."""
+        slot = _slot(held)
+        for table in (self._kept, self._weak):
+            if table.get(slot) is held:
+                del table[slot]
+
+    # --- open blocks ----------------------------------------------------------------------------------------------
+
+    def open_block(self, owner: Owner, guard: Guard) -> None:
+        """Add the guard of a block that begins."""
+        self._guards.setdefault(owner.subject, []).append(guard)
+
+    def close_block(self, owner: Owner, guard: Guard) -> list[Guard]:
+        """Remove the guard of a block; return the guards of the owner's other open blocks, outermost first."""
+        guards = self._guards.get(owner.subject, [])
+        if guard in guards:
+            guards.remove(guard)
+        if not guards:
+            self._guards.pop(owner.subject, None)
+        return list(guards)
+
+    def guards(self, owner: Owner) -> list[Guard]:
+        """Return the guards of the open blocks of an owner, outermost first."""
+        return list(self._guards.get(owner.subject, []))
+
+    def drop_blocks(self, grant: Grant) -> None:
+        """Disarm the guards of a grant whose blocks were destroyed by an exception; from any thread."""
+        for subject, guards in list(self._guards.items()):
+            for guard in [guard for guard in guards if guard.grant is grant]:
+                guard.disarm()
+                guards.remove(guard)
+            if not guards:
+                self._guards.pop(subject, None)
+
+
+held_locks: Final = HeldLocks()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=held_locks.clear)
+
+
+def current_hold(key: str | None = None) -> Hold:
+    """
+    Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
+
+    It is for the body of a function under `@zk_locked`. Raises `LockNotHeld` if the caller (this asyncio task, greenlet
+    or thread) is in no such block. A lock that it holds by `acquire()` is found by its key only.
+    """
+    owner = current_owner()
+    for guard in reversed(held_locks.guards(owner)):
+        held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
+        if held is not None:
+            return held
+    held = None if key is None else held_locks.find(owner, key)
+    if held is None or not held.uses:
+        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+    return held

@@ -1,9 +1,9 @@
-"""The hold: what users see of a lock that they hold, one or several."""
+"""The hold: what users see of a lock that they hold. `locks.held` has what the package does with it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -11,18 +11,11 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import clock
-from django_zklock.conf.options import UNSET
 from django_zklock.exceptions import LockNotHeld
-from django_zklock.execution.owner import current_owner
-from django_zklock.locks import table
 from django_zklock.locks.notify import HoldEvent, LostCallback, ReleaseRequestCallback
-from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.validation import not_held
+from django_zklock.locks.protocol.grant import Grant, Policy
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.release_request import ReleaseRequest
-
-if TYPE_CHECKING:
-    from django_zklock.locks.held import HeldLock
 
 
 class FencedRow(Protocol):
@@ -34,9 +27,13 @@ class FencedRow(Protocol):
 
 
 class HoldBase:
-    """What holds of one lock and of several have in common: they are no locks, and say so."""
+    """The base of the holds of one lock and of several. It explains how they differ from locks."""
 
     __slots__ = ()
+
+    def _release_acquired(self) -> None:
+        """Release what the caller has acquired by `acquire()`, once."""
+        raise NotImplementedError
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A hold cannot be pickled. Pass its hold.token or hold.signed_token() instead.")
@@ -44,15 +41,12 @@ class HoldBase:
     if not TYPE_CHECKING:  # a type checker reports these mistakes by itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            message = f"{type(self).__name__!r} object has no attribute {name!r}{_INSTEAD.get(name, '')}"
+            message = f"This hold has no attribute {name!r}{_INSTEAD.get(name, '')}"
             raise AttributeError(message, name=name, obj=self)
 
         def __enter__(self) -> NoReturn:
             """Release what `with lock.acquire():` would hold for good, and raise `TypeError`."""
-            for held in map(held_of, self if isinstance(self, MultiHold) else [self]):
-                if held.acquired > 0 and held.owner == current_owner():
-                    held.acquired -= 1
-                    held.release(held.count - 1, UNSET)
+            self._release_acquired()
             raise TypeError('"with" takes a lock: "with zk_lock(...) as hold:". What acquire() took is released.')
 
         __exit__ = __aenter__ = __aexit__ = __enter__  # Python looks up both before it calls the first
@@ -71,17 +65,23 @@ class Hold(HoldBase):
     It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again.
     """
 
-    __slots__ = ("__weakref__", "_held")
+    __slots__ = ("__weakref__", "_grant", "_policy", "_reads", "_uses")
 
-    def __init__(self, held: HeldLock) -> None:
-        self._held = held
+    # `HeldLock` sets these.
+    _grant: Grant
+    _policy: Policy
+    _reads: bool
+    """Whether it only reads, though the grant may be for writing."""
+    _uses: dict[object, bool]
+    """The acquisitions that use it. True: by `acquire`, so that no block ends it. Changed by its owner only."""
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
     @property
-    def _grant(self) -> Grant:
-        return self._held.grant
+    def _is_released(self) -> bool:
+        """Whether the lock was released. A transaction may keep it after its block."""
+        return not self._uses and not self._grant.parts
 
     @property
     def state(self) -> str:
@@ -90,7 +90,7 @@ class Hold(HoldBase):
 
         A suspect hold is held again when the connection is back in time, and else lost.
         """
-        if self._held.is_over:
+        if self._is_released:
             return "released"
         if self.lost:
             return "lost"
@@ -103,23 +103,23 @@ class Hold(HoldBase):
 
     @property
     def template(self) -> str:
-        """What the key was made of, as in `inventory/{sku}`: the same for all locks of one sort."""
+        """The name before its fields were filled in, as in `inventory/{sku}`."""
         return self._grant.template
 
     @property
     def kind(self) -> str:
         """What is held: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return (Kind.READ if self._held.reads else self._grant.kind).word
+        return (Kind.READ if self._reads else self._grant.kind).word
 
     def downgrade(self) -> None:
         """
-        Go on as a reader, from being the writer: readers that come next in the queue get the lock, too.
+        Turn the write lock into a read lock: readers that come next in the queue get the lock, too.
 
         No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
         lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its
         owner has acquired it to write more than once.
         """
-        self._held.downgrade()
+        raise NotImplementedError
 
     @property
     def path(self) -> str:
@@ -152,7 +152,7 @@ class Hold(HoldBase):
         until = self._grant.session.lease.until  # first, as in `why_invalid`
         if self._grant.ends_at is not None:
             until = min(until, self._grant.ends_at)
-        if self._grant.why_invalid() is not None or self._held.is_over:
+        if self._grant.why_invalid() is not None or self._is_released:
             return 0.0
         return max(0.0, until - clock.now())
 
@@ -163,7 +163,16 @@ class Hold(HoldBase):
         A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
         Raises `LockNotHeld` when the lock was released, or in a process forked since.
         """
-        self._held.check()
+        if self._grant.inherited:
+            raise LockNotHeld(
+                "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
+            )
+        if self._is_released:
+            raise LockNotHeld("The lock was released.", lock=self.key)
+        self._grant.check()
+        since, reason = self._grant.suspect_since, self._grant.suspect_reason
+        if self._policy.abort_on == "suspended" and since is not None and clock.now() - since >= self._policy.grace:
+            raise self._grant.loss(reason)
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """
@@ -173,7 +182,7 @@ class Hold(HoldBase):
         """
         if self._grant.inherited:
             return True  # the protocol's thread runs in the parent
-        _wait_for(HoldEvent(), [self._grant], timeout)
+        wait_for(HoldEvent(), [self._grant], timeout)
         return self.lost
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -182,7 +191,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
-        self._grant.session.post(self._grant.attach, LostCallback(self._held, callback))
+        self._grant.session.post(self._grant.attach, LostCallback(self._grant.session, self, callback))
 
     # --- release requests ---------------------------------------------------------------------------------------
 
@@ -203,7 +212,7 @@ class Hold(HoldBase):
         """
         if self._grant.inherited:
             return None  # the protocol's thread runs in the parent
-        _wait_for(HoldEvent(release_requested=True), [self._grant], timeout)
+        wait_for(HoldEvent(release_requested=True), [self._grant], timeout)
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -212,7 +221,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, like that of `add_lost_callback`.
         """
-        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self._held, callback))
+        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self._grant.session, self, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -261,7 +270,7 @@ class Hold(HoldBase):
         return signed
 
 
-def _wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
+def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
     """Wait until the event happens to one of the grants, at most `timeout` seconds (None: without limit)."""
     try:
         for grant in grants:
@@ -276,101 +285,3 @@ def _checked(obj: FencedRow) -> FencedRow:
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
     return obj
-
-
-class MultiHold(HoldBase):
-    """
-    Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
-
-    Iteration gives the hold of each lock, in the order of their keys, in which they were acquired. `hold["a"]` is the
-    hold of the lock with this key, or with this name as it was given.
-    """
-
-    # It has no length. With one, `if lock.acquire():` would run Python code between `acquire()` and its block, where
-    # the handler of a signal could raise.
-
-    __slots__ = ("_by_name", "_holds")
-
-    def __init__(self, holds: tuple[Hold, ...], names: Mapping[str, str]) -> None:
-        self._holds = holds
-        by_key = {hold.key: hold for hold in holds}
-        self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
-
-    def __repr__(self) -> str:
-        over = any(held_of(hold).is_over for hold in self._holds)
-        state = "released" if over else "lost" if self.lost else "held"
-        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
-
-    def __iter__(self) -> Iterator[Hold]:
-        return iter(self._holds)
-
-    def __getitem__(self, name: str) -> Hold:
-        return self._by_name[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the locks, in the order in which they were acquired."""
-        return tuple(hold.key for hold in self._holds)
-
-    @property
-    def lost(self) -> bool:
-        """Whether any of the locks is lost. Once True it stays so."""
-        return any(hold.lost for hold in self._holds)
-
-    @property
-    def lease_remaining(self) -> float:
-        """Seconds that the shortest lease has left if nothing extends it; 0.0 when one is over."""
-        return min(hold.lease_remaining for hold in self._holds)
-
-    def check(self) -> None:
-        """Raise `LockLost` unless the leases of all locks are valid now, and `LockNotHeld`, as `Hold.check` does."""
-        for hold in self._holds:
-            hold.check()
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """
-        Wait until any of the locks is lost, at most `timeout` seconds (None: for ever); return whether one is.
-
-        Returns False as soon as one is released.
-        """
-        grants = [held_of(hold).grant for hold in self._holds]
-        if any(grant.inherited for grant in grants):
-            return True  # the protocol's thread runs in the parent
-        _wait_for(HoldEvent(), grants, timeout)
-        return self.lost
-
-    @property
-    def release_requested(self) -> ReleaseRequest | None:
-        """The first release request to one of the locks, or None."""
-        return next((hold.release_requested for hold in self._holds if hold.release_requested is not None), None)
-
-    def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
-        """Call `callback(hold)` once for each lock that is lost, with its own hold; see `Hold`."""
-        for hold in self._holds:
-            hold.add_lost_callback(callback)
-
-
-def held_of(hold: Hold) -> HeldLock:
-    """Return the held lock behind a hold; for this package only."""
-    return hold._held
-
-
-def current_hold(key: str | None = None) -> Hold:
-    """
-    Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
-
-    It is for the body of a function under `@zk_locked`. Raises `LockNotHeld` if the caller (this asyncio task, greenlet
-    or thread) is in no such block. A lock that it holds by `acquire()` is found by its key only.
-    """
-    owner = current_owner()
-    for guard in reversed(table.held_locks.guards(owner)):
-        held = table.held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
-        if held is not None:
-            return held.hold
-    found = None if key is None else table.held_locks.find(owner, key)
-    if found is None or found.count <= 0:
-        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
-    return found.hold

@@ -46,8 +46,7 @@ def leave_if_overdue(grant: Grant, contender: GrantedContender) -> None:
 
 
 def _leave_unless_watched(grant: Grant, contender: GrantedContender) -> None:
-    is_at_work = grant.observed_by(Guard, lambda guard: guard.at_work)
-    if not is_at_work and all(held.is_unwatched for held in grant.parts_held()):
+    if not grant.observed_by(Guard) and all(held.is_unwatched for held in grant.parts_held()):
         contender.abandon()
 
 

@@ -7,22 +7,104 @@ Each has its own queue, options, hold and guard. They have one deadline, one blo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LockArguments
-from django_zklock.conf.options import Unset, given_options
+from django_zklock.conf.options import given_options
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.locks.base import LockBase, Plan
-from django_zklock.locks.held import HeldLock
-from django_zklock.locks.hold import MultiHold
+from django_zklock.locks.base import LockBase
+from django_zklock.locks.held import HeldLock, held_of
+from django_zklock.locks.hold import Hold, HoldBase, wait_for
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.spec import DEFAULT_TIMEOUT
+from django_zklock.locks.notify import HoldEvent
+from django_zklock.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.locks.validation import check_arguments
+from django_zklock.queue.release_request import ReleaseRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+class MultiHold(HoldBase):
+    """
+    Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
+
+    Iteration gives the hold of each lock, in the order of their keys, in which they were acquired. `hold["a"]` is the
+    hold of the lock with this key, or with this name as it was given.
+    """
+
+    # It has no length. With one, `if lock.acquire():` would run Python code between `acquire()` and its block, where
+    # the handler of a signal could raise.
+
+    __slots__ = ("_by_name", "_holds")
+
+    def __init__(self, holds: tuple[Hold, ...], names: Mapping[str, str]) -> None:
+        self._holds = holds
+        by_key = {hold.key: hold for hold in holds}
+        self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
+
+    def __repr__(self) -> str:
+        is_released = any(held_of(hold).is_released for hold in self._holds)
+        state = "released" if is_released else "lost" if self.lost else "held"
+        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
+
+    def _release_acquired(self) -> None:
+        for hold in self._holds:
+            held_of(hold).release_acquired()
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._holds)
+
+    def __getitem__(self, name: str) -> Hold:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the locks, in the order in which they were acquired."""
+        return tuple(hold.key for hold in self._holds)
+
+    @property
+    def lost(self) -> bool:
+        """Whether any of the locks is lost. Once True it stays so."""
+        return any(hold.lost for hold in self._holds)
+
+    @property
+    def lease_remaining(self) -> float:
+        """Seconds that the shortest lease has left if nothing extends it; 0.0 when one is over."""
+        return min(hold.lease_remaining for hold in self._holds)
+
+    def check(self) -> None:
+        """Raise `LockLost` unless the leases of all locks are valid now, and `LockNotHeld`, as `Hold.check` does."""
+        for hold in self._holds:
+            hold.check()
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """
+        Wait until any of the locks is lost, at most `timeout` seconds (None: for ever); return whether one is.
+
+        Returns False as soon as one is released.
+        """
+        grants = [held_of(hold).grant for hold in self._holds]
+        if any(grant.inherited for grant in grants):
+            return True  # the protocol's thread runs in the parent
+        wait_for(HoldEvent(), grants, timeout)
+        return self.lost
+
+    @property
+    def release_requested(self) -> ReleaseRequest | None:
+        """The first release request to one of the locks, or None."""
+        return next((hold.release_requested for hold in self._holds if hold.release_requested is not None), None)
+
+    def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
+        """Call `callback(hold)` once for each lock that is lost, with its own hold; see `Hold`."""
+        for hold in self._holds:
+            hold.add_lost_callback(callback)
 
 
 class MultiLock(LockBase[MultiHold]):
@@ -50,8 +132,7 @@ class MultiLock(LockBase[MultiHold]):
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
         each = {option: value for option, value in options.items() if option != "timeout"}
-        own = given_options({option: options[option] for option in ("timeout", "atomic") if option in options})
-        self._timeout, self._atomic = own.timeout, own.atomic
+        self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", each)) for name in names)
         super().__init__()
 
@@ -71,16 +152,18 @@ class MultiLock(LockBase[MultiHold]):
         """Their keys, in that order. Raises `InvalidLockName`."""
         return tuple(lock.key for lock in self.locks)
 
-    def _plan(self) -> Plan:
-        specs = tuple(lock.spec for lock in self.locks)
-        own = () if isinstance(self._atomic, Unset) else self._atomic
-        atomic = tuple(dict.fromkeys((*own, *(alias for spec in specs for alias in spec.atomic))))
-        timeout = conf.current().defaults.timeout if isinstance(self._timeout, Unset) else self._timeout
-        return Plan(specs, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic)
+    @property
+    def _specs(self) -> tuple[LockSpec, ...]:
+        """The specs of the locks that a call acquires; see `LockBase`."""
+        specs = [lock.spec for lock in self.locks]
+        own = self._options.given()
+        timeout = (conf.current().defaults.given() | own).get("timeout", DEFAULT_TIMEOUT)
+        atomic = tuple(dict.fromkeys((*own.get("atomic", ()), *(alias for spec in specs for alias in spec.atomic))))
+        outer = [replace(spec, timeout=timeout, atomic=()) for spec in specs[:-1]]
+        return (*outer, replace(specs[-1], timeout=timeout, atomic=atomic))
 
-    def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> MultiHold:
-        names = {lock.name: lock.key for lock in self._given}
-        return MultiHold(tuple(each.hold for each in held), names)
+    def _view(self, holds: list[HeldLock]) -> MultiHold:
+        return MultiHold(tuple(holds), {lock.name: lock.key for lock in self._given})
 
 
 def zk_locks(*names: str | Lock, **options: Unpack[LockArguments]) -> MultiLock:

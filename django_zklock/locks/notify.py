@@ -12,7 +12,7 @@ from django.dispatch import Signal
 from django_zklock import signals
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.guard import Guard, Receipt
-from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantPart, GrantSession
+from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantSession
 from django_zklock.queue.release_request import ReleaseRequest
 
 logger = logging.getLogger("django_zklock.locks")
@@ -36,23 +36,23 @@ switch to the thread for receivers would take longer than all that. `contrib.eve
 """
 
 
-def send(held: GrantPart, signal: Signal, /, **kwargs: object) -> None:
+def send(grant: Grant, hold: object, signal: Signal, /, **kwargs: object) -> None:
     """Send a signal about a held lock."""
     note = notes.get(signal)
     if note is not None:
         try:
-            note(held.grant, **kwargs)
+            note(grant, **kwargs)
         except Exception:
-            logger.exception("an event of the lock %r was not noted", held.key)
+            logger.exception("event of lock %r not recorded", grant.key)
     if _has_receivers(signal):
-        send_from(held.grant.session, signal, lock=held.key, hold=held.hold, **kwargs)
+        send_from(grant.session, signal, lock=grant.key, hold=hold, **kwargs)
 
 
 def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
     """Send a signal about a grant. Nothing is sent while the grant is being released."""
-    held = next(iter(grant.parts_held()), None)
-    if held is not None:
-        send(held, signal, **kwargs)
+    hold = next(iter(grant.parts_held()), None)
+    if hold is not None:
+        send(grant, hold, signal, **kwargs)
 
 
 def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
@@ -75,26 +75,27 @@ def send_release_requested(grant: Grant, request: ReleaseRequest) -> None:
     send_about(grant, signals.lock_release_requested, by=request.by, reason=request.reason)
 
 
-def send_lost(held: GrantPart, reason: str, receipt: Receipt | None) -> None:
+def send_lost(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
     """Send `lock_lost`, once for each grant."""
-    held.grant.session.post(_send_lost_once, held, reason, receipt)
+    grant.session.post(_send_lost_once, grant, hold, reason, receipt)
 
 
-def _send_lost_once(held: GrantPart, reason: str, receipt: Receipt | None) -> None:
-    if not held.grant.loss_told:
-        held.grant.loss_told = True
-        send(held, signals.lock_lost, reason=reason, receipt=receipt)
+def _send_lost_once(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
+    if not grant.loss_told:
+        grant.loss_told = True
+        send(grant, hold, signals.lock_lost, reason=reason, receipt=receipt)
 
 
 class LossReport(GrantObserver):
     """Sends `lock_lost` as soon as the lock is lost, unless a block is open: the block reports at its end."""
 
-    def __init__(self, held: GrantPart) -> None:
-        self._held = held
+    def __init__(self, grant: Grant, hold: object) -> None:
+        self._grant = grant
+        self._hold = hold
 
     def on_lost(self, reason: str) -> None:
-        if not self._held.grant.observed_by(Guard):
-            _send_lost_once(self._held, reason, None)
+        if not self._grant.observed_by(Guard):
+            _send_lost_once(self._grant, self._hold, reason, None)
 
 
 def _deliver(signal: Signal, sender: type, kwargs: dict[str, Any]) -> None:
@@ -131,18 +132,18 @@ class HoldEvent(GrantObserver):
 class _Callback(GrantObserver):
     """A user's callback; it is called once."""
 
-    def __init__(self, held: GrantPart, callback: Callable[[Any], object]) -> None:
+    def __init__(self, session: GrantSession, hold: object, callback: Callable[[Any], object]) -> None:
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {callback!r}.")
-        self._held = weakref.ref(held)
-        self._session = held.grant.session
+        self._hold = weakref.ref(hold)
+        self._session = session
         self._callback: Callable[[Any], object] | None = callback
 
     def _call(self) -> None:
         callback, self._callback = self._callback, None
-        held = self._held()
-        if held is not None and callback is not None:
-            self._session.dispatch(_run, callback, held.hold)
+        hold = self._hold()
+        if hold is not None and callback is not None:
+            self._session.dispatch(_run, callback, hold)
 
 
 def _run(callback: Callable[[Any], object], hold: Any) -> None:

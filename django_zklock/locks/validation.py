@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -60,10 +60,16 @@ _FOREIGN_OPTIONS = {
 def check_arguments(
     call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
 ) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or not allowed.__annotations__.keys() >= options.keys():
+        refuse_arguments(call, name, more, options, allowed)
+
+
+def refuse_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> NoReturn:
     """Raise `TypeError` for arguments that `call` does not have, and say what to write instead."""
     names = allowed.__annotations__
-    if not more and names.keys() >= options.keys():
-        return
     if more:
         meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
@@ -139,11 +145,11 @@ def check_not_own_task(method: Callable[..., Any]) -> None:
         )
 
 
-def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
+def check_no_open_transaction(spec: LockSpec) -> None:
     """Raise if a transaction is open that would be committed after the release."""
     aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
     if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
-        aliases = [alias for alias in aliases if alias in atomic]
+        aliases = [alias for alias in aliases if alias in spec.atomic]
     if aliases:
         raise LockInTransaction(
             f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
@@ -155,17 +161,17 @@ def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
         )
 
 
-def check_no_transaction(where: str, key: str, atomic: tuple[str, ...]) -> None:
+def check_no_transaction(where: str, spec: LockSpec) -> None:
     """Raise if the option atomic is set where a block cannot be a transaction."""
-    if not atomic:
+    if not spec.atomic:
         return
     if where == "acquire()":
         raise ZkLockError(
-            f"The lock {key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
+            f"The lock {spec.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
             'be committed. Use "with", or give atomic=False.',
-            lock=key,
+            lock=spec.key,
         )
     raise SynchronousOnlyOperation(
-        f"The lock {key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
+        f"The lock {spec.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
         "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
     )

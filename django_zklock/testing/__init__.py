@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.testing.cases import ZkLockTestMixin
-    from django_zklock.testing.ensemble import Ensemble
     from django_zklock.testing.server import DevServer
     from django_zklock.testing.tester import LockTester
 
-__all__ = ["DevServer", "Ensemble", "LockTester", "ZkLockTestMixin"]
+__all__ = ["DevServer", "LockTester", "ZkLockTestMixin"]
 
 _MODULES = {
     "DevServer": "django_zklock.testing.server",
-    "Ensemble": "django_zklock.testing.ensemble",
     "LockTester": "django_zklock.testing.tester",
     "ZkLockTestMixin": "django_zklock.testing.cases",
 }

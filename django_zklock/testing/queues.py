@@ -39,8 +39,8 @@ class QueueEntry:
 
 def contenders(server: DevServer, below: str) -> list[str]:
     """Return the paths of all contenders below a directory, in order of arrival."""
-    found = [path for path in server.paths(below=below) if SEQUENCE_TAIL.search(path)]
-    return sorted(found, key=lambda path: int(path[-10:]))
+    paths = [path for path in server.paths(below=below) if SEQUENCE_TAIL.search(path)]
+    return sorted(paths, key=lambda path: int(path[-10:]))
 
 
 def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
@@ -51,11 +51,11 @@ def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
     try:
         queue = order.ordered([name for name in names if SEQUENCE_TAIL.search(name) or name.startswith("!")])
     except UnreadableQueue:  # only the order is known; code under test gets an error
-        return {path: (place == 0, Kind.LOCK.word) for place, path in enumerate(paths)}
+        return {path: (index == 0, Kind.LOCK.word) for index, path in enumerate(paths)}
     limits = {
         child.name: own_limit(server.content(f"{directory}/{child.name}") or b"")
         for child in queue
         if child.kind is Kind.PERMIT and queue.limit is None
     }
     held = holder_places(queue, limits)
-    return {f"{directory}/{child.name}": (place in held, child.kind.word) for place, child in enumerate(queue)}
+    return {f"{directory}/{child.name}": (index in held, child.kind.word) for index, child in enumerate(queue)}

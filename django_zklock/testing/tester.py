@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_zklock import clock, conf
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
-from django_zklock.locks import table
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.locks.lock import Lock
 from django_zklock.queue import names, operator_hold
@@ -41,12 +41,8 @@ TIMEOUT: Final = 2.0
 """Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
 RECONNECT_TIMEOUT: Final = 10.0
 
-_KEPT: Final = (
-    "DEFAULTS",
-    "LOCKS",
-    "STRICT",
-    "MAX_LINGERING",
-)  # of the project's settings; the others describe its ZooKeeper
+_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING")
+"""Of the project's settings; the others describe its ZooKeeper."""
 
 
 class LockTester:
@@ -96,10 +92,10 @@ class LockTester:
 
     def stop(self) -> None:
         """End all faults, close the session, restore the settings. Raise `AssertionError` if a contender is left."""
-        left = ""
+        remaining = ""
         try:
             self.server.heal()
-            left = self._left_behind()
+            remaining = self._remaining_queues()
         finally:
             self._release_all()
             override, self._override = self._override, None
@@ -107,8 +103,8 @@ class LockTester:
                 permission.disallow()
                 override.disable()  # closes the session
             self._other.close()
-        if left:
-            raise AssertionError(f"The test has ended, and these contenders are left:\n{left}")
+        if remaining:
+            raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
 
     def __enter__(self) -> Self:
         self.start()
@@ -123,7 +119,7 @@ class LockTester:
             if error is None:  # otherwise the test's own error is more useful
                 raise
 
-    def _left_behind(self) -> str:
+    def _remaining_queues(self) -> str:
         """
         Return the queues if contenders are left after `TIMEOUT` seconds, else "".
 
@@ -153,9 +149,9 @@ class LockTester:
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
         session = process.peek()
-        for held in table.held_locks.kept():
+        for held in held_locks.kept():
             if held.grant.session is session:
-                held.release_to(0)
+                held.release_uses()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -266,19 +262,19 @@ class LockTester:
             self._assert(any, name, fields, timeout, "has no holder")
         else:
             self._assert(
-                lambda found: sum(found) == holders, name, fields, timeout, f"does not have {holders} holder(s)"
+                lambda holds: sum(holds) == holders, name, fields, timeout, f"does not have {holders} holder(s)"
             )
 
     def assert_free(self, name: str, fields: Mapping[str, object] | None = None, *, timeout: float = TIMEOUT) -> None:
         """Fail unless the lock has no holder and no waiter within `timeout` seconds."""
-        self._assert(lambda found: not found, name, fields, timeout, "is not free")
+        self._assert(lambda holds: not holds, name, fields, timeout, "is not free")
 
     def assert_waiting(
         self, name: str, count: int = 1, fields: Mapping[str, object] | None = None, *, timeout: float = TIMEOUT
     ) -> None:
         """Fail unless the lock has exactly `count` waiters within `timeout` seconds."""
         self._assert(
-            lambda found: found.count(False) == count, name, fields, timeout, f"does not have {count} waiter(s)"
+            lambda holds: holds.count(False) == count, name, fields, timeout, f"does not have {count} waiter(s)"
         )
 
     def eventually(self, condition: Callable[[], _T], timeout: float = 5.0, message: str = "") -> _T:
@@ -291,13 +287,13 @@ class LockTester:
     def describe(self) -> str:
         """Return the queues of all locks in the namespace, as text."""
         directories = dict.fromkeys(path.rpartition("/")[0] for path in self._contenders())
-        found: dict[str, list[QueueEntry]] = {}
-        for each in self._read([queues.kinds(self.server, directory) for directory in directories]):
-            found.setdefault(each.path.rpartition("/")[0], []).append(each)
+        by_directory: dict[str, list[QueueEntry]] = {}
+        for entry in self._read([queues.kinds(self.server, directory) for directory in directories]):
+            by_directory.setdefault(entry.path.rpartition("/")[0], []).append(entry)
         text = []
-        for directory, queue in found.items():
+        for directory, queue in by_directory.items():
             text.append(names.key_of(self._base, directory))
-            text += [f"  {'holds' if each.holds else 'waits'}  {each}" for each in queue]
+            text += [f"  {'holds' if entry.holds else 'waits'}  {entry}" for entry in queue]
         return "\n".join(text) or "No lock has a contender."
 
     # --- internals --------------------------------------------------------------------------------------------
@@ -326,10 +322,10 @@ class LockTester:
 
     def _read(self, directories: list[dict[str, tuple[bool, str]]]) -> list[QueueEntry]:
         """Return the contenders of some queues. All payloads are read together."""
-        found = {path: each for queue in directories for path, each in queue.items()}
+        kinds = {path: kind for queue in directories for path, kind in queue.items()}
         return [
             QueueEntry(path=path, payload=payload, holds=holds, kind=kind)
-            for (path, (holds, kind)), payload in zip(found.items(), self._payloads([*found]), strict=True)
+            for (path, (holds, kind)), payload in zip(kinds.items(), self._payloads([*kinds]), strict=True)
         ]
 
     def _payloads(self, paths: list[str]) -> list[Payload | None]:

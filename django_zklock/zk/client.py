@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
@@ -32,6 +31,7 @@ from django_zklock.queue.escaping import SEQUENCE
 from django_zklock.zk.connection import FIRST_RETRY, Connection, new_handler
 from django_zklock.zk.errors import OutcomeUnknown, failure, translate
 from django_zklock.zk.loop import Loop
+from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import Outage, address
 
 if TYPE_CHECKING:
@@ -46,53 +46,11 @@ _PERMISSIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
-    """TLS options. Only the given authority is trusted, and the host name is checked unless that is switched off."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    key_password: str | None = field(default=None, repr=False)
-    check_hostname: bool = True
-
-    def context(self) -> ssl.SSLContext:
-        """Return a new context, so that renewed certificates are read at the next connect."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = self.check_hostname
-        if self.ca:
-            # kazoo's own context would also trust every public authority.
-            context.load_verify_locations(self.ca)
-        else:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key, self.key_password)
-        return context
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """The options of a session; times in seconds."""
-
-    hosts: tuple[tuple[str, int], ...]
-    base: str = "/zklock"
-    session_timeout: float = 20.0
-    connect_timeout: float = 5.0
-    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
-    tls: TlsOptions | None = None
-    max_lingering: int = 1000  # locks that are kept for their next owner
-
-    def host_timeout(self, round_time: float) -> float:
-        """Return the seconds in which one host must answer, so that a round through all takes `round_time` at most."""
-        return min(self.connect_timeout, round_time / len(self.hosts))
-
-    def acls(self) -> list[ACL]:
-        """Return the access list of new znodes. It is always given, as kazoo's default is open."""
-        if isinstance(self.acl, str):
-            return list(CREATOR_ALL_ACL if self.acl == "creator" else OPEN_ACL_UNSAFE)
-        return [ACL(_permissions(perms), Id(scheme, ident)) for scheme, ident, perms in self.acl]
+def acls(options: SessionOptions) -> list[ACL]:
+    """Return the access list of new znodes. It is always given, as kazoo's default is open."""
+    if isinstance(options.acl, str):
+        return list(CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE)
+    return [ACL(_permissions(perms), Id(scheme, ident)) for scheme, ident, perms in options.acl]
 
 
 def _permissions(letters: str) -> int:
@@ -121,7 +79,7 @@ class Client(KazooClient):
             hosts=",".join(map(address, options.hosts)),
             timeout=options.session_timeout,
             handler=handler,
-            default_acl=options.acls(),
+            default_acl=acls(options),
             auth_data=list(options.auth),
             use_ssl=options.tls is not None,
             connection_retry=KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func),

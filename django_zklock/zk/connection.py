@@ -40,7 +40,7 @@ from django_zklock.zk.loop import protocol_thread
 from django_zklock.zk.outage import NO_HOST, SILENT, NotZooKeeper, cause_of
 
 if TYPE_CHECKING:
-    from django_zklock.zk.client import SessionOptions
+    from django_zklock.zk.options import SessionOptions
 
 # kazoo's thread imports this codec when it looks up the first host. A child that is forked at that moment would inherit
 # a half-imported module and could never look up a host.

@@ -16,7 +16,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol import serialization as wire
 
 from django_zklock import clock
-from django_zklock.zk.client import CreateContainer, GetEphemerals, Watch
+from django_zklock.zk.client import CreateContainer, GetEphemerals, Watch, acls
 from django_zklock.zk.errors import (
     NodeExists,
     NodeMissing,
@@ -89,7 +89,7 @@ class Gateway:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._acl = session.options.acls()
+        self._acl = acls(session.options)
         self._clock = session.attached(ServerClock)
         self._containers = True  # until the server refuses one
 

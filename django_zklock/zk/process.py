@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.zk import permission
 
 if TYPE_CHECKING:
-    from django_zklock.zk.client import SessionOptions
+    from django_zklock.zk.options import SessionOptions
     from django_zklock.zk.session import Session
 
 CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close

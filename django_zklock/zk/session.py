@@ -19,10 +19,11 @@ from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
 from django_zklock.queue.escaping import session_hex
-from django_zklock.zk.client import Client, PendingRequest, SessionOptions
+from django_zklock.zk.client import Client, PendingRequest
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.lease import LastContact, Lease
 from django_zklock.zk.loop import Loop, Timer, users_thread
+from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import Outage
 
 logger = logging.getLogger("django_zklock.zk")

@@ -8,9 +8,10 @@ import sys
 import time
 from contextlib import ExitStack
 
+from support.ensemble import Ensemble, free_ports
+
 from demo.services import ServiceFailed, Site, end_on_signals, say, state_directory
 from demo.zookeeper import answers, ensure_jars
-from django_zklock.testing.ensemble import Ensemble, free_ports
 
 
 def main() -> int:

@@ -13,9 +13,10 @@ import sys
 import time
 from contextlib import ExitStack
 
+from support.ensemble import Ensemble
+
 from demo.services import ServiceFailed, Site, end_on_signals, say, state_directory
 from demo.zookeeper import ensure_jars
-from django_zklock.testing.ensemble import Ensemble
 
 TICK, SESSION = 0.5, 4.0  # seconds
 

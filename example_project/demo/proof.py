@@ -9,12 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from datetime import datetime
 
+from support.ensemble import Ensemble
+
 from demo import books, trouble
 from demo.load import Customers, Tally
 from demo.queues import Queues
 from demo.services import Site, say
 from django_zklock import conf
-from django_zklock.testing.ensemble import Ensemble
 
 SKUS = [f"item-{number:02}" for number in range(1, 25)]
 MORNING, AFTERNOON = SKUS[:12], SKUS[12:]

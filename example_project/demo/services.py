@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 import django
-
-from django_zklock.testing.ensemble import four_letter, free_ports
+from support.ensemble import four_letter, free_ports
 
 PROJECT = Path(__file__).resolve().parent.parent
 ZOOKEEPER = "zookeeper"  # the name of its process and its log

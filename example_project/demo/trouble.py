@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 
+from support.ensemble import Ensemble
+
 from demo import books
 from demo.queues import Queues
 from demo.services import Site
-from django_zklock.testing.ensemble import Ensemble
 
 
 class NoChance(RuntimeError):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from django_zklock.testing.ensemble import ZooKeeperNotFound, find_classpath, find_java, four_letter
+from support.ensemble import ZooKeeperNotFound, find_classpath, find_java, four_letter
 
 #: Debian's jars and a Java without windows; its package `zookeeper` would bring a service and a desktop's libraries.
 PACKAGES = ("libzookeeper-java", "default-jre-headless")

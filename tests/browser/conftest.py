@@ -12,10 +12,9 @@ from support.browser import chromium
 from support.browser.actors import Actor, Stage, acting, staged
 from support.browser.pages import Visitor, visit
 from support.browser.site import Site
+from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import Zoo
-
-from django_zklock.testing.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

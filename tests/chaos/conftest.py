@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.chaos.worker_pool import WorkerPool
+from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import Zoo
-
-from django_zklock.testing.ensemble import Ensemble
 
 
 @pytest.fixture

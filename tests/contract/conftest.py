@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ensemble import Ensemble
 from support.faults import connected, proxied, warmed
 from support.primitives import KEY, PRIMITIVES, Primitive
 from support.proxy import Proxy
@@ -13,7 +14,6 @@ from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
 from django_zklock.queue.operator_hold import is_operator
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 
 CONTRACT = Path(__file__).parent

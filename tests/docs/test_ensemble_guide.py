@@ -19,12 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from support.certificates import WITH_NETTY, skip_without_tls
 from support.docs import BLOCK, DOCS
-from support.project import Project
-from support.zoo import eventually
-
-from django_zklock import zk_lock
-from django_zklock.exceptions import ZkLockError
-from django_zklock.testing.ensemble import (
+from support.ensemble import (
     JVM_OPTIONS,
     MAIN_CLASS,
     Server,
@@ -33,6 +28,11 @@ from django_zklock.testing.ensemble import (
     four_letter,
     free_ports,
 )
+from support.project import Project
+from support.zoo import eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZkLockError
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 

@@ -57,8 +57,8 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
                 each.communicate()
 
 
-def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A coroutine leads, a block leads, and observers see it."""
+def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory) -> None:
+    """A coroutine leads, a block leads, and a view shows it."""
     names: dict[str, dict[str, Any]] = {}
     for file in ("feeds/consumer.py", "feeds/once.py", "feeds/views.py"):
         names[file] = {"__name__": file}
@@ -69,22 +69,11 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
     consumer = views["consumer"]
 
     def lead(hold: Any) -> None:
-        found = json.loads(views["status"](rf.get("/")).content)
-        assert (found["leads_here"], found["position"]) == (True, "first")
-        assert "process" in found["leader"]
+        status = json.loads(views["status"](rf.get("/")).content)
+        assert status["leads_here"]
+        assert "process" in status["leader"]
 
     consumer.run(lead)
-    said = ""
-
-    def told() -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return "leadership over: released" in said
-
-    eventually(told)
-    assert said.startswith("elected ")
-    consumer.stop()
-    views["follow"]()
 
 
 def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:

@@ -17,8 +17,7 @@ from django_zklock import checks, conf
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait, serialize
-from django_zklock.locks.hold import MultiHold
-from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.multi import MultiHold, MultiLock
 
 LOCKS = (DOCS / "reference" / "locks.md").read_text()
 ARCHITECTURE = (DOCS / "explanation" / "architecture.md").read_text()

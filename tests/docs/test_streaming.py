@@ -19,4 +19,4 @@ def test_the_examples_for_streamed_responses_pass(tmp_path: Path) -> None:
         project.write(name, (path.read_text() if path.exists() else "") + code)
     done = project.run("-m", "pytest", "-q", "test_reports.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout

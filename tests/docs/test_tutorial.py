@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 from support.docs import DOCS
+from support.ensemble import free_ports
 from support.project import environment
 from support.zoo import eventually
-
-from django_zklock.testing.ensemble import free_ports
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+)\n(.*)", re.DOTALL)

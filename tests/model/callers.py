@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.base import REPLY_TIMEOUT
+from django_zklock.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome

@@ -15,7 +15,6 @@ from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, 
 from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, Sync, Transaction
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
-from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.connection import (
     FIRST_RETRY,
     HURRIED_ROUND_SHARE,
@@ -23,6 +22,7 @@ from django_zklock.zk.connection import (
     RETRY_SHARE,
     ROUND_SHARE,
 )
+from django_zklock.zk.options import SessionOptions
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
 from model.server import CHANGED, CHILD, DELETED, Connection, Server

@@ -10,9 +10,9 @@ from typing import Any
 
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.loop import Timer
+from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.session import Session
 from model.choices import BACKLOG, EVENT, PREEMPT, TIMER
 from model.ensemble import Ensemble

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.queue import markers, nodes
-from django_zklock.zk.client import SessionOptions
+from django_zklock.zk.options import SessionOptions
 from model.callers import BASE, Caller
 from model.choices import Chooser
 from model.ensemble import Ensemble

@@ -23,7 +23,7 @@ if "BEAT_HOME" in os.environ:
     celeryapp.configure(app, Path(os.environ["BEAT_HOME"]))
 app.conf.update(
     beat_schedule=json.loads(os.environ.get("BEAT_SCHEDULE", "{}")),
-    beat_scheduler="django_zklock.contrib.celery:ZkScheduler",
+    beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler",
     beat_cron_starting_deadline=None,
     result_expires=None,  # else there is an entry of Celery's own
     **json.loads(os.environ.get("BEAT_CONF", "{}")),

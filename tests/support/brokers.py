@@ -21,9 +21,9 @@ from kombu.transport.redis import Channel as RedisChannel
 from redis import Redis as RedisClient
 from redis.exceptions import RedisError
 
-from django_zklock.testing.ensemble import free_ports
 from support import debian
 from support.celeryapp import QUEUES
+from support.ensemble import free_ports
 from support.served import Served
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_zklock.testing.ensemble import DEBIAN_DIRECTORY
+from support.ensemble import DEBIAN_DIRECTORY
 
 # The jars that the server needs for TLS in addition to its own; Debian ships them as dependencies of ZooKeeper.
 NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]

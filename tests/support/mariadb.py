@@ -13,8 +13,8 @@ from typing import Any
 
 import pymysql
 
-from django_zklock.testing.ensemble import free_ports
 from support import debian
+from support.ensemble import free_ports
 from support.served import Served
 
 PACKAGE = "mariadb-server-core"  # the program alone: `mariadb-server` would bring a service, too

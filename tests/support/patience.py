@@ -14,12 +14,11 @@ ADDED = "TEST_PATIENCE"
 
 def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
     """Add seconds to the time for an answer to a call that does not wait, and for the confirmation of a release."""
-    from django_zklock.locks import base, blocks, held
-    from django_zklock.locks.election import leader
+    from django_zklock.locks import acquisition, blocks, held
 
-    set_(base, "REPLY_TIMEOUT", base.REPLY_TIMEOUT + seconds)
+    set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
     confirmation = held.RELEASE_TIMEOUT + seconds
-    for module in (held, blocks, leader):
+    for module in (held, blocks):
         set_(module, "RELEASE_TIMEOUT", confirmation)
 
 

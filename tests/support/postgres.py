@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from django_zklock.testing.ensemble import free_ports
 from support import debian
+from support.ensemble import free_ports
 from support.served import Served
 
 if TYPE_CHECKING:

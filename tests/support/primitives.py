@@ -15,10 +15,10 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind
-from django_zklock.testing.ensemble import Ensemble, four_letter
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
 from support.chaos import session_killer
+from support.ensemble import Ensemble, four_letter
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 

@@ -19,7 +19,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from django_zklock.testing.ensemble import free_ports
+from support.ensemble import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

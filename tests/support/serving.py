@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from django_zklock.testing.ensemble import free_ports
+from support.ensemble import free_ports
 from support.zoo import TESTS, Zoo, eventually
 
 if TYPE_CHECKING:

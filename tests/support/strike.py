@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from django_zklock.execution.owner import current_owner
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
-from django_zklock.locks.table import held_locks
 
 strides = pytest.mark.parametrize(
     "stride", [pytest.param(97, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]

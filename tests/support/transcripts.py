@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_zklock.testing.ensemble import four_letter
+from support.ensemble import four_letter
 from support.jute import JANITOR_ACL, Acl
 from support.wire import Talk
 

@@ -21,11 +21,11 @@ from kazoo.exceptions import NoNodeError
 from django_zklock import clock
 from django_zklock.execution import abort
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks import table
+from django_zklock.locks.held import held_locks
 from django_zklock.queue import markers, nodes
 from django_zklock.queue.escaping import SEQUENCE_TAIL
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
+from support.ensemble import Ensemble
 
 T = TypeVar("T")
 TESTS = Path(__file__).parent.parent
@@ -294,14 +294,14 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
         with zoo.configured(session_timeout=10):
             yield zoo
             zoo.assert_empty()
-            assert not table.held_locks._kept, "acquired and never released"
-            assert not table.held_locks._guards, "a block that never ended"
+            assert not held_locks._kept, "acquired and never released"
+            assert not held_locks._guards, "a block that never ended"
             armed = [*abort._main_thread_aborts, *abort._thread_aborts]
             assert not armed, "work that could still be stopped, and has ended"
     finally:
         # Or the next test's owner, or its count, would be wrong, or it would find what this one has left.
-        table.held_locks._kept.clear()
-        table.held_locks._guards.clear()
+        held_locks._kept.clear()
+        held_locks._guards.clear()
         abort._main_thread_aborts.clear()
         abort._thread_aborts.clear()
         zoo.close()

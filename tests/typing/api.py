@@ -26,8 +26,7 @@ from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.inspection import ContenderInfo
-from django_zklock.locks.hold import MultiHold
-from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.operations import ReleaseRequest
 from django_zklock.testing import LockTester
 
@@ -178,24 +177,10 @@ async def lead() -> None:
         assert_type(hold, Hold)
     async with leader as hold:
         assert_type(hold.token, int)
-    assert_type(leader.wait(5), Hold | None)
-    leader.withdraw()
     assert_type(leader.is_leader, bool)
-    assert_type(leader.position, str)
     assert_type(leader.current_leader(), ContenderInfo | None)
     assert_type(await leader.acurrent_leader(), ContenderInfo | None)
     assert_type(leader.candidates(), tuple[ContenderInfo, ...])
-    for candidate in leader.observe(timeout=5):
-        assert_type(candidate, ContenderInfo | None)
-    async for candidate in leader.aobserve():
-        assert_type(candidate, ContenderInfo | None)
-
-    @leader.on_elected
-    def elected(hold: Hold) -> None: ...
-
-    @leader.on_lost
-    def deposed(reason: str) -> None: ...
-
     leader.stop(grace=5)
 
 
@@ -241,9 +226,9 @@ def catch() -> None:
 
 
 def refuse_wrong_options() -> None:
-    zk_lock("a", on_conflict="wait")  # type: ignore[call-arg]
+    zk_lock("a", on_conflict="wait")  # type: ignore[arg-type]
     zk_lock("a", abort_on="ignore")  # type: ignore[arg-type]
-    zk_read("a", limit=3)  # type: ignore[call-arg]
+    zk_read("a", limit=3)  # type: ignore[arg-type]
     zk_leader("a", timeout=3)  # type: ignore[call-arg]
     zk_locked("a", on_conflict="ignore")  # type: ignore[arg-type]
     assert_type(zk_semaphore("a", 3, timeout=1), Lock)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.celery.beat import ZkScheduler
     from django_zklock.decorators.context import CallContext
 
-__all__ = ["CeleryLibrary", "ZkScheduler", "connect"]
+__all__ = ["CeleryLibrary", "connect"]
 
 _LISTENERS: Final = ("worker", "leaks", "events", "task_reservations")
 """The modules here that connect to Celery's signals when they are imported."""
@@ -47,15 +46,5 @@ class CeleryLibrary:
 
     def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
         """Return the context of a call by a worker; None for any other call."""
-        from django_zklock.contrib.celery.context import running_task  # noqa: PLC0415 - it imports Celery
-
-        return running_task(wrapper)
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Import the scheduler only when it is used: a worker does not need `celery.beat`."""
-        if name != "ZkScheduler":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module("django_zklock.contrib.celery.beat").ZkScheduler
+        context: CallContext | None = import_module(f"{__name__}.context").running_task(wrapper)
+        return context

@@ -16,7 +16,8 @@ from celery.utils.imports import load_extension_class_names, qualname, symbol_by
 from django_zklock import conf
 from django_zklock.contrib.celery.schedule import Entry, LeadershipLost, RunRecord, ScheduleRecords
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.election.leader import Leader
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks.election import Leader
 from django_zklock.locks.hold import Hold
 
 logger = logging.getLogger("django_zklock.beat")
@@ -25,16 +26,60 @@ DEFAULT_SCHEDULER: Final = "celery.beat:PersistentScheduler"
 LOCK: Final = "celery-beat/{schedule}"
 MAX_WAIT: Final = 5.0  # seconds that one call of `tick` waits to lead; after a longer silence, beat seems to hang
 RETRY: Final = 1.0  # seconds until the next try to join the queue
+RELEASE_TIMEOUT: Final = 2.0  # seconds that the end of beat waits for the release
 
 HEADER: Final = "zklock_beat"
 """Header of each message: the `entry`, the number of this `tick` of it, and the leader's fencing `token`."""
+
+
+class Candidacy:
+    """
+    One candidate for the lead of a schedule. It waits, and holds the lock until `withdraw`, in a thread of its own.
+
+    So beat's main thread can tick, and end at once by a signal. Nothing is aborted at a loss: `ScheduleRecords` checks
+    the hold. `start` is called when the candidacy is known to its owner, which a signal may end at any moment.
+    """
+
+    def __init__(self, schedule: str) -> None:
+        what = f"celery beat {schedule}"
+        self._leader = Leader(LOCK, fields={"schedule": schedule}, what=what, abort_on="never")
+        self._outcome: ThreadWaiter[Hold | ZkLockError] = ThreadWaiter()
+        self._withdrawn: ThreadWaiter[bool] = ThreadWaiter()
+        self._thread = threading.Thread(target=self._run, name="zklock-beat", daemon=True)
+
+    def start(self) -> None:
+        """Join the queue."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._leader as hold:
+                self._outcome.set(hold)
+                self._withdrawn.wait(None)
+        except ZkLockError as error:
+            self._outcome.set(error)
+
+    def wait(self, timeout: float) -> Hold | None:
+        """Return the hold, or None if another beat leads. Raises `ZkLockError` if this one could not join the queue."""
+        outcome = self._outcome.wait(timeout)
+        if isinstance(outcome, ZkLockError):
+            raise outcome
+        return outcome
+
+    def withdraw(self) -> None:
+        """Leave the queue, or release the lock; a signal handler may call this."""
+        self._withdrawn.set(True)
+        if self._outcome.value is None:
+            self._leader.stop()  # it waits
+        if self._thread.is_alive():
+            self._thread.join(RELEASE_TIMEOUT)
 
 
 class ZkScheduler(Scheduler):
     """
     A scheduler that any number of beats may run. One of them leads, and sends what is due.
 
-    `beat_scheduler = "django_zklock.contrib.celery:ZkScheduler"`. The scheduler class that `zklock_beat_scheduler`
+    `beat_scheduler = "django_zklock.contrib.celery.beat:ZkScheduler"`. The scheduler class that `zklock_beat_scheduler`
     names decides what is due (default: Celery's own `PersistentScheduler`). It is instantiated each time this process
     becomes the leader. The first in the queue of a lock leads. When it ends, the next one leads at once; when it dies,
     within the session timeout. A beat that loses the lead joins the queue again.
@@ -54,7 +99,7 @@ class ZkScheduler(Scheduler):
         self.name = str(app.conf.get("zklock_beat_name") or app.main or "celery")
         self._arguments = (args, {**kwargs, "lazy": False})
         self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
-        self._leader = Leader(LOCK, fields={"schedule": self.name}, what=f"celery beat {self.name}")
+        self._candidacy: Candidacy | None = None
         self._active: Any = None  # an instance of a subclass of `RecordingScheduler` and the wrapped class
         self._logged = ""
         super().__init__(app, *args, **kwargs)
@@ -81,13 +126,14 @@ class ZkScheduler(Scheduler):
         return "\n".join(filter(None, lines))
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due, or stand by. Returns 0, as the time until the next run has passed inside this call."""
+        """Send what is due, or stand by. Returns the seconds until the next call: 0, or a pause before the next try."""
         try:
             if self._active is None:
                 return self._stand_by()
             self._lead(self._active)
         except LeadershipLost as lost:
             self._step_down(str(lost))
+            return RETRY
         return 0.0
 
     def should_sync(self) -> bool:
@@ -101,18 +147,22 @@ class ZkScheduler(Scheduler):
             if active is not None:
                 active.close()
         finally:
-            self._leader.withdraw()
+            self._withdraw()
 
     # --- standing by and leading --------------------------------------------------------------------------------
 
     def _stand_by(self) -> float:
+        if self._candidacy is None:
+            self._candidacy = Candidacy(self.name)
+            self._candidacy.start()
         try:
-            hold = self._leader.wait(min(self.max_interval or MAX_WAIT, MAX_WAIT))
+            hold = self._candidacy.wait(min(self.max_interval or MAX_WAIT, MAX_WAIT))
         except ZkLockError as error:
+            self._candidacy = None
             self._log_change(logging.WARNING, f"cannot join the queue and keeps trying ({error})")
             return RETRY
         if hold is None:
-            self._log_change(logging.INFO, f"stands by ({self._leader.position})")
+            self._log_change(logging.INFO, "stands by")
         else:
             self._take_over(hold)
         return 0.0
@@ -147,7 +197,12 @@ class ZkScheduler(Scheduler):
             # The next leader relies on ZooKeeper only, and this process must be able to lead again.
             logger.exception("the scheduler of %r could not be closed", self.name)
         finally:
-            self._leader.withdraw()
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        candidacy, self._candidacy = self._candidacy, None
+        if candidacy is not None:
+            candidacy.withdraw()
 
     def _log_change(self, level: int, what: str) -> None:
         if what != self._logged:

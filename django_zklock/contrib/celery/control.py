@@ -101,7 +101,7 @@ def _without_znode(
     """Yield the tasks that wait behind so many of this worker that they have no znode yet."""
     with_znode = {each["id"] for each in shown}
     for task_id, task in tasks.items():
-        if short_id(task_id) in with_znode or task.entry.held:
+        if short_id(task_id) in with_znode or task.acquisition.holds:
             continue
         key = keys_of(task.locks)[0]
         yield {

@@ -22,10 +22,9 @@ from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.execution.work import Work
-from django_zklock.locks import table
 from django_zklock.locks.blocks import wait_all
 from django_zklock.locks.guard import Guard
-from django_zklock.locks.held import HeldLock
+from django_zklock.locks.held import HeldLock, held_locks
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -67,9 +66,9 @@ class LeakGuard:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._owner = current_owner()
-        self._counts = {held: held.count for held in table.held_locks.all() if held.owner == self._owner}
-        self._known = frozenset(table.held_locks.all())  # of all owners
-        self._guards = table.held_locks.guards(self._owner)
+        self._uses = {held: frozenset(held.uses) for held in held_locks.all() if held.owner == self._owner}
+        self._known = frozenset(held_locks.all())  # of all owners
+        self._guards = held_locks.guards(self._owner)
 
     @abort.shielded
     def release_leaked(self) -> list[str]:
@@ -87,23 +86,22 @@ class LeakGuard:
         waiters = []
         for held in leaked:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
-            count = max(self._counts.get(held, 0), 0)
             released.append(held.key)
-            held.release_to(count, waiter.set)
-            if count == 0 and held.observer is None and not held.grant.inherited:
+            held.release_uses(waiter.set, except_for=self._uses.get(held, ()))
+            if not held.uses and held.observer is None and not held.grant.inherited:
                 waiters.append(waiter)
             self._report(held)
         wait_all(waiters)
         return released
 
     def _leaked(self) -> list[HeldLock]:
-        return [held for held in table.held_locks.all() if self._is_leaked(held)]
+        return [held for held in held_locks.all() if self._is_leaked(held)]
 
     def _is_leaked(self, held: HeldLock) -> bool:
-        if held.count <= 0:  # its transaction keeps it, and will release it
+        if not held.uses:  # its transaction keeps it, and will release it
             return False
-        if held in self._counts:  # acquired before, and perhaps once more
-            return held.count > self._counts[held]
+        if held in self._uses:  # acquired before, and perhaps once more
+            return not held.uses.keys() <= self._uses[held]
         if held.owner == self._owner:
             return True
         mine = held.work is self._work or (held.work is None and held not in self._known)
@@ -112,10 +110,10 @@ class LeakGuard:
     def _close_blocks(self, owner: Owner) -> None:
         """Disarm the guards of blocks that will not end any more: their abort would strike other work."""
         before: list[Guard] = self._guards if owner == self._owner else []
-        for guard in reversed(table.held_locks.guards(owner)):
+        for guard in reversed(held_locks.guards(owner)):
             if guard not in before:
                 guard.disarm()
-                table.held_locks.close_block(owner, guard)
+                held_locks.close_block(owner, guard)
 
     def _report(self, held: HeldLock) -> None:
         about = self._work.about

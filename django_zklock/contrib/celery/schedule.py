@@ -16,7 +16,8 @@ from celery.utils.time import maybe_make_aware
 
 from django_zklock import clock
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.queue.escaping import escape
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
@@ -63,13 +64,13 @@ class RunRecord:
     def decode(cls, node: Node) -> RunRecord | None:
         """Return the run in a record; None if the record cannot be read."""
         try:
-            found = json.loads(node.data)
+            fields = json.loads(node.data)
             return cls(
-                entry=str(found["entry"]),
-                at=datetime.fromisoformat(found["last_run_at"]).astimezone(timezone.utc),
-                count=int(found["total_run_count"]),
-                token=int(found["token"]),
-                leader=str(found["leader"]),
+                entry=str(fields["entry"]),
+                at=datetime.fromisoformat(fields["last_run_at"]).astimezone(timezone.utc),
+                count=int(fields["total_run_count"]),
+                token=int(fields["token"]),
+                leader=str(fields["leader"]),
                 version=node.version,
             )
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -93,9 +94,9 @@ class ScheduleRecords:
 
     def load(self) -> None:
         """Read what earlier leaders have recorded."""
-        found = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
+        nodes = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
         now = datetime.now(timezone.utc)
-        for node in found.values():
+        for node in nodes.values():
             run = RunRecord.decode(node)
             if run is None:
                 logger.warning("the record %r cannot be read and is ignored", node.path)
@@ -174,14 +175,14 @@ class ScheduleRecords:
         path = f"{self._folder}/{name}"
         data = run.encode()
 
-        def decide(found: DirectoryState | None, session_id: int) -> Step:
-            if found is None:
+        def decide(state: DirectoryState | None, session_id: int) -> Step:
+            if state is None:
                 return Commit((Create(path=path, data=data),), 0) if run.version is None else Done(None)
-            if found.data == data:  # by a request whose reply was lost
-                return Done(found.version)
-            if found.version != run.version:
+            if state.data == data:  # by a request whose reply was lost
+                return Done(state.version)
+            if state.version != run.version:
                 return Done(None)
-            return Commit((SetData(path=path, data=data, version=found.version),), found.version + 1)
+            return Commit((SetData(path=path, data=data, version=state.version),), state.version + 1)
 
         guess = None
         if run.version is not None:

@@ -13,8 +13,8 @@ from django_zklock.contrib.fences import rows
 from django_zklock.execution import abort, owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.fencing.fence import Fence, check_fence
-from django_zklock.locks.held import check_before_commit
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import check_before_commit, held_of
+from django_zklock.locks.hold import Hold
 
 
 class FencedBlock:

@@ -8,6 +8,7 @@ Opt in by `pip install "django-zklock[metrics]"` and `"django_zklock.contrib.met
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
@@ -24,20 +25,19 @@ def connect(registry: CollectorRegistry | None = None) -> None:
 
     Raises `ImproperlyConfigured` if `prometheus_client` is not installed.
     """
+    _listeners().connect(registry)
+
+
+def disconnect(registry: CollectorRegistry | None = None) -> None:
+    """Undo `connect`: stop counting, and remove the metrics from the registry."""
+    _listeners().disconnect(registry)
+
+
+def _listeners() -> ModuleType:
     try:
-        import_module("prometheus_client")
+        return import_module(f"{__name__}.prometheus")
     except ImportError as error:
         raise ImproperlyConfigured(
             "django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
             'pip install "django-zklock[metrics]".'
         ) from error
-    from django_zklock.contrib.metrics import prometheus  # noqa: PLC0415 - not installed everywhere
-
-    prometheus.connect(registry)
-
-
-def disconnect(registry: CollectorRegistry | None = None) -> None:
-    """Undo `connect`: stop counting, and remove the metrics from the registry."""
-    from django_zklock.contrib.metrics import prometheus  # noqa: PLC0415 - not installed everywhere
-
-    prometheus.disconnect(registry)

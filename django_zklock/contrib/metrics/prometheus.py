@@ -23,8 +23,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from django_zklock import clock, signals
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.guard import Receipt
-from django_zklock.locks.held import HeldLock
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import HeldLock, held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant
 
 MOST_LOCKS: Final = 500

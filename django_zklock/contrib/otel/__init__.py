@@ -8,6 +8,7 @@ Opt in by `pip install "django-zklock[otel]"` and `"django_zklock.contrib.otel"`
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
@@ -24,20 +25,19 @@ def connect(provider: TracerProvider | None = None) -> None:
 
     Raises `ImproperlyConfigured` if `opentelemetry-api` is not installed.
     """
+    _listeners().connect(provider)
+
+
+def disconnect() -> None:
+    """Undo `connect`."""
+    _listeners().disconnect()
+
+
+def _listeners() -> ModuleType:
     try:
-        import_module("opentelemetry.trace")
+        return import_module(f"{__name__}.spans")
     except ImportError as error:
         raise ImproperlyConfigured(
             "django_zklock.contrib.otel needs opentelemetry-api, which is not installed: "
             'pip install "django-zklock[otel]".'
         ) from error
-    from django_zklock.contrib.otel import spans  # noqa: PLC0415 - not installed everywhere
-
-    spans.connect(provider)
-
-
-def disconnect() -> None:
-    """Undo `connect`."""
-    from django_zklock.contrib.otel import spans  # noqa: PLC0415 - not installed everywhere
-
-    spans.disconnect()

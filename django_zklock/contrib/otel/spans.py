@@ -24,7 +24,8 @@ from django_zklock import __version__, clock, signals
 from django_zklock.exceptions import LockBusy
 from django_zklock.execution import trace
 from django_zklock.locks.guard import Receipt
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 
 logger = logging.getLogger("django_zklock.otel")

@@ -80,22 +80,6 @@ class GrantedContender(Protocol):
         """Go on as a reader; see `Contender.share`."""
 
 
-class GrantPart(Protocol):
-    """One owner's part of a grant, as the protocol's thread sees it."""
-
-    @property
-    def grant(self) -> Grant: ...
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def hold(self) -> object: ...
-
-    @property
-    def is_unwatched(self) -> bool: ...
-
-
 class GrantObserver:
     """An observer of a grant. Its methods are called on the protocol's thread; each does nothing unless overridden."""
 
@@ -198,8 +182,8 @@ class Grant:
         """Return the error that tells the holder about the loss."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
-    def parts_held(self) -> list[GrantPart]:
-        """Return the parts that were not released yet. Other threads may add and remove parts meanwhile."""
+    def parts_held(self) -> list[Any]:
+        """Return the holds that were not released yet. Other threads may add and remove some meanwhile."""
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 
     def claim_end(self) -> bool:
@@ -255,9 +239,9 @@ class Grant:
         if self.released:
             observer.on_released()
 
-    def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
-        """Return whether an observer of this class is attached for which `such(observer)` is true."""
-        return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
+    def observed_by(self, kind: type) -> bool:
+        """Return whether an observer of this class is attached."""
+        return any(isinstance(observer, kind) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:
         """Mark the hold as suspect: no quorum confirms the session at the moment."""

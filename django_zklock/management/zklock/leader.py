@@ -1,26 +1,31 @@
-"""Show the leader of an election, once or at each change."""
+"""Show the leader of an election, once, or again when another one leads."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from datetime import datetime, timezone
 
 from django_zklock import conf
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution import waiters
 from django_zklock.inspection.serialize import contender_json
 from django_zklock.locks import queue_reader
-from django_zklock.locks.election.observer import LeaderWatch
+from django_zklock.locks.election import read_leader
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.management.arguments import add_answer, add_name, key_of
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue import names
 
+WATCH_INTERVAL = 1.0  # seconds between two reads of the queue
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
-    parser.add_argument("--watch", action="store_true", help="show each change, until Ctrl-C")
+    parser.add_argument("--watch", action="store_true", help="ask each second, and show each change, until Ctrl-C")
     add_answer(parser, json="write JSON; with --watch, one line for each change")
 
 
@@ -30,21 +35,33 @@ def run(out: Output, options: argparse.Namespace) -> None:
         key = key_of(options)
         parent = names.path(conf.current().base, key)
         # Also with --watch: it would write nothing while ZooKeeper is not available.
-        found = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
-    if options.watch:
-        with errors_as_exit_codes(), contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-            for leader in LeaderWatch(key, parent).follow(None):
-                _write_change(out, key, leader, json=options.json)
-        return
+        queue = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
+        if options.watch:
+            with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+                _watch(out, key, parent, json=options.json)
+            return
     if options.json:
-        leader_json = contender_json(found[0]) if found else None
-        write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(found) - 1)})
-    if not found:
+        leader_json = contender_json(queue[0]) if queue else None
+        write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(queue) - 1)})
+    if not queue:
         raise failure(f"{key!r} has no leader.", ExitCode.FREE)
     if not options.json:
-        write_line(out, _line(found[0]))
-        more = " or more" if len(found) == queue_reader.MOST_READ else ""
-        write_line(out, f"{len(found) - 1}{more} stand by")
+        write_line(out, _line(queue[0]))
+        more = " or more" if len(queue) == queue_reader.MOST_READ else ""
+        write_line(out, f"{len(queue) - 1}{more} stand by")
+
+
+def _watch(out: Output, key: str, parent: str, *, json: bool) -> None:
+    """Show the leader, and each change. While ZooKeeper does not answer, nothing is shown."""
+    shown: int | None = -1  # the token of the leader
+    while True:
+        with contextlib.suppress(ZooKeeperUnavailable):
+            leader = waiters.run(read_leader(key, parent, waiters.ThreadWaiter()))
+            token = None if leader is None else leader.token
+            if token != shown:
+                shown = token
+                _write_change(out, key, leader, json=json)
+        time.sleep(WATCH_INTERVAL)
 
 
 def _write_change(out: Output, key: str, leader: ContenderInfo | None, *, json: bool) -> None:

@@ -1,47 +1,44 @@
 """
 Run a command under a lock, as flock(1) does. The lock is released when the command ends.
 
-The command is a process group of its own, started by `management.supervisor`. Signals are passed on to it. It is
-stopped when the lock is lost, and when this process is killed.
+The command has a session and a process group of its own, and ends with this process. Signals are passed on to the
+group. It is stopped when the lock is lost.
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from io import FileIO
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from django_zklock import clock
 from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.management import supervisor
+from django_zklock.management import child
 from django_zklock.management.arguments import add_name, seconds, template_of, timeout
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 
-POLL_INTERVAL: Final = 0.1  # seconds between two checks of the lease
+CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
+KILL_TIMEOUT: Final = 1.0  # seconds to wait for the end of what got SIGKILL; nothing may reap it in a container
+STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped command has ended
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
-STOP_TIMEOUT: Final = 5.0  # seconds beyond the grace in which the supervisor must have stopped the command
 
-_FORWARDED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGALRM")
-_ENDING: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM")
-
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 _LOCK_OPTIONS = ("timeout", "abort_on", "kind", "limit", "max_hold", "warn_after", "min_hold")
 """The options of the lock. If one is not given, the settings of the lock decide."""
@@ -120,9 +117,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
     """Acquire the lock, run the command, and exit with its status."""
     if not options.command:
         raise failure("Give a command after --, as in: zklock run reports -- make report", ExitCode.USAGE)
-    child: _Child | None = None
+    command: _Command | None = None
     waited = 0.0
-    with _ForwardedSignals() as signals, errors_as_exit_codes(busy=options.conflict_exit_code):
+    with _Signals() as signals, errors_as_exit_codes(busy=options.conflict_exit_code):
         lock = _lock(options)
         started = clock.now()
         try:
@@ -131,13 +128,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
                 grace = options.kill_after
                 if grace is None:
                     grace = process.current().timeout * GRACE_SHARE
-                child = _Child(options.command, hold, grace, signals)
-                child.run()
+                command = _Command(options.command, hold, grace)
+                signals.receiver = command.on_signal
+                command.run()
         except LockLost:
-            if child is None:
+            if command is None:
                 raise
             # The command has ended by now.
-    _report(child, waited, as_json=options.json)
+    _report(command, waited, as_json=options.json)
 
 
 def _lock(options: argparse.Namespace) -> Lock:
@@ -160,136 +158,117 @@ def _lock(options: argparse.Namespace) -> Lock:
     return lock
 
 
-def _report(child: _Child, waited: float, *, as_json: bool) -> None:
+def _report(command: _Command, waited: float, *, as_json: bool) -> None:
     """Report how the command ended, and exit with its status."""
-    key = child.hold.key
+    key = command.hold.key
     if as_json:
         report = {
             "lock": key,
-            "token": str(child.hold.token),  # 64 bits; numbers in JavaScript have 53
+            "token": str(command.hold.token),  # 64 bits; numbers in JavaScript have 53
             "waited": round(waited, 3),
-            "seconds": round(child.seconds, 3),
-            "status": child.status,
-            "lost": child.lost,
+            "seconds": round(command.seconds, 3),
+            "status": command.status,
+            "lost": command.lost,
         }
         print(json.dumps(report), file=sys.stderr, flush=True)
-    if child.error:
-        status = ExitCode.NOT_FOUND if child.error == errno.ENOENT else ExitCode.NOT_RUN
-        raise failure(f"{child.program} cannot be run: {os.strerror(child.error)}.", status)
-    if child.lost and child.must_stop:
-        raise failure(f"The lock {key!r} was lost: {child.lost}. The command was stopped.", ExitCode.LOST)
-    if child.lost:
-        print(f"The lock {key!r} was lost meanwhile: {printable(child.lost)}.", file=sys.stderr)
-    if child.status:
-        raise SystemExit(child.status)
+    if command.lost and command.must_stop:
+        raise failure(f"The lock {key!r} was lost: {command.lost}. The command was stopped.", ExitCode.LOST)
+    if command.lost:
+        print(f"The lock {key!r} was lost meanwhile: {printable(command.lost)}.", file=sys.stderr)
+    if command.status:
+        raise SystemExit(command.status)
 
 
-class _Child:
-    """The command, run by a supervisor process."""
+class _Command:
+    """The command under the lock."""
 
-    def __init__(self, command: Sequence[str], hold: Hold, grace: float, signals: _ForwardedSignals) -> None:
+    def __init__(self, arguments: Sequence[str], hold: Hold, grace: float) -> None:
         self.hold = hold
-        self.program = command[0]
         self.status = 0
-        self.error = 0  # the errno, if the command could not be run
         self.lost = ""  # why the lock was lost, if it was
         self.seconds = 0.0
-        self._command = command
+        self._arguments = arguments
         self._grace = grace
-        self._signals = signals
-        self._pid = 0
-        self._ended = False  # the supervisor has reported the command's status
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []  # the signals that came while the process was started
 
     @property
     def must_stop(self) -> bool:
         """Whether a loss of the lock stops the command: by its policy, or because `max_hold` is over."""
-        return held_of(self.hold).policy.abort_on != "never" or held_of(self.hold).grant.overdue
+        held = held_of(self.hold)
+        return held.policy.abort_on != "never" or held.grant.overdue
 
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
+        grant = held_of(self.hold).grant
         started = clock.now()
-        with _pipe() as (orders, give_orders), _pipe() as (reports, report):
-            helper = [
-                sys.executable,
-                "-I",
-                "-S",
-                str(Path(supervisor.__file__)),
-                str(orders.fileno()),
-                str(report.fileno()),
-            ]
-            self._signals.forward_to(give_orders)  # the supervisor reads them when the command runs
-            process = subprocess.Popen(
-                [*helper, str(self._grace), *self._command],
-                pass_fds=(orders.fileno(), report.fileno()),
-                env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
-            )
-            orders.close()
-            report.close()
-            try:
-                self._follow(reports, give_orders)
-            finally:
-                self._signals.ignore_all()
-                give_orders.close()  # if this method has failed, the supervisor stops the command
-            process.wait()
-        if not self._ended and self._pid:  # the supervisor was killed
-            with suppress(OSError):
-                os.killpg(self._pid, signal.SIGKILL)
-        self.lost = self.lost or held_of(self.hold).grant.why_invalid() or ""
-        self.seconds = clock.now() - started
-
-    def _follow(self, reports: FileIO, orders: FileIO) -> None:
-        """Read the reports of the supervisor to their end. Let it stop the command when the lock is lost."""
-        deadline: float | None = None
-        unread = b""
-        while deadline is None or clock.now() < deadline:
-            readable, _, _ = select.select([reports], [], [], POLL_INTERVAL)
-            if readable:
-                data = os.read(reports.fileno(), 4096)
-                if not data:
-                    return
-                *lines, unread = (unread + data).split(b"\n")
-                for line in lines:
-                    self._on_report(line.decode(), orders)
-            if deadline is None and not self._ended:
+        process = child.start(
+            self._arguments,
+            stdin=subprocess.DEVNULL if _in_background() else None,
+            env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
+        )
+        self._process = process
+        for number in self._early:
+            self._signal(number)
+        try:
+            while process.poll() is None and not self.lost:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(CHECK_INTERVAL)
                 # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                reason = held_of(self.hold).grant.why_invalid()
+                reason = grant.why_invalid()
                 if reason is not None and self.must_stop:
                     self.lost = reason
-                    deadline = clock.now() + self._grace + STOP_TIMEOUT
-                    self._signals.ignore_all()
-                    orders.close()
+        finally:
+            if self.lost or process.poll() is None:
+                self._stop(process)
+        self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        self.lost = self.lost or grant.why_invalid() or ""
+        self.seconds = clock.now() - started
 
-    def _on_report(self, report: str, orders: FileIO) -> None:
-        event, _, number = report.partition(" ")
-        if event == "started":
-            self._pid = int(number)
-        elif event == "failed":
-            self.error = int(number)
-        elif event == "exited":
-            self._ended = True
-            self.status = int(number) if int(number) >= 0 else 128 - int(number)
-        elif event == "stopped":
-            # For example by Ctrl-Z: stop this process, too, so that the shell gets its terminal back. The shell
-            # continues this process when the job continues.
-            os.kill(os.getpid(), signal.SIGSTOP)
-            _send(orders, signal.SIGCONT)
+    def on_signal(self, number: int) -> None:
+        """Pass a signal on to the process group of the command; in a signal handler."""
+        if self._process is None:
+            self._early.append(number)
+        elif self._process.returncode is None:
+            self._signal(number)
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop the whole group, with all that the command has started in it: SIGTERM, and SIGKILL after the grace."""
+        for number, patience in ((signal.SIGTERM, self._grace), (signal.SIGKILL, KILL_TIMEOUT)):
+            deadline = clock.now() + patience
+            self._signal(number)
+            self._signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
+            while self._signal(0) and clock.now() < deadline:
+                time.sleep(STOP_INTERVAL)
+                process.poll()
+        process.wait()
+
+    def _signal(self, number: int) -> bool:
+        """Signal the group; return False if it has ended, or may not be signalled."""
+        assert self._process is not None
+        try:
+            os.killpg(self._process.pid, number)
+        except OSError:
+            return False
+        return True
 
 
-class _ForwardedSignals:
-    """Forwards signals to the command while it runs. Before that they end this process, as usual."""
+class _Signals:
+    """
+    Gives signals to the receiver. While there is none, they end this process, as usual.
+
+    Ctrl-Z is ignored: a stopped process would lose the lock, and the command would run on.
+    """
 
     def __init__(self) -> None:
+        self.receiver: Callable[[int], object] | None = None
         self._before: dict[int, Any] = {}
-        self._orders: FileIO | None = None
-        self._ignored = False
 
-    def __enter__(self) -> _ForwardedSignals:
+    def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
-            for name in _FORWARDED:
-                number = getattr(signal, name)
-                # One that is ignored, as under nohup, stays ignored.
-                if signal.getsignal(number) is not signal.SIG_IGN or name not in _ENDING:
+            for number in (*_PASSED_ON, signal.SIGTSTP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # one that is ignored, as under nohup, stays ignored
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -297,31 +276,22 @@ class _ForwardedSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def forward_to(self, orders: FileIO) -> None:
-        """Forward signals as orders to the supervisor."""
-        self._orders = orders
-
-    def ignore_all(self) -> None:
-        """Ignore all signals from now on, so that none interrupts the end."""
-        self._ignored = True
-
     def _handle(self, number: int, frame: object) -> None:
-        if self._ignored:
+        if number == signal.SIGTSTP:
             return
-        if self._orders is not None:
-            _send(self._orders, number)
-        elif signal.Signals(number).name in _ENDING:
+        if self.receiver is None:
             raise SystemExit(128 + number)
+        self.receiver(number)
 
 
-def _send(orders: FileIO, number: int) -> None:
-    with suppress(OSError, ValueError):  # the supervisor has ended, or was told to stop the command
-        orders.write(bytes([number]))
+def _in_background() -> bool:
+    """
+    Return whether standard input is a terminal, and this process is a background job there.
 
-
-@contextmanager
-def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """Open a pipe. At the end, close the ends that are still open."""
-    reading, writing = os.pipe()
-    with FileIO(reading, "r") as readable, FileIO(writing, "w") as writable:
-        yield readable, writable
+    A background job that reads is stopped by the terminal. The command has a session of its own, so the terminal does
+    not stop it: it would take the shell's input.
+    """
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        return False

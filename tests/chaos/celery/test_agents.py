@@ -12,11 +12,11 @@ from celery.exceptions import TaskRevokedError
 from support.agenttasks import AGENT, AGENTS, RUNS
 from support.brokers import Redis
 from support.chaos.report import Figures
+from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockBusy
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("AGENTS"), pytest.mark.timeout(90)]
 

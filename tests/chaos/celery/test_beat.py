@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 from support.beats import Beat, Beats, each_tick_once, longest_gap
 from support.chaos.report import Figures
+from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import TESTS, Zoo, eventually
-
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("F69")]
 

@@ -14,13 +14,13 @@ import psutil
 import pytest
 from support.brokers import Redis
 from support.chaos.report import Figures
+from support.ensemble import four_letter
 from support.proxy import Proxy
 from support.worker import Gate, Worker
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.contrib.celery.redelivery import COPY_HEADER
 from django_zklock.exceptions import LockLost
-from django_zklock.testing.ensemble import four_letter
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
 

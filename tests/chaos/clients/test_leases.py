@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 from support.chaos.report import Figures
 from support.chaos.worker_pool import LockWorker, WorkerPool
+from support.ensemble import Ensemble
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
-
-from django_zklock.testing.ensemble import Ensemble
 
 T = 4.0  # seconds, of a session
 TICK = 1.0

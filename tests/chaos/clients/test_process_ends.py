@@ -17,12 +17,12 @@ from support.chaos.servers import serving
 from support.chaos.slowdisk import write_whole
 from support.chaos.website import Website
 from support.chaos.worker_pool import WorkerPool
+from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.signals import connection_state_changed
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

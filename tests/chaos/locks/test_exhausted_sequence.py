@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from support.chaos import wrap
 from support.chaos.worker_pool import WorkerPool
+from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually
 
 from django_zklock.queue.order import LAST_SEQUENCE
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 

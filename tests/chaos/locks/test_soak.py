@@ -15,10 +15,9 @@ from support.chaos.random_work import LINGERING, MIXED, PERMITS, READ_WRITE, SHA
 from support.chaos.report import Figures
 from support.chaos.slowdisk import SlowDisk
 from support.chaos.worker_pool import Call, LockWorker, WorkerPool
+from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import eventually
-
-from django_zklock.testing.ensemble import Ensemble
 
 T = 4.0  # seconds, of a session
 WISHES: dict[str, list[Wish]] = {"a": [{}], "b": [{}], "c": READ_WRITE, "d": SHARED, "e": MIXED, "f": LINGERING}

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.chaos.servers import attached_to, repair, repaired, serving
 from support.chaos.worker_pool import Call, LockWorker, WorkerPool
+from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually
 
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]

@@ -24,8 +24,7 @@ from support.chaos.namespaces import NotInside
 from support.chaos.preload import ToolFailed, needs_compiler
 from support.chaos.servers import looking_in
 from support.chaos.slowdisk import SlowDisk
-
-from django_zklock.testing.ensemble import Ensemble
+from support.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("KIT")]
 

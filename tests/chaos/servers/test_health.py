@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from support.chaos.servers import repaired
+from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import EnsembleReport, check_quorum, ensemble
-from django_zklock.testing.ensemble import Ensemble
 
 
 @pytest.fixture

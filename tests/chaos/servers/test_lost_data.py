@@ -10,9 +10,9 @@ from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import needs_namespace
 from support.chaos.servers import repair, replace_client, serving
 from support.chaos.worker_pool import WorkerPool
+from support.ensemble import Ensemble
 from support.zoo import eventually
 
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]

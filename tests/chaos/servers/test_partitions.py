@@ -17,9 +17,8 @@ from support.chaos import firewall
 from support.chaos.firewall import needs_firewall
 from support.chaos.servers import Partition, looking_in, partition, repaired, serving
 from support.chaos.worker_pool import Call, LockWorker, WorkerPool
+from support.ensemble import Ensemble
 from support.zoo import eventually
-
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

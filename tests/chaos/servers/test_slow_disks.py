@@ -20,11 +20,11 @@ from support.chaos.servers import repaired
 from support.chaos.session_killer import expire
 from support.chaos.slowdisk import SlowDisk
 from support.chaos.worker_pool import LockWorker, WorkerPool
+from support.ensemble import Ensemble, Server, four_letter
 from support.proxy import CREATE, CREATE2, Proxy
 from support.zoo import eventually
 
 from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
-from django_zklock.testing.ensemble import Ensemble, Server, four_letter
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, needs_compiler]
 

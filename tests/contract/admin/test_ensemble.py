@@ -15,7 +15,7 @@ from support.zoo import Zoo
 from django_zklock.inspection import check_quorum, ensemble
 from django_zklock.inspection.ensemble import _ask
 from django_zklock.inspection.shared import Shared
-from django_zklock.zk.client import SessionOptions
+from django_zklock.zk.options import SessionOptions
 
 
 def test_a_server_tells_its_role_version_and_figures(zoo: Zoo) -> None:

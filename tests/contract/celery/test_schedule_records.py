@@ -17,13 +17,14 @@ from support.proxy import MULTI, Proxy
 from support.work import lose
 from support.zoo import Zoo, eventually
 
+from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
-from django_zklock.locks.election.leader import Leader
 from django_zklock.zk.gateway import Node
 
 pytestmark = pytest.mark.zookeeper
 
 APP = Celery("ledgers", set_as_current=False)
+Make = Callable[[], Candidacy]
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
@@ -34,28 +35,26 @@ def entry(name: str = "report", *, last: datetime = LONG_AGO, count: int = 0) ->
 
 
 @pytest.fixture
-def candidate(zoo: Zoo) -> Iterator[Callable[[], Leader]]:
+def candidate() -> Iterator[Make]:
     """A factory of candidates for one lead. All of them leave the queue at the end."""
-    made: list[Leader] = []
+    made: list[Candidacy] = []
 
-    def make() -> Leader:
-        made.append(Leader("lead"))
+    def make() -> Candidacy:
+        made.append(Candidacy("nightly"))
         return made[-1]
 
     yield make
-    for each in made:
-        each.withdraw()
+    for candidacy in made:
+        candidacy.withdraw()
 
 
-def ledger_of(zoo: Zoo, leader: Leader) -> ScheduleRecords:
-    hold = leader.wait(10)
+def ledger_of(zoo: Zoo, candidacy: Candidacy) -> ScheduleRecords:
+    candidacy.start()
+    hold = candidacy.wait(10)
     assert hold is not None
     ledger = ScheduleRecords(hold, zoo.base, "nightly")
     ledger.load()
     return ledger
-
-
-Make = Callable[[], Leader]
 
 
 def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
@@ -161,7 +160,7 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) ->
     zoo = Zoo(server.hosts, server)
     with proxied(zoo) as proxy:
         assert isinstance(proxy, Proxy)
-        leader = Leader("lead")
+        leader = Candidacy("nightly")
         ledger = ledger_of(zoo, leader)
         ledger.adopt([entry()])
         fired = getattr(proxy, strike)(MULTI)
@@ -176,16 +175,14 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) ->
 
 def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
     """The same process can lead again, from what was recorded."""
-    leader = candidate()
-    ledger = ledger_of(zoo, leader)
+    ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     ledger.record_run(entry())
     expire(zoo)
     assert ledger.hold.wait_lost(10)
     with pytest.raises(LeadershipLost):
         ledger.record_run(entry())
-    leader.withdraw()
-    again = ledger_of(zoo, leader)
+    again = ledger_of(zoo, candidate())
     assert again.record_run(entry()).count == 2
 
 

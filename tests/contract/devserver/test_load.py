@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
+from support.ensemble import four_letter
 from support.jute import EPHEMERAL, boolean, buffer, create, exists, get, integer, put, sync
 from support.wire import Wire
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.testing.ensemble import four_letter
 from django_zklock.testing.server import DevServer
 
 CLIENTS = 1000

@@ -7,11 +7,10 @@ import struct
 import time
 
 import pytest
+from support.ensemble import four_letter
 from support.jute import EPHEMERAL, acl, auth, boolean, buffer, create, exists, integer, long, part, vector
 from support.transcripts import STILL, UNIMPLEMENTED, Pair, changed_in_3_9, compare
 from support.wire import Talk
-
-from django_zklock.testing.ensemble import four_letter
 
 pytestmark = pytest.mark.zookeeper
 

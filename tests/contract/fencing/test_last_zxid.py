@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from support.ensemble import free_ports
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.fencing import last_zxid
-from django_zklock.testing.ensemble import free_ports
 
 
 def test_it_lies_between_the_tokens_before_and_after(zoo: Zoo) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
-import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 
 import pytest
-from django.test import override_settings
+from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, connected, expire, proxied, reconnect, within
 from support.work import lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually, next_line
 
-from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
+from django_zklock import Hold, Leader, current_hold, operations, signals, zk_leader, zk_lock
 from django_zklock.exceptions import (
     LockBusy,
     LockLost,
@@ -26,8 +28,8 @@ from django_zklock.exceptions import (
     StaleToken,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks.election.candidacy import STOPPED
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.election import STOPPED
+from django_zklock.locks.held import held_locks
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper
@@ -47,37 +49,41 @@ def nothing_is_left() -> Iterator[None]:
 
 
 class Terms:
-    """A function for leaders: it notes each token, and runs until `end` is set."""
+    """A function for leaders: it notes each hold, and runs until `end` is set."""
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
+        self.holds: list[Hold] = []
         self.ended: list[str] = []
         self.end = threading.Event()
 
     def __call__(self, hold: Hold) -> int:
-        self.tokens.append(hold.token)
+        self.holds.append(hold)
         try:
             while not self.end.wait(0.01):
                 pass
         except BaseException as error:
             self.ended.append(type(error).__name__)
             raise
-        return len(self.tokens)
+        return len(self.holds)
 
     async def arun(self, hold: Hold) -> int:
-        self.tokens.append(hold.token)
+        self.holds.append(hold)
         try:
             while not self.end.is_set():
                 await asyncio.sleep(0.01)
         except BaseException as error:
             self.ended.append(type(error).__name__)
             raise
-        return len(self.tokens)
+        return len(self.holds)
 
-    def wait(self, count: int) -> int:
-        """Wait until there have been so many leads; return the token of the last."""
-        eventually(lambda: len(self.tokens) >= count, 15, f"no {count} leads")
-        return self.tokens[-1]
+    @property
+    def tokens(self) -> list[int]:
+        return [hold.token for hold in self.holds]
+
+    def wait(self, count: int) -> Hold:
+        """Wait until there have been so many leads; return the last hold."""
+        eventually(lambda: len(self.holds) >= count, 15, f"no {count} leads")
+        return self.holds[-1]
 
 
 # --- leading --------------------------------------------------------------------------------------------------------
@@ -118,12 +124,9 @@ def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
     leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
     assert leader.key == "lead/7"
     assert not leader.is_leader
-    assert leader.position == "not in the queue"
 
     def work(hold: Hold) -> str:
         assert leader.is_leader
-        assert leader.hold is hold
-        assert leader.position == "first"
         (payload,) = zoo.payloads("lead/7")
         assert payload is not None
         assert payload.what == "the work"
@@ -144,9 +147,15 @@ def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
         def fail(hold: Hold, error: BaseException = error) -> None:
             raise error
 
+        async def afail(hold: Hold, error: BaseException = error) -> None:
+            raise error
+
         with pytest.raises(type(error)) as raised:
             leader.run(fail)
         assert raised.value is error
+        if isinstance(error, Exception):
+            with pytest.raises(type(error)):
+                asyncio.run(leader.arun(afail))
         assert zoo.children("lead") == []
 
 
@@ -178,17 +187,11 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
     """After its session expired, and after its znode was deleted; each time with a higher token."""
     leader = zk_leader("lead")
     terms = Terms()
-    told: list[object] = []
-    leader.on_elected(lambda hold: told.append(hold.token))
-    leader.on_lost(told.append)
 
     def strike() -> None:
         terms.wait(1)
         expire(zoo)
-        terms.wait(2)
-        hold = leader.hold
-        assert hold is not None
-        zoo.client.delete(hold.path)
+        zoo.client.delete(terms.wait(2).path)
         terms.wait(3)
         terms.end.set()
 
@@ -202,10 +205,6 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
         assert running.result() == 3
     assert terms.tokens == sorted(set(terms.tokens))
     assert terms.ended == ["LockLostInterrupt"] * 2
-    eventually(lambda: len(told) == 6)
-    assert told[::2] == terms.tokens
-    assert told[5] == ""
-    assert all(told[1:5:2])
 
 
 def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
@@ -216,17 +215,14 @@ def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
     one.wait(1)
     standing_by = BackgroundCall(lambda: second.run(two))
     zoo.wait_contenders("lead", 2)
-    assert "behind process" in eventually(lambda: second.position if "behind" in second.position else "")
-    hold = first.hold
-    assert hold is not None
-    zoo.client.delete(hold.path)
+    zoo.client.delete(one.wait(1).path)
     two.wait(1)
     zoo.wait_contenders("lead", 2)
     assert not first.is_leader
     assert second.is_leader
     two.end.set()
     assert standing_by.result() == 1
-    assert one.wait(2) > two.tokens[0]
+    assert one.wait(2).token > two.tokens[0]
     one.end.set()
     assert running.result() == 2
 
@@ -245,7 +241,7 @@ def test_a_leader_without_network_sees_that_its_lease_is_over(zoo: Zoo) -> None:
         assert time.monotonic() - began <= LEASE_SHARE * TIMEOUT + LATER
         eventually(lambda: terms.ended, 2)
         proxy.heal()
-        assert terms.wait(2) > terms.tokens[0]
+        assert terms.wait(2).token > terms.tokens[0]
         terms.end.set()
         assert running.result() == 2
 
@@ -292,27 +288,24 @@ def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo) -> None:
-    """Another thread calls it while the candidate enters the queue, waits, leads or pauses."""
+@pytest.mark.parametrize("way", ["run", "arun", "with"])
+def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None:
+    """Another thread calls it while the candidate enters the queue, waits or leads."""
     draw = random.Random(8)
-    for way in ("run", "with", "wait") * 12:
+    for _ in range(12):
         leader = zk_leader("lead")
         terms = Terms()
 
-        def campaign(leader: Leader = leader, terms: Terms = terms, way: str = way) -> object:
+        def campaign(leader: Leader = leader, terms: Terms = terms) -> int | None:
             if way == "run":
                 return leader.run(terms)
-            with contextlib.suppress(LockNotAcquired, LockLost):
-                if way == "with":
-                    with leader as hold:
-                        terms(hold)
-                while leader.wait(0.005) is None:
-                    pass
-            leader.withdraw()
+            if way == "arun":
+                return asyncio.run(leader.arun(terms.arun))
+            with contextlib.suppress(LockNotAcquired, LockLost), leader as hold:
+                terms(hold)
             return None
 
-        busy = zk_lock("lead") if draw.random() < 0.5 else contextlib.nullcontext()
-        with busy:
+        with zk_lock("lead") if draw.random() < 0.5 else contextlib.nullcontext():
             running = BackgroundCall(campaign)
             time.sleep(draw.uniform(0.0, 0.02))
             leader.stop()
@@ -321,19 +314,6 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo) -> None:
         zoo.wait_contenders("lead", 0)
         assert not leader.is_leader
         assert leader.run(terms) is None
-
-
-async def test_stop_ends_arun(zoo: Zoo) -> None:
-    """At any moment, and before it has begun."""
-    draw = random.Random(9)
-    for _ in range(15):
-        leader = zk_leader("lead")
-        terms = Terms()
-        running = asyncio.create_task(leader.arun(terms.arun))
-        await asyncio.sleep(draw.choice([0, draw.uniform(0.0, 0.02)]))
-        await asyncio.to_thread(leader.stop)
-        assert await asyncio.wait_for(running, 5) is None
-        await asyncio.to_thread(zoo.wait_contenders, "lead", 0)
 
 
 def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None:
@@ -363,26 +343,6 @@ def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert steps == ["finished", "interrupted"]
 
 
-def test_a_signal_handler_may_call_stop(zoo: Zoo) -> None:
-    """A management command does this on SIGTERM. The process ends normally, and its place is free at once."""
-    script = """
-import signal, threading
-from django_zklock import zk_leader
-leader = zk_leader("lead")
-signal.signal(signal.SIGTERM, lambda *args: leader.stop())
-def work(hold):
-    print("leads", flush=True)
-    threading.Event().wait()
-print(leader.run(work), flush=True)
-"""
-    with zoo.running(script) as child:
-        assert next_line(child) == "leads"
-        child.send_signal(signal.SIGTERM)
-        out, err = child.communicate(timeout=10)
-        assert (out, child.returncode) == ("None\n", 0), err
-        zoo.wait_contenders("lead", 0, 1)
-
-
 def test_the_next_one_leads_after_a_kill(zoo: Zoo) -> None:
     """Within the session timeout and two ticks of the server."""
     script = """
@@ -406,14 +366,12 @@ zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()
 # --- one Leader object for each ------------------------------------------------------------------------------------
 
 
-def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
-    """A second use of the same object, and a candidate whose owner holds the lock already, are refused at once."""
+def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
+    """A candidate whose owner leads already would wait for itself. It is refused at once."""
     leader = zk_leader("lead")
     with leader:
         with pytest.raises(LockBusy):
             zk_leader("lead").run(lambda hold: None)
-        with pytest.raises(RuntimeError, match="one Leader object for each"):
-            BackgroundCall(lambda: leader.run(lambda hold: None)).result()
         with zk_lock("lead"):  # the work may take the lock that it is under
             pass
     with contextlib.ExitStack() as stack:
@@ -449,35 +407,31 @@ def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
         zk_leader("lead").run(Terms().arun)
 
 
-def test_settings_that_a_leader_cannot_have_are_refused(zoo: Zoo) -> None:
-    """Otherwise two candidates would lead."""
-    for options in ({"kind": "read"}, {"limit": 2}, {"atomic": True}):
-        with (
-            override_settings(ZKLOCK=zoo.settings(LOCKS={"lead": {"path": "lead", **options}})),
-            pytest.raises(ValueError, match="one leader at a time"),
-        ):
-            zk_leader("lead").run(lambda hold: None)
-
-
 # --- ZooKeeper is away ----------------------------------------------------------------------------------------------
 
 
 def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """It logs that now and then, and leads as soon as ZooKeeper is back. `with` and `wait` raise instead."""
-    with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.3) as proxy:
+    """It logs that now and then, and leads as soon as ZooKeeper is back. `with` and `current_leader` raise instead."""
+    with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.1) as proxy:
         proxy.refuse = True
         leader = zk_leader("lead")
         with pytest.raises(ZooKeeperUnavailable), leader:
             pass
         with pytest.raises(ZooKeeperUnavailable):
-            leader.wait(10)
+            leader.current_leader()
+        failures: list[object] = []
+
+        def count(**failure: object) -> None:
+            failures.append(failure["error"])
+
+        signals.lock_failed.connect(count)
         running = BackgroundCall(lambda: leader.run(lambda hold: hold.token))
-        first = eventually(lambda: leader._lock.attempt)
-        second = eventually(lambda: leader._lock.attempt if leader._lock.attempt is not first else None)
-        eventually(lambda: leader._lock.attempt not in (None, second))
-        said = [record for record in caplog.records if record.name == "django_zklock.leader"]
-        assert len(said) == 1
-        assert "goes on trying" in said[0].message
+        eventually(lambda: len(failures) >= 3)
+        signals.lock_failed.disconnect(count)
+        assert set(failures) == {ZooKeeperUnavailable}
+        messages = [record.message for record in caplog.records if record.name == "django_zklock.leader"]
+        assert len(messages) == 1
+        assert "cannot join the election for 'lead', retrying" in messages[0]
         proxy.heal()
         assert running.result()
 
@@ -486,13 +440,88 @@ def test_a_place_in_the_queue_outlives_a_break_of_the_connection(zoo: Zoo) -> No
     """The candidate has the same znode afterwards."""
     with zoo.hold_elsewhere("lead"), proxied(zoo, TIMEOUT) as proxy:
         leader = zk_leader("lead")
-        assert leader.wait(0.2) is None
+        running = BackgroundCall(lambda: leader.run(lambda hold: None))
         queue = zoo.wait_contenders("lead", 2)
         reconnect(proxy)
-        assert leader.wait(0.2) is None
         assert zoo.children("lead") == queue
-        leader.withdraw()
+        leader.stop()
+        assert running.result() is None
         zoo.wait_contenders("lead", 1)
+
+
+# --- the queue ------------------------------------------------------------------------------------------------------
+
+
+def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
+    """With work, host, process and token, in the order of the queue."""
+    outsider = zk_leader("lead")
+    assert outsider.current_leader() is None
+    assert outsider.candidates() == ()
+    began = datetime.now(timezone.utc)
+    with zk_leader("lead", what="the work") as hold, zoo.hold_elsewhere("lead") as foreign:
+        leading = outsider.current_leader()
+        assert leading is not None
+        assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
+        assert leading.token == hold.token
+        assert leading.path == hold.path
+        assert leading.client == "zklock"
+        assert leading.operator is None
+        assert abs((leading.came - began).total_seconds()) < 60
+        assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
+        first, second = outsider.candidates()
+        assert first == leading
+        assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
+        assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
+    assert outsider.current_leader() is None
+
+
+async def test_the_async_methods_show_the_same(zoo: Zoo) -> None:
+    """They need no thread. The sync methods are refused in an event loop."""
+    outsider = zk_leader("lead")
+    assert await outsider.acurrent_leader() is None
+    async with zk_leader("lead") as hold:
+        leader = await outsider.acurrent_leader()
+        assert leader is not None
+        assert leader.token == hold.token
+        assert await outsider.acandidates() == (leader,)
+        for blocking in (outsider.current_leader, outsider.candidates):
+            with pytest.raises(SynchronousOnlyOperation, match="event loop"):
+                blocking()
+
+
+def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo: Zoo) -> None:
+    """A leader may leave after its znode was listed and before it is read."""
+    ended = threading.Event()
+
+    def follow_each_other() -> None:
+        with contextlib.ExitStack() as last:
+            last.enter_context(zoo.hold_elsewhere("lead"))
+            while not ended.is_set():
+                following = contextlib.ExitStack()
+                following.enter_context(zoo.hold_elsewhere("lead"))
+                last.close()
+                last.push(following)
+
+    with zoo.hold_elsewhere("lead"):
+        leaders = BackgroundCall(follow_each_other)
+        outsider = zk_leader("lead")
+        zoo.wait_contenders("lead", 2)
+    try:
+        assert all(outsider.current_leader() for _ in range(300))
+    finally:
+        ended.set()
+        leaders.result()
+
+
+def test_an_operator_hold_is_shown_as_the_leader(zoo: Zoo) -> None:
+    """It is first in the queue, and no process leads."""
+    held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
+    leader = zk_leader("lead").current_leader()
+    assert leader is not None
+    assert leader.operator is not None
+    assert str(leader) == str(leader.operator)
+    assert str(leader).startswith("operator ada until")
+    operations.end_hold("lead", token=held.token, by="ada")
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------
@@ -504,16 +533,13 @@ async def test_a_coroutine_leads_as_a_function_does(zoo: Zoo) -> None:
     terms = Terms()
     async with zk_leader("lead") as first:
         await asyncio.to_thread(zoo.wait_contenders, "lead", 1)
-        threads = threading.active_count()
+        threads = set(threading.enumerate())
         running = asyncio.create_task(leader.arun(terms.arun))
-        while not leader.position.startswith("behind"):
-            await asyncio.sleep(0.01)
-        assert threading.active_count() == threads
+        await asyncio.to_thread(zoo.wait_contenders, "lead", 2)
+        assert all(thread.name.startswith("asyncio") for thread in set(threading.enumerate()) - threads)
         assert not leader.is_leader
     for count in (1, 2):
-        await asyncio.to_thread(terms.wait, count)
-        hold = leader.hold
-        assert hold is not None
+        hold = await asyncio.to_thread(terms.wait, count)
         assert hold.token > first.token
         lose(hold)
     await asyncio.to_thread(terms.wait, 3)
@@ -534,30 +560,3 @@ async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.to_thread(zoo.wait_contenders, "lead", left)
-
-
-async def test_an_error_of_a_coroutine_is_raised(zoo: Zoo) -> None:
-    """The same as for a function."""
-
-    async def fail(hold: Hold) -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await zk_leader("lead").arun(fail)
-
-
-def test_a_callback_that_fails_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """The other callbacks run."""
-    leader = zk_leader("lead")
-    told = threading.Event()
-
-    @leader.on_elected
-    def fail(hold: Hold) -> None:
-        raise ValueError("no")
-
-    @leader.on_elected
-    def note(hold: Hold) -> None:
-        told.set()
-
-    assert leader.run(lambda hold: told.wait(5))
-    assert any("callback" in record.message for record in caplog.records)

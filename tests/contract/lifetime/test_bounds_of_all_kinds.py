@@ -14,16 +14,14 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
-from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.held import share_with_readers
+from django_zklock.locks.held import held_of, share_with_readers
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.operations import hold_lock
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operator_hold import is_operator
-from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
@@ -149,7 +147,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
     zoo.client.delete(theirs)
     hold = waiter.result()
     assert hold
-    hold._held.release_to(0)
+    held_of(hold).release_uses()
 
 
 # --- a writer that reads ----------------------------------------------------------------------------------------------
@@ -192,7 +190,7 @@ def test_of_two_that_leave_at_once_none_lets_readers_in(zoo: Zoo) -> None:
         grant = hold._grant
         parts = dict(grant.parts)
         grant.parts.clear()
-        share_with_readers(hold._held.contender, grant)
+        share_with_readers(held_of(hold).contender, grant)
         grant.parts.update(parts)
         del parts
         assert hold.kind == "write"
@@ -206,10 +204,10 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
     connected()
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    acquisition = Acquisition(lock.spec, current_owner())
-    acquisition.start(process.current(), waiter, 1, 0)
-    eventually(lambda: acquisition.grant)
-    acquisition.abandon()  # like a caller that is struck, or cancelled, before it has looked
+    acquisition = Acquisition()
+    acquisition.start(lock.spec, waiter, 1)
+    eventually(lambda: acquisition.outcome)
+    acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)
 
 

@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from support.ensemble import Ensemble
 from support.zoo import Zoo, namespace, next_line
 
 from django_zklock import zk_lock
 from django_zklock.queue.nodes import Payload
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 

@@ -13,6 +13,7 @@ from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, clock, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.locks.held import held_of
 from django_zklock.locks.protocol import contender
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.zk.gateway import Gateway
@@ -372,8 +373,9 @@ def test_a_hold_is_lost_before_its_node_is_deleted_after_a_failure_of_the_protoc
     lock = zk_lock("a", abort_on="never")
     hold = lock.acquire()
     assert hold
-    assert isinstance(hold._held.contender, Contender)
-    node = hold._held.contender._node
+    contender = held_of(hold).contender
+    assert isinstance(contender, Contender)
+    node = contender._node
     assert node
     eventually(lambda: node._watch and client()._data_watchers.get(hold.path))
     monkeypatch.setattr(Gateway, "read", fail)

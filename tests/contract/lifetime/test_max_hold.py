@@ -15,10 +15,9 @@ from support.signalled import Sent, signalled
 from support.work import compute, in_each_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import Hold, current_hold, zk_lock
+from django_zklock import zk_lock
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost
-from django_zklock.http.transfer import TransferredHold
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
@@ -169,37 +168,6 @@ def test_a_paused_process_learns_of_the_end_by_the_clock(zoo: Zoo, monkeypatch: 
     lock.release()
 
 
-def test_a_body_that_nobody_asks_for_keeps_no_lock_for_longer(zoo: Zoo) -> None:
-    """Between two parts of a response there is no work to be stopped; the next part is not made."""
-    lock = zk_lock("k", max_hold=0.5)
-    with lock as hold:
-        transferred = TransferredHold(lock, hold)
-    with transferred:
-        current_hold().check()
-    take_elsewhere()
-    with pytest.raises(LockLost, match="max_hold"), transferred:
-        raise AssertionError
-    transferred.abort()
-
-
-def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
-    """The next one gets the lock when the part is left."""
-    events: list[str] = []
-    lock = zk_lock("k", max_hold=1.0)
-    with lock as hold:
-        transferred = TransferredHold(lock, hold)
-    waiter = begin_to_wait(events)
-    zoo.wait_contenders("k", 2)
-    with pytest.raises(LockLost, match="it was held for longer than max_hold, 1 s"), transferred:
-        try:
-            sleep_in_pieces(20)
-        finally:
-            events.append("stopped")
-    transferred.end()
-    waiter.result()
-    assert events == ["stopped", "next"]
-
-
 def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, told: Sent) -> None:
     """And what it would have come to is forgotten."""
     for _ in range(20):
@@ -226,18 +194,6 @@ def test_a_long_hold_is_told_once(zoo: Zoo, told: Sent, caplog: pytest.LogCaptur
     (record,) = caplog.records
     assert "lock 'k' has been held for" in record.getMessage()
     assert "warn_after, 0.2 s" in record.getMessage()
-
-
-def test_the_hold_of_a_body_is_what_the_signal_names(zoo: Zoo, told: Sent) -> None:
-    """The block that the lock was taken for is over by then."""
-    lock = zk_lock("k", warn_after=0.3)
-    with lock as hold:
-        transferred = TransferredHold(lock, hold)
-    eventually(lambda: told)
-    (_, kwargs) = told[0]
-    assert isinstance(kwargs["hold"], Hold)
-    assert kwargs["hold"].token == hold.token
-    transferred.end()
 
 
 def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: Sent) -> None:

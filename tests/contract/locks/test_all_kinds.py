@@ -15,7 +15,7 @@ from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.held import held_locks
 
 pytestmark = pytest.mark.zookeeper
 

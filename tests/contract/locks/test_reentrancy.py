@@ -13,8 +13,8 @@ from support.faults import within
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotHeld
+from django_zklock.locks.held import held_locks, held_of
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -154,7 +154,7 @@ def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> No
         assert in_thread(lambda: lock.acquire(False)) is None
         assert isinstance(in_thread(lock.release), LockNotHeld)
     (held,) = held_locks.kept()
-    held.release_to(0)  # its owner is gone, so nobody else can
+    held.release_uses()  # its owner is gone, so nobody else can
 
 
 def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
@@ -201,7 +201,7 @@ def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo: Zoo) -> None:
     lock = Lock("dropped")
     holds = [lock.acquire()]
     assert holds[0]
-    held_locks.remove(holds[0]._held)
+    held_locks.remove(held_of(holds[0]))
 
     def drop(warned: pytest.WarningsRecorder) -> None:
         holds.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import gc
 import os
 import pickle
 import socket
@@ -28,59 +27,11 @@ pytestmark = pytest.mark.zookeeper
 
 def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
     """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""
-    with zk_lock("own") as hold, zk_locks("a", "b") as several, zoo.hold_elsewhere("lead"):
+    with zk_lock("own") as hold, zk_locks("a", "b") as several:
         for seconds in (0, -0.5, -1, -1.0, -2):
             assert BackgroundCall(functools.partial(hold.wait_lost, seconds)).result(5) is False
             assert BackgroundCall(functools.partial(several.wait_lost, seconds)).result(5) is False
             assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
-        leader = zk_leader("lead")
-        assert BackgroundCall(lambda: leader.wait(-1)).result(5) is None
-        leader.withdraw()
-
-
-def test_a_candidate_that_is_dropped_leaves_the_queue(zoo: Zoo) -> None:
-    """An exception between two waits takes the leader with it; nobody is left behind who would lead without work."""
-
-    def turn() -> None:
-        leader = zk_leader("lead")
-        assert leader.wait(0.2) is None
-        zoo.wait_contenders("lead", 2)
-
-    with zoo.hold_elsewhere("lead"):
-        with pytest.warns(ResourceWarning, match="the candidate for 'lead'"):
-            turn()
-        zoo.wait_contenders("lead", 1)
-
-
-def test_a_candidate_that_is_dropped_after_its_election_lets_go(zoo: Zoo) -> None:
-    """It was elected between two waits, and nobody has heard of that: the lead is free for the next one."""
-
-    def turn() -> None:
-        with zoo.hold_elsewhere("lead"):
-            leader = zk_leader("lead")
-            assert leader.wait(0.2) is None
-            queue = zoo.wait_contenders("lead", 2)
-        eventually(lambda: zoo.children("lead") == queue[1:])
-
-    with pytest.warns(ResourceWarning, match="the candidate for 'lead'"):
-        turn()
-    with zk_lock("lead", timeout=5) as hold:
-        assert hold.token
-
-
-def test_a_candidate_that_has_withdrawn_or_leads_in_a_block_is_dropped_in_silence(
-    zoo: Zoo, recwarn: pytest.WarningsRecorder
-) -> None:
-    """There is nothing to release."""
-    leader = zk_leader("lead")
-    assert leader.wait(5)
-    leader.withdraw()
-    with zk_leader("lead") as hold:
-        assert hold.token
-    assert zk_leader("lead").run(lambda hold: hold.token)
-    del leader
-    gc.collect()
-    assert not [warning for warning in recwarn if issubclass(warning.category, ResourceWarning)]
 
 
 def test_several_say_that_they_were_released(zoo: Zoo) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.ensemble import Ensemble
 from support.faults import BackgroundCall, within
 from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import hold_lock
-from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer, database
 from django_zklock.zk import process
 

@@ -13,8 +13,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.zk import process
-from django_zklock.zk.client import Client, SessionOptions
+from django_zklock.zk.client import Client
 from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.options import SessionOptions
 
 pytestmark = pytest.mark.zookeeper
 

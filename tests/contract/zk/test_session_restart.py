@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from kazoo.protocol.serialization import Create2
+from support.ensemble import free_ports
 from support.faults import BackgroundCall, connected, proxied
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
@@ -16,7 +17,6 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.spec import Caller
-from django_zklock.testing.ensemble import free_ports
 from django_zklock.zk import process
 from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from django.test import override_settings
 from support.chaos import wrap
+from support.ensemble import Ensemble
 from support.faults import connected, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
@@ -17,7 +18,6 @@ from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, signals, zk_lock
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.ensemble import Ensemble, free_ports
 from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.testing.ensemble import Ensemble, free_ports
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
 

@@ -10,12 +10,12 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import DatabaseError
 from django.test import Client
+from support.ensemble import free_ports
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
 from django_zklock.operations import hold_lock
-from django_zklock.testing.ensemble import free_ports
 from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]

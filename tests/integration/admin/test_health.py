@@ -8,11 +8,11 @@ import pytest
 from django.test import Client
 from health_check.exceptions import ServiceUnavailable
 from support.adminsite import user_with
+from support.ensemble import free_ports
 from support.faults import within
 from support.zoo import Zoo
 
 from django_zklock.contrib.health_check import ZooKeeper
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

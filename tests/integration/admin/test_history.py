@@ -13,6 +13,7 @@ from django.db import connection
 from django.test import Client, modify_settings
 from django.utils import timezone
 from support.adminsite import user_with
+from support.ensemble import free_ports
 from support.locking import zklock
 from support.zoo import Zoo, eventually, guid_of
 
@@ -20,7 +21,6 @@ from django_zklock import zk_lock
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.dashboard import past
 from django_zklock.operations import action_list, clear_limit, hold_lock, set_limit
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

@@ -13,13 +13,13 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 from support.adminsite import user_with
+from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
-from django_zklock.testing.ensemble import Ensemble, free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

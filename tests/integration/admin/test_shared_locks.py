@@ -13,13 +13,13 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from support.adminsite import user_with
+from support.ensemble import free_ports
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import clear_limit, limit_of, set_limit
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

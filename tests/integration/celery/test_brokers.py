@@ -8,11 +8,11 @@ import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
 from support.brokers import Broker
+from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("BROKERS")]
 

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from celery.events.state import State
 from support import celeryapp
+from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
-
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

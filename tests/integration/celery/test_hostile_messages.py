@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 from support.brokers import RabbitMQ, Redis
+from support.ensemble import Ensemble
 from support.failingsteps import FAILING, steps
 from support.hostiletasks import assert_excluded, hostile_messages
 from support.worker import Worker, outcome
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import clock
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
-
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,6 +13,7 @@ import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.result import AsyncResult
 from support.brokers import Redis
+from support.ensemble import Ensemble
 from support.linetasks import LENGTH
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
@@ -23,7 +24,6 @@ from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
 from django_zklock.queue.nodes import Kind, Payload, prefix
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import celery
 import pytest
+from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockLost
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

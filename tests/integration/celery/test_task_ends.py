@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from support.ensemble import Ensemble, four_letter
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
-from django_zklock.testing.ensemble import Ensemble, four_letter
 
 pytestmark = pytest.mark.zookeeper
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
+from support.ensemble import free_ports
 from support.ledgers.models import Account, Savings, Vault
 from support.locking import ending
 from support.zoo import Zoo
@@ -19,7 +20,6 @@ from support.zoo import Zoo
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = pytest.mark.zookeeper
 

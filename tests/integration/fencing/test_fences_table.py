@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_zklock.contrib.fences import advance
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.contrib.fences.rows import advance
 from django_zklock.exceptions import StaleToken
 
 pytestmark = pytest.mark.django_db

@@ -11,8 +11,8 @@ import pytest
 from django.db import connections, transaction
 from support.ledgers.models import Account
 
-from django_zklock.contrib.fences import advance
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.contrib.fences.rows import advance
 from django_zklock.exceptions import StaleToken
 
 THREADS = 6

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperatio
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import modify_settings, override_settings
+from support.ensemble import Ensemble
 from support.ledgers.models import Account
 from support.work import lose, run_in_thread
 from support.zoo import Zoo
@@ -21,7 +22,6 @@ from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotHeld, StaleToken
 from django_zklock.fencing import last_zxid
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

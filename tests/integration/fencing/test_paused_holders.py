@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from django.db import connections
+from support.ensemble import Ensemble
 from support.ledgers.models import Account
 from support.pausing import USING, WAYS, pair, play
 from support.zoo import Zoo
-
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 

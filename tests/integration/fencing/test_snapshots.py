@@ -11,9 +11,9 @@ from django.db import connections, models, transaction
 from support.ledgers.models import Account, Bank, Savings
 from support.work import run_in_thread
 
-from django_zklock.contrib.fences import advance
 from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.contrib.fences.rows import advance
 from django_zklock.exceptions import StaleToken
 from django_zklock.fencing.stores import DatabaseTokens
 

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from django_zklock.testing.ensemble import Ensemble
+from support.ensemble import Ensemble
 
 SHOP = Path(__file__).resolve().parents[3] / "example_project"
 
@@ -58,7 +57,7 @@ DEMO = """
 import os, sys
 from pathlib import Path
 from demo.services import Site
-from django_zklock.testing.ensemble import free_ports
+from support.ensemble import free_ports
 
 port = free_ports(1)[0]
 variables = {"ZKLOCK_URL": f"zk://127.0.0.1:{port}/shop?session_timeout=10"}

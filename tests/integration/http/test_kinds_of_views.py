@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 from django.test import Client, override_settings
 from support import adminsite, viewkinds
+from support.ensemble import free_ports
 from support.zoo import Zoo
-
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

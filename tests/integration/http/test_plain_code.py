@@ -11,10 +11,10 @@ from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import nonviews
+from support.ensemble import free_ports
 from support.zoo import Zoo
 
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
-from django.test import AsyncClient, Client, override_settings
+from django.test import Client, override_settings
 from django.urls import path
 from support.bodysite import TEMPLATES, is_free
 from support.ledger import Ledger
@@ -21,6 +21,7 @@ from support.zoo import Zoo
 
 from django_zklock import checks, current_hold, zk_locked, zk_locks
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
+from django_zklock.locks.held import held_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 
@@ -73,7 +74,7 @@ def test_settings_and_decorator_share_the_options(zoo: Zoo) -> None:
 
         @zk_locked(["stock", "till"], grace=1)
         def work(sku: int) -> tuple[Any, ...]:
-            return tuple(current_hold(key)._held.policy for key in (f"stock/{sku}", "till"))
+            return tuple(held_of(current_hold(key)).policy for key in (f"stock/{sku}", "till"))
 
         stock, till = work(1)
         assert (stock.abort_on, stock.grace) == ("never", 1)
@@ -123,30 +124,6 @@ client = TheZoo()
 lost: list[str] = []
 
 
-def parts(name: str) -> Iterator[bytes]:
-    try:
-        for _ in range(3):
-            yield str(held(name)).encode()
-    finally:
-        lost.append(str(held(name)))
-
-
-async def aparts(name: str) -> AsyncIterator[bytes]:
-    for _ in range(3):
-        yield str(held(name)).encode()
-        await asyncio.sleep(0)
-
-
-@zk_locked(LOCKS, timeout=0)
-def stream(request: HttpRequest, name: str) -> HttpResponseBase:
-    return StreamingHttpResponse(parts(name))
-
-
-@zk_locked(LOCKS, timeout=0)
-async def astream(request: HttpRequest, name: str) -> HttpResponseBase:
-    return StreamingHttpResponse(aparts(name))
-
-
 @zk_locked(LOCKS, timeout=0)
 def rendered(request: HttpRequest, name: str) -> HttpResponse:
     template = engines["django"].from_string("{{ held }}")
@@ -155,8 +132,6 @@ def rendered(request: HttpRequest, name: str) -> HttpResponse:
 
 urlpatterns = [
     path("view/<name>/", view),
-    path("stream/<name>/", stream),
-    path("astream/<name>/", astream),
     path("rendered/<name>/", rendered),
 ]
 
@@ -169,7 +144,7 @@ def site(zoo: Zoo) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", ["view", "rendered", "stream"])
+@pytest.mark.parametrize("name", ["view", "rendered"])
 def test_a_view_answers_409_if_any_of_its_locks_is_busy(zoo: Zoo, client: Client, name: str) -> None:
     """Else it runs under all of them."""
     for key in ("a/7", "b/7"):
@@ -186,47 +161,6 @@ def test_a_view_that_loses_one_of_its_locks_answers_503(zoo: Zoo, client: Client
     """Its work was cut off in the middle."""
     assert client.get("/view/7/?lose=1").status_code == 503
     assert lost == ["7"]
-
-
-def test_a_streamed_body_has_all_locks_until_it_is_done(zoo: Zoo, client: Client) -> None:
-    """In each of its parts, and at its end. If it is closed early, it releases all."""
-    response = client.get("/stream/7/")
-    body = iter(response.streaming_content)  # type: ignore[attr-defined]
-    assert next(body) == b"True"
-    assert not is_free("a/7")
-    assert not is_free("b/7")
-    assert list(body) == [b"True", b"True"]
-    response.close()
-    assert is_free("a/7", "b/7")
-    early = client.get("/stream/7/")
-    next(iter(early.streaming_content))  # type: ignore[attr-defined]
-    early.close()
-    assert lost == ["True", "True"]
-    assert is_free("a/7", "b/7")
-
-
-def test_a_streamed_body_that_loses_one_lock_is_cut_off(zoo: Zoo, client: Client) -> None:
-    """No part is sent that was computed without it, and the other lock is free."""
-    response = client.get("/stream/7/")
-    body = iter(response.streaming_content)  # type: ignore[attr-defined]
-    next(body)
-    [name] = zoo.children("a/7")
-    zoo.client.delete(f"{zoo.base}/a/7/{name}")
-    with pytest.raises(LockLost) as caught:
-        for _ in body:
-            threading.Event().wait(0.3)
-    assert caught.value.lock == "a/7"
-    del caught, body
-    response.close()
-    assert is_free("a/7", "b/7")
-
-
-async def test_an_asynchronous_body_has_all_locks(zoo: Zoo, async_client: AsyncClient) -> None:
-    """Until it is done."""
-    response = await async_client.get("/astream/7/")
-    assert [part async for part in response.streaming_content] == [b"True"] * 3  # type: ignore[attr-defined]
-    response.close()
-    assert is_free("a/7", "b/7")
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import commit_hooks, transactions
-from django_zklock.locks import base, blocks, held, hold, lock, table
+from django_zklock.locks import base, blocks, held, hold, lock
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
@@ -110,8 +111,8 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
         ledger.assert_idle()
         audit.assert_idle()
         zoo.assert_empty()
-        assert not list(table.held_locks._weak.values())
-        assert not table.held_locks._guards
+        assert not list(held_locks._weak.values())
+        assert not held_locks._guards
         assert work is not failing or not ledger.seen(), "half its work was committed"
         with Lock(key, timeout=20, atomic="ledger"):
             pass

@@ -13,13 +13,13 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import viewsite
+from support.ensemble import free_ports
 from support.resolving import resolved
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
 from django_zklock.signals import lock_acquired
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 

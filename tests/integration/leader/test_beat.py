@@ -17,7 +17,7 @@ from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery import ZkScheduler
+from django_zklock.contrib.celery.beat import ZkScheduler
 
 pytestmark = pytest.mark.zookeeper
 
@@ -34,11 +34,15 @@ def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats
     """
     Of two schedulers one enqueues each tick. An orderly stop hands the lead over with no tick lost.
 
-    Not even that which is being sent when the stop is asked for.
+    Not even the tick that is being sent when the stop is asked for. A beat that stands by leaves the queue, too.
     """
     (first,) = beats.start("first")
     beats.wait_sent(2)
     (second,) = beats.start("second")
+    beats.wait_queue(first, second)
+    assert second.stop() == 0
+    beats.wait_queue(first, timeout=1)
+    second.start()
     beats.wait_queue(first, second)
     beats.wait_sent(2, since=beats.sent()[-1].at)
     first.strike(signal.SIGTERM)
@@ -59,7 +63,7 @@ def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats
 def test_it_refuses_to_wrap_itself() -> None:
     """Otherwise it would create itself without end."""
     app = Celery("itself", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler="django_zklock.contrib.celery:ZkScheduler")
+    app.conf.update(zklock_beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler")
     with pytest.raises(TypeError, match="zklock_beat_scheduler"):
         ZkScheduler(app)
 
@@ -83,7 +87,7 @@ def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
         "SHOP_VAR": str(tmp_path / "var"),
     }
     command = [*(sys.executable, "-m", "celery", "-A", "example_project", "beat", "--loglevel=INFO", "--pidfile=")]
-    command += [f"--schedule={tmp_path / 'schedule'}", "-S", "django_zklock.contrib.celery:ZkScheduler"]
+    command += [f"--schedule={tmp_path / 'schedule'}", "-S", "django_zklock.contrib.celery.beat:ZkScheduler"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=example, env=env, stdout=out, stderr=out)
     try:

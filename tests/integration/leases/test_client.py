@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ensemble import Ensemble
 from support.faults import BackgroundCall, within
 from support.serving import Link, Serving
 from support.zoo import ROOM, TESTS, Zoo, eventually
@@ -28,7 +29,6 @@ from django_zklock.contrib.leases.client import (
     ZkLockClient,
 )
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout, ZooKeeperUnavailable
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 

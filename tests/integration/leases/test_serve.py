@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support.ensemble import free_ports
 from support.locking import MANAGE, environment
 from support.serving import Serving
 from support.zoo import Zoo, eventually
@@ -18,7 +19,6 @@ from support.zoo import Zoo, eventually
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
-from django_zklock.testing.ensemble import free_ports
 
 pytestmark = pytest.mark.zookeeper
 

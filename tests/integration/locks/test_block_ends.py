@@ -20,7 +20,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 from django_zklock.execution import transactions
 from django_zklock.locks.base import LockBase
-from django_zklock.locks.table import HeldLocks
+from django_zklock.locks.held import HeldLocks, held_of
 
 pytestmark = pytest.mark.zookeeper
 
@@ -110,7 +110,7 @@ def test_a_struck_acquire_does_not_count(zoo: Zoo) -> None:
         with contextlib.suppress(Struck), LineStrike([HeldLocks.add], 0) as strike:
             mutex.acquire()
         assert strike.where
-        assert not hold._held.is_unwatched
+        assert not held_of(hold).is_unwatched
 
 
 def test_a_failed_acquisition_needs_no_net(zoo: Zoo) -> None:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.zookeeper
 PRELUDE = """
 import os, sys, threading, time, traceback
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.held import held_locks, held_of
 from django_zklock.zk import process
 
 def forked(child, leave=os._exit):
@@ -111,7 +111,7 @@ with zk_lock("block") as hold:
         hold.check()
         others = zk_lock("block").acquire(blocking=False) is hold
         print("parent", status, others, flush=True)
-        hold._held.contender and zk_lock("block").release()
+        held_of(hold).contender and zk_lock("block").release()
 if not pid:
     sys.exit(0 if zk_lock("block").acquire(blocking=False) is None else 71)
 """

@@ -25,7 +25,8 @@ from support.zoo import Zoo
 
 from django_zklock import zk_leader
 from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, validation
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold)
+    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
@@ -67,16 +68,7 @@ def wait_until_lost() -> None:
 
 
 def wait_to_lead() -> None:
-    leader = zk_leader("busy")
-    try:
-        leader.wait(60)
-    finally:
-        leader.withdraw()
-
-
-def observe_leader() -> None:
-    for _ in zk_leader("busy").observe():
-        pass
+    zk_leader("busy").run(lambda hold: None)
 
 
 @pytest.mark.scenario("F13")
@@ -97,7 +89,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
         check,
         stride,
         make=lambda key: Lock(key, max_hold=90, warn_after=80),
-        clean=table.held_locks._kept.clear,
+        clean=held_locks._kept.clear,
     )
 
 
@@ -159,7 +151,7 @@ def test_an_exception_that_strikes_a_wait_ends_it_at_once(zoo: Zoo) -> None:
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
-@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead, observe_leader])
+@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead])
 def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[[], None]) -> None:
     """
     Python runs no handler of a signal that comes while a thread is about to block. The wait looks again by itself.

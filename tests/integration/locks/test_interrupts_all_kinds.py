@@ -15,19 +15,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import waiters
-from django_zklock.locks import (
-    acquisition,
-    base,
-    blocks,
-    guard,
-    held,
-    hold,
-    lingering,
-    lock,
-    maximum_hold,
-    table,
-    validation,
-)
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, maximum_hold, validation
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
 
@@ -38,9 +27,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(
-        lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold, lingering
-    ),
+    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold, lingering),
     Contender.share,
     Contender.abandon,
 ]
@@ -138,4 +125,4 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
         eventually(lambda: not is_left(zoo, key), 2, "something is left")
         assert_none_listed()
 
-    sweep(FUNCTIONS, work, check, stride, clean=table.held_locks._kept.clear)
+    sweep(FUNCTIONS, work, check, stride, clean=held_locks._kept.clear)

@@ -21,7 +21,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution import cleanup, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi, table, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi, validation
+from django_zklock.locks.held import held_locks
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -32,7 +33,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = functions_of(
-    lock, base, blocks, hold, held, table, guard, acquisition, multi, waiters, validation, cleanup, lingering
+    lock, base, blocks, hold, held, guard, acquisition, multi, waiters, validation, cleanup, lingering
 )
 
 strides = pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
         with zk_lock(key, timeout=5):
             pass
 
-    sweep(FUNCTIONS, work, check, first, clean=table.held_locks._kept.clear, second_stride=second)
+    sweep(FUNCTIONS, work, check, first, clean=held_locks._kept.clear, second_stride=second)
 
 
 @strides
@@ -158,7 +159,7 @@ def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger, fi
         assert_nothing_held(zoo, key)
         assert not ledger.connection.in_atomic_block
 
-    sweep(FUNCTIONS, work, check, first, clean=table.held_locks._kept.clear, second_stride=second)
+    sweep(FUNCTIONS, work, check, first, clean=held_locks._kept.clear, second_stride=second)
 
 
 @pytest.mark.parametrize("linger_for", [0, 60])

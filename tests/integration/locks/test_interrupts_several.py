@@ -26,7 +26,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.execution import transactions
-from django_zklock.locks import acquisition, base, blocks, held, hold, lock, multi, table
+from django_zklock.locks import acquisition, base, blocks, held, hold, lock, multi
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import zk_lock
 from django_zklock.locks.multi import MultiLock, zk_locks
 
@@ -36,7 +37,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
 ]
 
-FUNCTIONS = functions_of(multi, base, hold, lock, blocks, held, table)
+FUNCTIONS = functions_of(multi, base, hold, lock, blocks, held, acquisition)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
@@ -153,7 +154,7 @@ def sweep_all(
         check_all,
         stride,
         make=lambda key: zk_locks(f"{key}/b", f"{key}/a", **options),
-        clean=table.held_locks._kept.clear,
+        clean=held_locks._kept.clear,
     )
 
 

@@ -1,22 +1,18 @@
-"""Kinds of locks where they meet transactions, bodies of responses, several locks, and the death of a process."""
+"""Kinds of locks where they meet transactions, several locks, and the death of a process."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from django.db import transaction
-from django.http import HttpRequest, StreamingHttpResponse
-from django.test import RequestFactory
 from support.faults import BackgroundCall
 from support.ledger import Ledger
 from support.zoo import Zoo, eventually
 
-from django_zklock import ReadWriteLock, current_hold, zk_lock, zk_locked, zk_locks
+from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
-from django_zklock.locks.table import held_locks
+from django_zklock.locks.held import held_locks
 from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = pytest.mark.zookeeper
@@ -107,71 +103,6 @@ def test_several_locks_that_a_transaction_keeps_are_bounded_all_the_same(zoo: Zo
         eventually(lambda: holds.lost)
     for key in ("k", "l"):
         zoo.wait_contenders(key, 0)
-
-
-# --- bodies of responses ----------------------------------------------------------------------------------------------
-
-
-def streamed(inside: Callable[[], object], **options: Any) -> Any:
-    """Return a response in two parts from under a lock, with a call between them."""
-
-    @zk_locked("k", **options)
-    def view(request: HttpRequest) -> StreamingHttpResponse:
-        def parts() -> Iterator[bytes]:
-            yield b"1"
-            inside()
-            yield b"2"
-
-        return StreamingHttpResponse(parts())
-
-    return view(RequestFactory().get("/"))
-
-
-@pytest.mark.django_db(transaction=True)  # whose connections the end of a response closes
-def test_a_body_goes_on_as_a_reader(zoo: Zoo) -> None:
-    """From the moment on that it asks for that."""
-
-    def inside() -> None:
-        hold = current_hold()
-        assert hold is not None
-        hold.downgrade()
-
-    response = streamed(inside, kind="write")
-    parts = iter(response.streaming_content)
-    assert next(parts) == b"1"
-    assert not can_read()
-    assert next(parts) == b"2"
-    eventually(can_read)
-    assert list(parts) == []
-    response.close()
-    zoo.wait_contenders("k", 0)
-    eventually(lambda: zoo.reading("k") == [])
-
-
-def test_what_a_body_takes_to_read_outlives_it_in_the_thread_that_computes_it(zoo: Zoo) -> None:
-    """The body wrote; as it is done, other readers come in, and nobody who writes."""
-    rw = ReadWriteLock("k")
-    response = streamed(lambda: rw.read().acquire(), kind="write")
-
-    def compute() -> bytes:
-        done = b"".join(response.streaming_content)
-        response.close()
-        eventually(can_read)
-        with pytest.raises(LockBusy):
-            BackgroundCall(lambda: zk_lock("k", kind="write", timeout=0).__enter__()).result()
-        rw.read().release()
-        return done
-
-    assert BackgroundCall(compute).result() == b"12"
-    zoo.wait_contenders("k", 0)
-
-
-@pytest.mark.django_db(transaction=True)  # whose connections the end of a response closes
-def test_a_permit_of_a_body_rests_after_it(zoo: Zoo) -> None:
-    response = streamed(lambda: None, limit=2, min_hold=300)
-    assert b"".join(response.streaming_content) == b"12"
-    response.close()
-    assert "lease" in end_rest(zoo)
 
 
 # --- several locks, and dead processes --------------------------------------------------------------------------------

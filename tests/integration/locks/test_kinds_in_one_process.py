@@ -12,9 +12,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotHeld
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.maximum_hold import TimerQueue
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 

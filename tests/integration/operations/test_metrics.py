@@ -21,8 +21,7 @@ from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect, prometheus
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
-from django_zklock.http.transfer import TransferredHold
-from django_zklock.locks import table
+from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.operations import break_lock, request_release
 from django_zklock.signals import waiting_tasks_changed
@@ -244,7 +243,7 @@ def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Co
     del entered
     gc.collect()
     zoo.wait_contenders("k", 0)
-    assert not table.held_locks.guards(current_owner())  # its block is no more the caller's
+    assert not held_locks.guards(current_owner())  # its block is no more the caller's
 
     def gone() -> bool:
         gc.collect()
@@ -253,22 +252,6 @@ def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Co
         return collected("holds", "k") == 0
 
     eventually(gone)
-
-
-def test_a_hold_goes_on_with_the_body_of_a_response(collected: Collected) -> None:
-    """The hold of the block that took it is gone by then, and has not ended it."""
-    lock = zk_lock("k")
-    with lock as hold:
-        collected.becomes(1, "holds", "k")
-        transferred = TransferredHold(lock, hold)
-    del hold
-    gc.collect()
-    with zk_lock("other"):
-        collected.becomes(1, "holds", "other")
-    assert collected("holds", "k") == 1
-    transferred.end()
-    collected.becomes(0, "holds", "k")
-    assert collected("hold_seconds_count", "k") == 1
 
 
 def test_connecting_twice_counts_once(collected: Collected) -> None:

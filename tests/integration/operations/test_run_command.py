@@ -7,22 +7,23 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
+from support.ensemble import Ensemble
 from support.locking import MANAGE, ending, environment
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.management import supervisor
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.testing.ensemble import Ensemble
+from django_zklock.management.zklock.run import _Command
 
 pytestmark = pytest.mark.zookeeper
 
@@ -145,10 +146,11 @@ def test_the_exit_code_of_a_killed_command_is_that_of_a_shell(zoo: Zoo) -> None:
     [("/nowhere/at-all", ExitCode.NOT_FOUND), ("/etc/passwd", ExitCode.NOT_RUN)],
     ids=["none", "no-exec"],
 )
-def test_the_exit_code_of_a_command_that_cannot_run_is_that_of_a_shell(zoo: Zoo, command: str, status: int) -> None:
-    found, _, message = ending("run", "k", "--", command)
-    assert found == status
-    assert "cannot be run" in message
+def test_the_exit_code_of_a_command_that_cannot_run_is_that_of_a_shell(
+    zoo: Zoo, command: str, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ending("run", "k", "--", command)[0] == status
+    assert "cannot be run" in capfd.readouterr().err
 
 
 def test_a_lost_lock_stops_the_command_and_all_it_started(zoo: Zoo, run: Run, tmp_path: Path) -> None:
@@ -191,30 +193,13 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
     assert ignored - python - ours == {signal.SIGHUP} | inherited - python - ours
 
 
-@pytest.mark.parametrize("whom", ["run", pytest.param("keeper", marks=pytest.mark.chaos)])
-def test_a_killed_run_leaves_no_process(zoo: Zoo, run: Run, tmp_path: Path, whom: str) -> None:
-    """Whichever of its two processes gets SIGKILL."""
-    file = tmp_path / "pid"
-    process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
-    inner = pid_in(file)
-    (keeper,) = psutil.Process(process.pid).children()
-    (shell,) = keeper.children()
-    (process if whom == "run" else keeper).kill()
-    eventually(lambda: all(map(gone, (inner, shell.pid, keeper.pid))) and process.poll() is not None, 10)
-    eventually(lambda: not zoo.contenders(), 20)  # the session ends with its timeout
-
-
-@pytest.mark.chaos
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells nobody of the end of its parent")
-def test_the_command_ends_when_both_processes_are_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells no child of the end of its parent")
+def test_the_command_ends_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+    """Even if it ignores SIGTERM. The lock is free when the session has ended."""
     file = tmp_path / "pid"
     process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
     shell = pid_in(file)
-    (keeper,) = psutil.Process(process.pid).children()
-    for pid in (process.pid, keeper.pid):
-        os.kill(pid, signal.SIGSTOP)
-    for pid in (process.pid, keeper.pid):
-        os.kill(pid, signal.SIGKILL)
+    process.kill()
     eventually(lambda: gone(shell), 5)
     eventually(lambda: not zoo.contenders(), 20)
 
@@ -238,12 +223,12 @@ def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ens
 
 
 @contextlib.contextmanager
-def on_a_terminal(zoo: Zoo, *arguments: str) -> Iterator[tuple[int, int]]:
-    """Start `manage.py zklock run` on a terminal of its own; yield its process id and the terminal."""
+def on_a_terminal(zoo: Zoo, *arguments: str, program: Sequence[str] = RUN) -> Iterator[tuple[int, int]]:
+    """Start `manage.py zklock run`, or a program, on a terminal of its own; yield its process id and the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))
-        os.execvp(RUN[0], [*RUN, *arguments])
+        os.execvp(program[0], [*program, *arguments])
     try:
         yield pid, terminal
     finally:
@@ -281,21 +266,22 @@ def seen(terminal: int, wanted: str) -> str:
     return text
 
 
-def test_ctrl_z_stops_the_command_as_a_job_of_the_shell(zoo: Zoo) -> None:
-    """SIGCONT, as of `fg`, continues it."""
+def test_ctrl_z_stops_neither_run_nor_the_command(zoo: Zoo) -> None:
+    """A stopped process would lose the lock."""
     script = 'echo up; read one; echo "<$one>"'
-    with on_a_terminal(zoo, "k", "--abort-on=lost", "--", "sh", "-c", script) as (pid, terminal):
+    with on_a_terminal(zoo, "k", "--", "sh", "-c", script) as (pid, terminal):
         seen(terminal, "up")
-        os.write(terminal, b"\x1a")
-        _, status = os.waitpid(pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        assert os.tcgetpgrp(terminal) == os.getpgid(pid)
-        os.kill(pid, signal.SIGCONT)
-        eventually(lambda: os.tcgetpgrp(terminal) != os.getpgid(pid), 5)
-        os.write(terminal, b"hello\n")
+        os.write(terminal, b"\x1ahello\n")
         text = seen(terminal, "<hello>")
-        _, status = os.waitpid(pid, 0)
+        _, status = os.waitpid(pid, os.WUNTRACED)
         assert os.waitstatus_to_exitcode(status) == 0, text
+
+
+def test_a_background_job_has_no_input(zoo: Zoo) -> None:
+    """A terminal stops background jobs that read. The command is not stopped, and reads the end of the input."""
+    command = shlex.join([*RUN, "k", "--", "sh", "-c", 'read line || echo "end of input"'])
+    with on_a_terminal(zoo, program=["bash", "-mc", f"{command} & wait"]) as (_, terminal):
+        seen(terminal, "end of input")
 
 
 def test_a_key_from_the_list_is_not_escaped_again(zoo: Zoo) -> None:
@@ -320,44 +306,26 @@ def test_a_missing_command_is_wrong_usage(zoo: Zoo, arguments: list[str]) -> Non
 
 
 @pytest.mark.chaos
-def test_a_command_may_hold_a_permit(zoo: Zoo, run: Run) -> None:
-    """With `--limit`."""
-    two = [run("k", "--limit", "2", "--", "sleep", "60") for _ in range(2)]
+@pytest.mark.parametrize(
+    ("options", "excluded"), [("--limit=2", "--limit=2"), ("--kind=read", "--kind=write")], ids=["permits", "readers"]
+)
+def test_commands_may_share_a_lock(zoo: Zoo, run: Run, options: str, excluded: str) -> None:
+    """By a limit, or as readers."""
+    sharing = [run("k", options, "--", "sleep", "60") for _ in range(2)]
     zoo.wait_contenders("k", 2, 20)
-    third = run("k", "--limit", "2", "--timeout", "0", "--", "true")
-    assert third.wait(20) == ExitCode.BUSY
-    for process in two:
+    assert run("k", excluded, "--timeout=0", "--", "true").wait(20) == ExitCode.BUSY
+    for process in sharing:
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
 
 
-def test_a_signal_at_the_start_of_the_command_is_not_lost() -> None:
-    """The supervisor has its order before the command has replaced the process that was forked for it."""
-    orders, give_orders = os.pipe()
-    reports, report = os.pipe()
-    os.write(give_orders, bytes([signal.SIGTERM]))
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(orders), str(report), "5", "sleep", "20"],
-        pass_fds=(orders, report),
-    ) as process:
-        os.close(orders)
-        os.close(report)
-        with open(reports) as lines:
-            assert lines.read().splitlines()[-1] == f"exited {-signal.SIGTERM}"
-        os.close(give_orders)
-    assert process.returncode == 0
-
-
-@pytest.mark.chaos
-def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
-    """With `--kind read`. A writer waits for all readers."""
-    reading = [run("k", "--kind", "read", "--", "sleep", "60") for _ in range(2)]
-    zoo.wait_contenders("k", 2, 20)
-    assert run("k", "--kind", "read", "--timeout", "0", "--", "true").wait(20) == 0
-    assert run("k", "--kind", "write", "--timeout", "0", "-E", "9", "--", "true").wait(20) == 9
-    for process in reading:
-        process.terminate()
-        process.wait(20)
+def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
+    """It may come before the process is known."""
+    with zoo.configured(), zk_lock("k") as hold:
+        command = _Command(["sleep", "20"], hold, grace=5)
+        command.on_signal(signal.SIGTERM)
+        command.run()
+        assert (command.status, command.lost) == (128 + signal.SIGTERM, "")
 
 
 @pytest.mark.chaos
@@ -387,15 +355,6 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     *_, report, told = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 2 s"
     assert told.endswith("The command was stopped.")
-
-
-def test_max_hold_in_the_settings_applies_to_commands(zoo: Zoo, tmp_path: Path) -> None:
-    mark = tmp_path / "child"
-    with zoo.configured(LOCKS={"bounded": {"path": "bounded", "max_hold": 2}}):
-        status, _, told = ending("run", "bounded", "--kill-after=1s", "--", "sh", "-c", STUBBORN.format(mark))
-        assert gone(pid_in(mark))
-    assert status == ExitCode.LOST, told
-    assert "it was held for longer than max_hold, 2 s" in told
 
 
 def test_contradicting_options_are_wrong_usage(zoo: Zoo, run: Run) -> None:

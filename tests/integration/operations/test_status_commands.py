@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.ensemble import free_ports
 from support.faults import within
 from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually, namespace
@@ -21,7 +22,6 @@ from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.queue import nodes
 from django_zklock.queue.reservations import Reservation, State
-from django_zklock.testing.ensemble import free_ports
 from django_zklock.testing.server import DevServer
 from django_zklock.testing.server.four_letter import COMMANDS
 from django_zklock.zk import process as zk_process

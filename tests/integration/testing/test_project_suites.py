@@ -20,7 +20,7 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 VIEWS = """
 from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -45,11 +45,6 @@ class Handler(View):
         return work(request)
 
 @zk_locked("stock")
-def streamed(request):
-    work(request)
-    return StreamingHttpResponse(iter([b"do", b"ne"]))
-
-@zk_locked("stock")
 def rendered(request):
     work(request)
     return TemplateResponse(request, engines["django"].from_string("done"))
@@ -58,7 +53,7 @@ def kept(request):
     with zk_lock("stock", release_on="commit"):
         return work(request)
 
-views = {"plain": plain, "handler": Handler.as_view(), "streamed": streamed, "rendered": rendered, "kept": kept}
+views = {"plain": plain, "handler": Handler.as_view(), "rendered": rendered, "kept": kept}
 urlpatterns = [path(f"{name}/", view) for name, view in views.items()]
 """
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.ensemble import Ensemble, Server, free_ports
 from support.faults import BackgroundCall, client, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
-from django_zklock.testing.ensemble import Ensemble, Server, free_ports
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]

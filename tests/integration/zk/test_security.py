@@ -12,11 +12,11 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from support.certificates import WITH_NETTY, authority, certificate, skip_without_tls
+from support.ensemble import Ensemble, free_ports
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.testing.ensemble import Ensemble, free_ports
 
 pytestmark = pytest.mark.zookeeper
 

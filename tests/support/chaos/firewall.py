@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from django_zklock.testing.ensemble import Server
 from support.chaos import namespaces
 from support.chaos.preload import ToolFailed
+from support.ensemble import Server
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager
 from kazoo.exceptions import KazooException
 
 from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
-from django_zklock.testing.ensemble import Ensemble, ServerFailed
 from support.chaos import firewall
 from support.chaos.session_killer import NoSuchSession, expire
 from support.chaos.slowdisk import SlowDisk
 from support.chaos.worker_pool import LockWorker, WorkerPool
+from support.ensemble import Ensemble, ServerFailed
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 
 Fault = Callable[[], AbstractContextManager[None]]

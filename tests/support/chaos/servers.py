@@ -11,8 +11,8 @@ import psutil
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from django_zklock.testing.ensemble import Ensemble, Server
 from support.chaos.worker_pool import LockWorker
+from support.ensemble import Ensemble, Server
 from support.faults import Wire
 from support.zoo import Zoo, eventually
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from django_zklock.testing.ensemble import four_letter, free_ports
+from support.ensemble import four_letter, free_ports
 from support.project import SETTINGS, Project
 from support.zoo import Zoo, eventually
 

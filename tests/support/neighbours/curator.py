@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from django_zklock.testing.ensemble import find_java
 from support import debian
+from support.ensemble import find_java
 from support.neighbours.protocol import Neighbour
 
 PACKAGE = "libcurator-recipes-java"

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from support.leaders import Term, assert_one_at_a_time
 
-from django_zklock import clock
-from django_zklock.locks.election.candidacy import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Backoff
-
-
-def grant(lasted: float, lost: str | None = "why") -> Any:
-    return SimpleNamespace(since=clock.now() - lasted, lost_reason=lost)
+from django_zklock.locks.election import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Backoff
 
 
 def test_pauses_grow_while_the_leadership_is_lost_at_once() -> None:
     """Each is up to twice as long as the one before, up to the longest. At least half of each is fixed."""
     backoff = Backoff()
-    found = [backoff.after(grant(0.1)) for _ in range(12)]
     most = FIRST_PAUSE
-    for pause in found:
+    for pause in [backoff.after(0.1) for _ in range(12)]:
         assert most / 2 <= pause <= most
         most = min(2 * most, LONGEST_PAUSE)
 
@@ -30,14 +21,8 @@ def test_a_steady_leadership_resets_the_pauses() -> None:
     """So one loss a day costs a tenth of a second."""
     backoff = Backoff()
     for _ in range(8):
-        backoff.after(grant(0.1))
-    assert backoff.after(grant(STEADY + 1)) <= FIRST_PAUSE
-
-
-def test_a_released_leadership_needs_no_pause() -> None:
-    """Nor does the first attempt."""
-    backoff = Backoff()
-    assert backoff.after(grant(0.1, None)) == backoff.after(None) == 0.0
+        backoff.after(0.1)
+    assert backoff.after(STEADY + 1) <= FIRST_PAUSE
 
 
 @pytest.mark.parametrize(

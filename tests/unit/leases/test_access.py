@@ -93,9 +93,9 @@ def test_the_hash_is_not_shown() -> None:
         ({"CLIENTS": {"a": {"TOKENS": [hash_of("x")], "PREFIXES": "a"}}}, "not a list of texts"),
         ({"CLIENTS": {"a": {"TOKENS": [hash_of("x")], "PREFIXES": ["a//b"]}}}, "empty segment"),
         ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "KINDS": ["mutex"]}}}, "unknown kind"),
-        ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "MAX_LEASES": 1.5}}}, "not a number"),
+        ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "MAX_LEASES": 1.5}}}, "a whole number from 0"),
         ({"CLIENTS": {"a": {"CERTIFICATES": ["a"]}, "b": {"CERTIFICATES": ["a"]}}}, "same token or certificate"),
-        ({"MAX_TERM": 0}, "not a time above 0"),
+        ({"MAX_TERM": 0}, "must be a time above 0"),
     ],
 )
 def test_settings_that_are_wrong_are_found(leases: Any, match: str) -> None:

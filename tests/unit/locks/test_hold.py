@@ -11,7 +11,6 @@ from django_zklock import clock
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, Policy
 
 
@@ -43,10 +42,10 @@ class Leaver:
         self.on_leave()
 
 
-def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[Hold, Grant]:
+def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLock, Grant]:
     grant = Grant(cast("Any", session), "key", "/key/node", 7)
     held = HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never"))
-    return held.hold, grant
+    return held, grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -84,6 +83,6 @@ def test_a_hold_is_not_valid_from_the_moment_it_is_given_back() -> None:
         seen.append(repr(hold))
 
     contender.on_leave = look
-    hold._held.release_to(0)
+    hold.release_uses()
     assert len(seen) == 1
     assert "released" in seen[0]

@@ -169,7 +169,11 @@ WILD = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(conf.settings._KEYS) | st.text(max_size=5) | st.integers(), WILD))
+@given(
+    st.dictionaries(
+        st.sampled_from([*conf.settings._KEYS, *conf.settings._DICTS]) | st.text(max_size=5) | st.integers(), WILD
+    )
+)
 def test_no_value_whatever_breaks_the_validator(raw: dict[Any, Any]) -> None:
     """A check reports, and says what to do; it never ends in a traceback, whatever the settings hold."""
     assert all(problem.message and problem.hint for problem in conf.problems(raw))

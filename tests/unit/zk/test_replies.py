@@ -13,8 +13,9 @@ from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import GetChildren
 
 from django_zklock import clock
-from django_zklock.zk.client import Client, SessionOptions
+from django_zklock.zk.client import Client
 from django_zklock.zk.errors import OutcomeUnknown, translate
+from django_zklock.zk.options import SessionOptions
 
 UNKNOWN_CODE = -999
 

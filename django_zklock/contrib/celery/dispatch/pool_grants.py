@@ -23,7 +23,7 @@ from django_zklock.contrib.celery.dispatch.pool_slots import has_ended
 from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.execution import trace
-from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
@@ -40,14 +40,12 @@ LONGEST_REASON: Final = 200  # characters
 class PoolGrant(GrantObserver):
     """One grant that a task in the pool works under. It writes what happens to the lock into its record."""
 
-    def __init__(self, record: GrantRecord, request: Any, acquisition: Acquisition) -> None:
-        assert acquisition.held is not None
-        assert acquisition.contender is not None
+    def __init__(self, record: GrantRecord, request: Any, held: HeldLock) -> None:
         self.request = request
         self.record = record
-        self.contender = acquisition.contender
-        self._held = acquisition.held
-        self._grant = self._held.grant
+        self.contender: Any = held.contender
+        self._held = held
+        self._grant = held.grant
         self._begin_until = clock.now() + BEGIN_WITHIN
         self._goes_on_as_reader = ""
         self._shown = False
@@ -100,7 +98,7 @@ class PoolGrant(GrantObserver):
     def release(self, removed: Callable[[GrantRecord], object]) -> None:
         """Release the lock. When ZooKeeper has confirmed that, the record is free: the pool process waits for it."""
         post = self._grant.session.post  # the protocol's thread, which writes no more to the record then
-        self._held.release_to(0, lambda gone: post(self._remove, removed))
+        self._held.release_uses(lambda gone: post(self._remove, removed))
 
     def _remove(self, removed: Callable[[GrantRecord], object]) -> None:
         self._grant.detach(self)
@@ -154,7 +152,7 @@ class PoolGrants:
     def add(self, task: WaitingTask) -> list[dict[str, Any]]:
         """Return what a pool process has to know of the grants of a task. Raises `IndexError` if there is no room."""
         waited = time.time() - task.since
-        grants = [PoolGrant(self._shared.add(), task.request, acquired) for acquired in task.entry.acquisitions]
+        grants = [PoolGrant(self._shared.add(), task.request, held) for held in task.acquisition.holds]
         for grant in grants:
             grant.begin()
             self._grants[grant] = None

@@ -14,12 +14,13 @@ from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import maximum_hold, notify, table
-from django_zklock.locks.base import check_transactions
-from django_zklock.locks.held import HeldLock
+from django_zklock.locks import maximum_hold, notify
+from django_zklock.locks.base import specs_of
+from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.multi import Locks, locks_of
 from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.validation import check_no_open_transaction
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
@@ -80,7 +81,8 @@ class WaitResult:
 
     def take(self, lock: Locks) -> None:
         """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
-        check_transactions(lock)
+        for spec in specs_of(lock):
+            check_no_open_transaction(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
@@ -90,7 +92,7 @@ class WaitResult:
 
     def end(self) -> None:
         """Give back what no part holds; called at the end of the task, however it ended."""
-        held = {part.grant.token for part in self.held if part.count > 0 or part.observer is not None}
+        held = {part.grant.token for part in self.held if part.uses or part.observer is not None}
         for record, grant in self._grants:
             if grant["token"] not in held:
                 record.end()
@@ -100,14 +102,13 @@ def _take_over(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     """List a lock of the main process as held by the caller, who then takes it without a request."""
     grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
-    held.count = 0  # until the caller takes it
-    table.held_locks.add(held, keep=False)
+    held_locks.add(held, keep=False)
     if trace.items is not None:
         grant.about = {**grant.about, **trace.items()}  # of the run, which has begun since
     grant.begun = True
     if spec.is_bounded:
         maximum_hold.apply_bounds(grant, contender, spec)
-    notify.send(held, signals.lock_acquired, waited=contender.waited)
+    notify.send(grant, held, signals.lock_acquired, waited=contender.waited)
     contender.session.post(contender.session.watch, contender)
     return held
 

@@ -14,7 +14,8 @@ from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
-from django_zklock.locks.base import Entry, take
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.base import specs_of
 from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
@@ -64,7 +65,7 @@ class WaitingTask:
         self.request = request
         self.locks = call.lock
         self.keys = keys_of(call.lock)
-        self.entry = Entry(Owner("message", self))
+        self.acquisition = Acquisition(Owner("message", self))
         self.since = time.time()  # when it first asked for its lock
         self.asked_at: float | None = None  # on clock.now(); None: it does not ask
         self.has_slot = False
@@ -95,13 +96,18 @@ class WaitingTask:
             try:
                 if self._checks_copies and (yield from self._has_copy()):
                     return  # it must not wait behind the other copy; the pool process decides what it does
-                yield from take(self.locks, self.entry, self._new_waiter, waited=self._waited)
+                yield from self.acquisition.acquire(specs_of(self.locks), self._remaining, self._new_waiter)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
                     raise
-                self.entry.acquisitions.clear()
             yield RETRY_AFTER  # it waits for ZooKeeper, too
+
+    @property
+    def _remaining(self) -> float | None:
+        """The seconds that remain of the timeout of its locks."""
+        timeout = specs_of(self.locks)[-1].timeout
+        return None if timeout is None else max(timeout - self._waited, 0.0)
 
     def _has_copy(self) -> Routine[bool]:
         for lock in locks_of(self.locks):
@@ -146,7 +152,7 @@ class WaitingTask:
     @property
     def is_granted(self) -> bool:
         """Whether it has its locks."""
-        return bool(self.entry.held)
+        return bool(self.acquisition.holds)
 
     @property
     def is_too_long(self) -> bool:
@@ -161,7 +167,7 @@ class WaitingTask:
 
     def _end_with(self, error: ZkLockError) -> None:
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
-        own = [acquisition.contender.guid for acquisition in self.entry.acquisitions if acquisition.contender]
+        own = [contender.guid for contender in self.acquisition.contenders]
         self.payload |= {"error": public.__name__, "text": str(error), "lock": error.lock, "own": own}
         self.leave()
         self.is_over = True
@@ -182,8 +188,7 @@ class WaitingTask:
         if self._routine is not None:
             self._routine.close()
         self._routine = None
-        self.entry.undo()
-        self.entry.acquisitions.clear()
+        self.acquisition.release()
 
 
 def _on_timer(reference: weakref.ref[WaitingTask]) -> None:

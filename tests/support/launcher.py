@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
-#: Asks Linux for a SIGKILL when the parent ends (PR_SET_PDEATHSIG is 1), and replaces itself by the command with exec,
-#: which keeps the process id. The parent may have ended before the request, so it is checked afterwards.
-DIE_WITH_PARENT: Final = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
+from django_zklock.management import child
 
 
 def spawn(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -28,21 +21,10 @@ def spawn(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: 
 
     On systems other than Linux it survives a SIGKILL of this process.
     """
-    wrapped = sys.platform == "linux" and bool(sys.executable)
-    wrapper = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())] if wrapped else []
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*wrapper, *command],
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-
-    return _Launcher.of_this_process().run(start) if wrapped else start()
+    start = functools.partial(
+        child.start, command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+    )
+    return _Launcher.of_this_process().run(start)
 
 
 class _Launcher:
@@ -79,5 +61,5 @@ class _Launcher:
             job, future = self._jobs.get()
             try:
                 future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - goes to the caller
+            except BaseException as error:
                 future.set_exception(error)

@@ -1,13 +1,11 @@
 """
-Real ZooKeeper servers on loopback, started from the jars on this machine, for tests, benchmarks and development.
+Real ZooKeeper servers on loopback, started from the jars on this machine, for tests, benchmarks and the demo.
 
 Servers can be started, stopped, killed and paused. This module imports nothing of locks, Django or kazoo.
-`python -m django_zklock.testing.ensemble --nodes 3` runs an ensemble in the foreground.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import os
 import secrets
@@ -25,8 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from django_zklock import clock
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.testing.launcher import spawn
+from support.launcher import spawn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -277,8 +274,7 @@ class Ensemble:
     `tick` is ZooKeeper's tickTime in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout`
     and `max_session_timeout` (seconds) are given. `container_check` is how often, in seconds, empty container znodes
     are deleted. With `fsync=False`, writes are acknowledged before they are on disk, which is faster. `properties` are
-    more lines for zoo.cfg, `java_options` more options of the JVM, and `env` more environment variables. `port` is the
-    first server's client port; the others get the next ones.
+    more lines for zoo.cfg, `java_options` more options of the JVM, and `env` more environment variables.
 
     Without `directory`, data and logs are in a temporary directory that `stop()` removes, and a second `start()` starts
     an empty ensemble on the same ports. A server that is stopped and started alone keeps its data either way.
@@ -296,7 +292,6 @@ class Ensemble:
         min_session_timeout: float | None = None,
         max_session_timeout: float | None = None,
         fsync: bool = False,
-        port: int | None = None,
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
@@ -307,7 +302,7 @@ class Ensemble:
         self._directory = Path(directory) if directory is not None else None
         self._temporary: Path | None = None  # set while running, if no directory was given
         ports = free_ports(3 * nodes)
-        self._ports = ports[:nodes] if port is None else list(range(port, port + nodes))
+        self._ports = ports[:nodes]
         self._quorum = list(zip(ports[nodes::2], ports[nodes + 1 :: 2], strict=True)) if nodes > 1 else []
         self._config = {
             "tickTime": f"{tick * 1000:.0f}",
@@ -418,33 +413,3 @@ class Ensemble:
         (directory / "logback.xml").write_text(LOGBACK)
         command = [java, *self._java_options, "-cp", os.pathsep.join(map(str, classpath)), MAIN_CLASS, "zoo.cfg"]
         return Server(number=number, port=port, directory=directory, command=command, env=self._env)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run an ensemble in the foreground until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m django_zklock.testing.ensemble", description=main.__doc__)
-    parser.add_argument("--nodes", type=int, default=1, help="1 (default), 3 or more")
-    parser.add_argument("--port", type=int, help="client port of the first server; the others get the next ones")
-    parser.add_argument("--tick", type=float, default=2.0, help="tickTime in seconds (default: 2.0, as in production)")
-    parser.add_argument("--directory", help="keep the data here; without it, the data is removed at the end")
-    parser.add_argument("--print-url", action="store_true", help="print nothing but the URL")
-    options = parser.parse_args(arguments)
-    stop: ThreadWaiter[bool] = ThreadWaiter()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set(True))
-    try:
-        with Ensemble(options.nodes, port=options.port, tick=options.tick, directory=options.directory) as ensemble:
-            print(ensemble.url(), flush=True)
-            if not options.print_url:
-                for server in ensemble.servers:
-                    print(f"server {server.number}: pid {server.pid}, {server.mode()}, log {server.log}", flush=True)
-                print("Ctrl-C stops it.", flush=True)
-            stop.wait(None)
-    except (ZooKeeperNotFound, ServerFailed, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

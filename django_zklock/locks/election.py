@@ -1,0 +1,358 @@
+"""Election of a leader among processes: `with leader:`, `leader.run(function)`, and what happens after a loss."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from django_zklock import clock, conf
+from django_zklock.conf.arguments import LeaderArguments
+from django_zklock.conf.options import UNSET
+from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
+from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import held_of
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
+from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.validation import check_arguments, check_no_open_transaction, check_no_running_loop
+from django_zklock.zk import process
+from django_zklock.zk.session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+logger = logging.getLogger("django_zklock.leader")
+
+FIRST_PAUSE = 0.1  # seconds after the leadership was lost; the next pause is twice as long, and so on
+LONGEST_PAUSE = 10.0  # seconds
+STEADY = 30.0  # seconds of leadership after which the pauses begin with the first one again
+LOG_AGAIN = 60.0  # seconds between two log records that ZooKeeper is still away
+STOPPED = "the leader was stopped by stop()"
+
+_RETRIED = (LockLost, StaleToken, LockNotAcquired, ZooKeeperUnavailable)
+_Value = TypeVar("_Value")
+
+
+class Backoff:
+    """
+    The pauses after a loss of the leadership: they grow while it is lost again and again.
+
+    A candidate that loses its znode creates a new one. If it loses that at once, too (an operator deletes it, the host
+    is starved), a loop without pauses would overload the servers: Curator's latch created 2.6 million znodes in two
+    hours (CURATOR-504, CURATOR-644). Up to half of each pause is random, so that candidates that lost their znodes
+    together do not return together.
+    """
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE
+
+    def after(self, led: float) -> float:
+        """Return the seconds to wait after a leadership that was lost after `led` seconds."""
+        if led >= STEADY:
+            self._next = FIRST_PAUSE
+        pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+class _Exit:
+    """Makes `__exit__` that of the lock, which is a new one for each block."""
+
+    def __get__(self, leader: Leader | None, cls: type[Leader]) -> Any:
+        return _leave if leader is None else leader._lock.__exit__
+
+
+def _leave(leader: Leader, *error: Any) -> None:
+    CandidateLock.__exit__(leader._lock, *error)  # for `ExitStack`, which looks it up on the class
+
+
+class CandidateLock(Lock):
+    """A lock that is waited for without a timeout, until any thread stops that for good."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        # DEFAULTS is meant for other locks. Acquiring it again would make a candidate wait for itself.
+        super().__init__(
+            name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, timeout=None, **options
+        )
+        self.stopped = False  # final; written by any thread
+        self._waiters: set[Any] = set()  # changed by single operations, in the candidate; read by all
+
+    def stop(self) -> None:
+        """End the waits, now and later, with `LockNotAcquired`; from any thread or signal handler."""
+        self.stopped = True
+        for waiter in list(self._waiters):
+            waiter.set(self._error())
+
+    def pause(self, waiter: Callable[[], Any], seconds: float) -> Routine[None]:
+        """Wait so long, or until the lock is stopped."""
+        pausing = self._new_waiter(waiter)
+        try:
+            yield from pausing.outcome(seconds)
+        finally:
+            self._waiters.discard(pausing)
+
+    def _new_waiter(self, waiter: Callable[[], Any]) -> Any:
+        new = waiter()
+        self._waiters.add(new)  # before `stopped` is read: `stop` writes that first, and reads this afterwards
+        if self.stopped:
+            new.set(self._error())
+        return new
+
+    def _error(self) -> LockNotAcquired:
+        return LockNotAcquired("The leader was stopped.", lock=self.key)
+
+    def _take(
+        self,
+        acquisition: Acquisition,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        waiter: Callable[[], Any],
+        *,
+        by_acquire: bool = False,
+    ) -> Routine[None]:
+        if waiter is ThreadWaiter:
+            check_no_open_transaction(specs[0])
+        new_waiter = functools.partial(self._new_waiter, waiter)
+        try:
+            yield from acquisition.acquire(specs, timeout, new_waiter, by_acquire=by_acquire)
+        finally:
+            self._waiters.clear()
+
+
+class Leader:
+    """
+    One candidate for the leadership of `name`. One candidate at a time leads, among all processes on all machines.
+
+    The leadership is a lock, and candidates wait for it without a timeout. The first in its queue leads. The others
+    follow in the order in which they came, and keep their places when the connection is lost for a while. When a leader
+    loses the leadership, its work is aborted as in any `with` block, and it queues again, at the end. Each leader has a
+    higher fencing token than all leaders before it.
+
+    `name`, `fields` and the options are those of `Lock`. One object is one candidate: it leads, or waits to, in one
+    thread or task at a time. Any thread may use `stop`, `is_leader` and the methods that only read.
+    """
+
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> None:
+        check_arguments("zk_leader", name, more, options, LeaderArguments)
+        self.name = name
+        self._lock = CandidateLock(name, **options)
+        self._grant: Grant | None = None  # of the current or last leadership; the hold is kept by its block alone
+        self._session: Session | None = None  # of the grant
+        self._grace = 0.0  # of `stop`
+        self._backoff = Backoff()
+        self._logged_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Leader {self.name!r}>"
+
+    @property
+    def key(self) -> str:
+        """The key, with all fields filled in and escaped. Raises `InvalidLockName`."""
+        return self._lock.key
+
+    @property
+    def is_leader(self) -> bool:
+        """
+        Whether this candidate leads, by the clock of its lease.
+
+        Needs no network. A process that was paused for longer than its lease sees at once that it no longer leads.
+        """
+        grant = self._grant
+        return grant is not None and not grant.released and grant.why_invalid() is None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._lock.stopped
+
+    # --- the queue ----------------------------------------------------------------------------------------------
+
+    def current_leader(self) -> ContenderInfo | None:
+        """Return the current leader, whichever process it is, or None. Raises `ZooKeeperUnavailable`."""
+        check_no_running_loop("current_leader", "await leader.acurrent_leader()")
+        return run(read_leader(*self._where(), ThreadWaiter()))
+
+    async def acurrent_leader(self) -> ContenderInfo | None:
+        """Return the current leader, as `current_leader` does."""
+        return await Awaited(read_leader(*self._where(), TaskWaiter()))
+
+    def candidates(self) -> tuple[ContenderInfo, ...]:
+        """Return the leader and the candidates behind it, in order, the first fifty. Raises `ZooKeeperUnavailable`."""
+        check_no_running_loop("candidates", "await leader.acandidates()")
+        return contenders(*self._where())
+
+    async def acandidates(self) -> tuple[ContenderInfo, ...]:
+        """Return the leader and the candidates behind it, as `candidates` does."""
+        return await Awaited(read_queue(process.current(), *self._where(), TaskWaiter()))
+
+    # --- leading ------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[[Hold], _Value]) -> _Value | None:
+        """
+        Call `function(hold)` while this candidate leads, and again when it leads again; return what it returns.
+
+        When the leadership is lost, the function is aborted as `abort_on` says, the loss is logged, and the candidate
+        queues again after a pause. The pause grows if this happens often. The same happens if the function returns, or
+        raises `LockLost` or `StaleToken`, because it no longer leads. Any other exception of the function ends `run`.
+        While ZooKeeper is away, `run` keeps trying, and logs that now and then. Returns None after `stop`.
+        """
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function!r} is a coroutine function; await leader.arun() it.")
+        while not self.stopping:
+            hold: Hold | None = None
+            try:
+                with self as hold:
+                    value = function(hold)
+                    if not hold.lost:
+                        return value
+            except _RETRIED as error:
+                if not self._may_continue(error, elected=hold is not None):
+                    raise
+            run(self._lock.pause(ThreadWaiter, self._pause(elected=hold is not None)))
+        return None
+
+    async def arun(self, function: Callable[[Hold], Awaitable[_Value]]) -> _Value | None:
+        """Await `function(hold)` as `run` calls it; waiting for the leadership needs no thread."""
+        while not self.stopping:
+            hold: Hold | None = None
+            try:
+                async with self as hold:
+                    work = function(hold)
+                    if not inspect.isawaitable(work):
+                        raise TypeError(f"{function!r} returned nothing to await; leader.run() is for plain functions.")
+                    value = await work
+                    if not hold.lost:
+                        return value
+            except _RETRIED as error:
+                if not self._may_continue(error, elected=hold is not None):
+                    raise
+            await Awaited(self._lock.pause(TaskWaiter, self._pause(elected=hold is not None)))
+        return None
+
+    def stop(self, *, grace: float = 0.0) -> None:
+        """
+        End the candidacy for good: leave the queue, or give up the leadership and abort the work; return at once.
+
+        Can be called from any thread or signal handler, any number of times. The work has `grace` seconds to end by
+        itself; it can ask `stopping`. Then it is aborted as if the leadership were lost. (With `abort_on="never"` it
+        has to look at its hold.) The next candidate leads only when the work has ended. `run` returns None, and a
+        `with` statement that waits raises `LockNotAcquired`.
+        """
+        self._grace = grace
+        self._lock.stop()
+        self._end_leadership()
+
+    def __enter__(self) -> Hold:
+        """Wait for the leadership, without a limit. Raises `ZooKeeperUnavailable` if the queue cannot be reached."""
+        _check_entry(self.name)
+        return self._elected(self._lock.__enter__())
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__ = _Exit()
+
+    async def __aenter__(self) -> Hold:
+        _check_entry(self.name)
+        return self._elected(await self._lock.__aenter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._lock.__aexit__(kind, error, traceback)
+
+    # --- small parts --------------------------------------------------------------------------------------------
+
+    def _where(self) -> tuple[str, str]:
+        spec = self._lock.spec
+        return spec.key, spec.parent
+
+    def _elected(self, hold: Hold) -> Hold:
+        self._session = process.current()
+        self._grant = grant = held_of(hold).grant  # before `stopping` is read, as `stop` writes that first
+        logger.info("leads %r", grant.key, extra=grant.log_fields())
+        if self.stopping:
+            self._end_leadership()
+        return hold
+
+    def _end_leadership(self) -> None:
+        """Take the leadership from the work when the grace is over."""
+        session, grant = self._session, self._grant
+        if session is not None and grant is not None:
+            session.post(session.loop.call_later, self._grace, functools.partial(_depose, grant))
+
+    def _may_continue(self, error: Exception, *, elected: bool) -> bool:
+        """Return whether to try again after this error: the leadership was lost, or ZooKeeper is away."""
+        if isinstance(error, ZooKeeperUnavailable):
+            if not elected:
+                self._log_outage(error)
+            return not elected
+        if isinstance(error, LockNotAcquired):
+            return not elected and self.stopping
+        if isinstance(error, LockLost):
+            return error.lock == self.key
+        grant = self._grant  # the row was written by a newer leader
+        return not isinstance(error, FenceRegressed) and grant is not None and grant.why_invalid() is not None
+
+    def _pause(self, *, elected: bool) -> float:
+        """Return the seconds until the next attempt. No error may lead to a loop without a pause."""
+        grant = self._grant
+        if not elected or grant is None:
+            return FIRST_PAUSE
+        self._logged_at = None
+        if not self.stopping:
+            reason = grant.why_invalid() or "it could not be trusted any more"
+            logger.warning("no longer leads %r, and queues again: %s", grant.key, reason, extra=grant.log_fields())
+        return self._backoff.after(clock.now() - grant.since)
+
+    def _log_outage(self, error: Exception) -> None:
+        now = clock.now()
+        if self._logged_at is None or now - self._logged_at >= LOG_AGAIN:
+            self._logged_at = now
+            logger.warning("cannot join the election for %r, retrying: %s", self.key, error, extra={"lock": self.key})
+
+
+def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:
+    """Return a candidate for the leadership of `name`, as in `zk_leader("reports").run(work)`; see `Leader`."""
+    return Leader(name, *more, **options)
+
+
+def read_leader(
+    key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[Any], *, reply_timeout: float | None = None
+) -> Routine[ContenderInfo | None]:
+    """
+    Return the first contender in the queue of `key`, to which ZooKeeper has granted the lock, or None.
+
+    Only the leader itself knows whether it has received the grant, and whether its lease is still valid. Raises
+    `ZooKeeperUnavailable` if there is no reply within `reply_timeout` seconds (None: the connect timeout).
+    """
+    queue = yield from read_queue(process.current(), key, parent, waiter, most=1, reply_timeout=reply_timeout)
+    return queue[0] if queue else None
+
+
+def _check_entry(name: str) -> None:
+    entry = conf.current().locks.get(name)
+    if entry is None:
+        return
+    if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
+        raise ValueError(
+            f'ZKLOCK["LOCKS"]["{name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
+            "there is one leader at a time, and its work is not a transaction."
+        )
+
+
+def _depose(grant: Grant) -> None:
+    """Take the leadership away, on the protocol's thread."""
+    if not grant.released:
+        grant.lose(STOPPED, logging.INFO)

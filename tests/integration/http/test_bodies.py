@@ -1,0 +1,253 @@
+"""The bodies of responses from locked views: complete before the release, or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from django.core.handlers.asgi import ASGIHandler
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.template import engines
+from django.template.response import SimpleTemplateResponse, TemplateResponse
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.urls import path
+from support import bodysite
+from support.bodysite import FILE, FILES, KEY, PAGES, REST, STREAMS, is_free
+from support.ledger import Ledger
+from support.ledgersite import lose_unnoticed
+from support.zoo import Zoo
+
+from django_zklock import current_hold, zk_lock, zk_locked
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
+
+
+@pytest.fixture(autouse=True)
+def site(zoo: Zoo) -> Iterator[None]:
+    with bodysite.served():
+        yield
+
+
+# --- streamed bodies ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", STREAMS)
+def test_a_streamed_response_is_refused_and_closed(client: Client, view: str) -> None:
+    """The error says what to do instead. No part is computed, and the lock is released."""
+    with pytest.raises(TypeError, match=r'returned a StreamingHttpResponse.*"with zk_lock\(\.\.\.\)"'):
+        client.get(f"/{view}/")
+    assert bodysite.events == ["closed"]
+    assert is_free(KEY)
+
+
+@pytest.mark.parametrize("view", ["async-view", "async-handler"])
+async def test_a_streamed_response_is_refused_in_an_event_loop(view: str) -> None:
+    with pytest.raises(TypeError, match="computed after the lock is released"):
+        await AsyncClient().get(f"/{view}/")
+    assert bodysite.events == ["closed"]
+    assert not await zk_lock(KEY).alocked()
+
+
+def test_a_streamed_response_of_any_function_is_refused(rf: RequestFactory) -> None:
+    """Also of one that is no view, and if a resource cannot be closed."""
+
+    class Broken(bodysite.Parts):
+        def close(self) -> None:
+            super().close()
+            raise OSError
+
+    @zk_locked(KEY)
+    def export() -> StreamingHttpResponse:
+        return StreamingHttpResponse(Broken())
+
+    with pytest.raises(TypeError, match=r"export.* returned a StreamingHttpResponse"):
+        export()
+    assert bodysite.events == ["closed"]
+    assert is_free(KEY)
+
+
+def test_a_generator_may_hold_the_lock_itself(client: Client) -> None:
+    """This is the way out that the error names."""
+
+    def parts() -> Iterator[bytes]:
+        with zk_lock(KEY, timeout=0):
+            yield b"held" if not is_free(KEY) else b"free"
+
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return StreamingHttpResponse(parts())
+
+    with override_settings(ROOT_URLCONF=(path("", view),)):
+        assert client.get("/").getvalue() == b"held"
+    assert is_free(KEY)
+
+
+@pytest.mark.parametrize("view", FILES)
+def test_a_file_is_sent_after_the_release(client: Client, view: str) -> None:
+    """The view has opened it, so it is no longer to be computed."""
+    response = client.get(f"/{view}/")
+    assert is_free(KEY)
+    assert response.getvalue() == FILE.read_bytes()
+
+
+# --- rendered bodies ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", PAGES)
+def test_a_response_is_rendered_under_the_lock(client: Client, view: str) -> None:
+    assert client.get(f"/{view}/").content == b"held"
+    assert is_free(KEY)
+
+
+async def test_a_response_is_rendered_under_the_lock_in_an_event_loop() -> None:
+    response = await AsyncClient().get("/async-render/")
+    assert response.content == b"held"
+    assert not await zk_lock(KEY).alocked()
+
+
+@pytest.mark.parametrize("view", REST)
+def test_the_response_of_a_rest_handler_is_rendered_after_the_release(client: Client, view: str) -> None:
+    """Django REST framework chooses the renderer when the handler has returned."""
+    assert client.get(f"/{view}/").content == b"free"
+
+
+def test_a_callback_after_the_rendering_runs_under_the_lock_and_may_replace_the_response(rf: RequestFactory) -> None:
+    seen: list[bool] = []
+
+    def replace(response: HttpResponse) -> HttpResponse:
+        seen.append(is_free(KEY))
+        return HttpResponse("other")
+
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        response = bodysite.page(request)
+        response.add_post_render_callback(replace)
+        return response
+
+    assert view(rf.get("/")).content == b"other"  # type: ignore[attr-defined]
+    assert seen == [False]
+
+
+def test_a_rendered_response_is_returned_as_it_is(rf: RequestFactory) -> None:
+    rendered = bodysite.page(rf.get("/")).render()
+
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return rendered
+
+    assert view(rf.get("/")) is rendered
+
+
+def test_an_error_in_a_template_leaves_the_view(rf: RequestFactory) -> None:
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return SimpleTemplateResponse("missing.html")
+
+    with pytest.raises(Exception, match=r"missing\.html"):
+        view(rf.get("/"))
+    assert is_free(KEY)
+
+
+# --- in a transaction of the request ------------------------------------------------------------------------------
+
+
+def write_and_render(rows: Any) -> HttpResponseBase:
+    """Write a row, then return a page that calls `rows` when it is rendered."""
+    connections["ledger"].cursor().execute("INSERT INTO note VALUES ('x')")
+    template = engines["django"].from_string("{{ rows }}")
+    return TemplateResponse(HttpRequest(), template, {"rows": rows})
+
+
+@pytest.fixture
+def atomic(ledger: Ledger) -> Ledger:
+    """The database with a transaction around each request."""
+    ledger.settings["ATOMIC_REQUESTS"] = True
+    return ledger
+
+
+def ask(view: Any) -> Any:
+    """Return the response of the site to a request for this view."""
+    with override_settings(ROOT_URLCONF=(path("", view),)):
+        return Client(raise_request_exception=False).get("/")
+
+
+def test_a_page_is_rendered_before_the_commit_and_the_commit_comes_before_the_release(zoo: Zoo, atomic: Ledger) -> None:
+    events = []
+
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return write_and_render(lambda: events.append(("rendered", is_free(KEY))))
+
+    with atomic.ends(lambda: is_free(KEY)) as ends:
+        assert ask(view).status_code == 200
+    assert events == [("rendered", False)]
+    assert ends == [("commit", False)]
+    assert atomic.seen() == ["x"]
+    assert is_free(KEY)
+
+
+@pytest.mark.parametrize(("lost", "status"), [(True, 503), (False, 500)])
+def test_a_rendering_that_fails_or_loses_the_lock_commits_nothing(
+    zoo: Zoo, atomic: Ledger, lost: bool, status: int
+) -> None:
+    """As in the view: a lost lock is answered by 503."""
+
+    def rows() -> None:
+        if not lost:
+            raise ZeroDivisionError
+        lose_unnoticed(current_hold())
+
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return write_and_render(rows)
+
+    assert ask(view).status_code == status
+    assert atomic.seen() == []
+    zoo.assert_empty()
+
+
+def test_a_streamed_response_that_is_refused_commits_nothing(zoo: Zoo, atomic: Ledger) -> None:
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        write_and_render("")
+        return StreamingHttpResponse(bodysite.Parts())
+
+    assert ask(view).status_code == 500
+    assert atomic.seen() == []
+    zoo.assert_empty()
+
+
+# --- a client that disconnects ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def asgi_server() -> Iterator[int]:
+    """Serve the site with uvicorn in a thread; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(
+            ASGIHandler(), lifespan="off", log_level="critical", http="h11", ws="none", loop="asyncio"
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_client_that_disconnects_leaves_the_queue(zoo: Zoo) -> None:
+    """The view is cancelled. A later grant would never be released."""
+    with asgi_server() as port, zoo.hold_elsewhere(KEY):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as visitor:
+            visitor.sendall(b"GET /patient/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            zoo.wait_contenders(KEY, 2)
+            visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        zoo.wait_contenders(KEY, 1)
