@@ -23,7 +23,7 @@ from django_zklock.queue.nodes import Payload
 from django_zklock.testing import queues
 from django_zklock.testing.foreign_client import ForeignClient
 from django_zklock.testing.queues import QueueEntry
-from django_zklock.zk import permission, process
+from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class LockTester:
             override.disable()
             raise
         self._override = override
-        permission.allow()
+        process.allow()
 
     def stop(self) -> None:
         """End all faults, close the session, restore the settings. Raise `AssertionError` if a contender is left."""
@@ -100,7 +100,7 @@ class LockTester:
             self._release_all()
             override, self._override = self._override, None
             if override is not None:
-                permission.disallow()
+                process.disallow()
                 override.disable()  # closes the session
             self._other.close()
         if remaining:

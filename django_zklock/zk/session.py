@@ -92,6 +92,7 @@ class Session:
         self.options = options
         self.pid = os.getpid()
         self.loop = Loop("zklock-loop")
+        self.post = self.loop.post  # runs a call on the loop's thread; for any thread
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
@@ -144,10 +145,6 @@ class Session:
         self.closing = True
         if self._client is not None:
             self._client.forget_sockets()
-
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the loop's thread. For any thread."""
-        self.loop.post(call, *args)
 
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
         """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""
