@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django_zklock import clock
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode, State
@@ -21,7 +22,6 @@ from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.reader_marker import ReaderMarker
 from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
@@ -300,26 +300,26 @@ def _unwritten_watch(self: Predecessors, name: str) -> None:
         del self._gateway.read
 
 
-def _carefree_end(self: Stay) -> None:
+def _carefree_end(self: LingeringLock) -> None:
     """End an idle stay without a look whether somebody has come meanwhile."""
-    if not self.over and not self.queue:
-        self.tell_first()
-        self.over = True
+    if not self.ended and not self.queue:
+        self.grant_first()
+        self.ended = True
         self.contender.abandon()
         self.end()
 
 
-def _keeping(self: Stay, spec: QueueSpec, grant: Grant) -> bool:
-    return _must_end(self, spec, grant) and (not self.wanted or len(self.queue) == 1)
+def _keeping(self: LingeringLock, spec: QueueSpec, grant: Grant) -> bool:
+    return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
 
 
-def _last(self: Stay) -> Turn | None:
+def _last(self: LingeringLock) -> LocalWaiter | None:
     """Return the one that has the lock, or else the one that came last."""
     held = [turn for turn in self.queue if turn is not None and turn.grant is not None]
     return (held or [*self.queue, None][:-1] or [None])[-1]
 
 
-_must_end = Stay.must_end
+_must_end = LingeringLock.leaves_on_release
 _shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
 _delete_node, _reconnected, _found, _create = (
     ContenderNode.delete,
@@ -402,15 +402,15 @@ MUTANTS = (
         ((ContenderNode, "_on_missing", _leaving_marker),),
         often={"fault": 0.05, "commit": 0.05},
     ),
-    Mutant("hands on a lock in doubt", ((Stay, "in_doubt", False),), often={"fault": 0.1}),
-    Mutant("does not see who else waits", ((Stay, "_watch_others", lambda self: None),), setting=LINGERING),
-    Mutant("watches for others once", ((Stay, "_on_children_changed", lambda self, deleted: None),)),
-    Mutant("keeps the lock from others as long as anybody comes", ((Stay, "must_end", _keeping),)),
-    Mutant("forgets those that wait when a stay ends", ((Turn, "waits_in", lambda self, stay: False),)),
-    Mutant("hands the lock to the last one", ((Stay, "first", property(_last)),)),
+    Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
+    Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
+    Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
+    Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "leaves_on_release", _keeping),)),
+    Mutant("forgets the waiters when a lingering lock ends", ((LocalWaiter, "is_waiting", lambda self, lock: False),)),
+    Mutant("hands the lock to the last one", ((LingeringLock, "first", property(_last)),)),
     Mutant(
         "ends an idle lock without a look who has come",
-        ((Stay, "end_if_idle", _carefree_end),),
+        ((LingeringLock, "end_if_idle", _carefree_end),),
         often={"preempt": 0.5},
     ),
 )  # fmt: skip

@@ -212,28 +212,25 @@ class Contender(SessionObserver):
             Peek(self._registry, self.spec, self._replies, self._on_peeked).start()
             return
         queue = self._registry.local_queue(self.spec.parent)
-        waiters = queue.waiting - self._permits  # if it is not admitted
         if queue.admit(self):
             self._local_queue = queue
             self._enter()
-        elif self._are_too_many(waiters):
+            return
+        permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
+        waiters = queue.waiting - permits
+        if self._are_too_many(waiters):
             self._leave_busy(waiters)
-        else:
-            self._local_queue = queue
-            queue.append(self)
-            self._phase = Phase.LOCAL_QUEUE
-            self.placed = self.in_local_queue = True
-            self._tell_queued()
+            return
+        self._local_queue = queue
+        queue.append(self)
+        self._phase = Phase.LOCAL_QUEUE
+        self.placed = self.in_local_queue = True
+        self._tell_queued()
 
     def on_admitted(self) -> None:
         """There is room in the queue for this contender."""
         self.in_local_queue = False
         self._replies.run(self._enter if self.session.connected else self._await_session)
-
-    @property
-    def _permits(self) -> int:
-        """How many contenders of this kind may hold the lock at once, by the limit in their code."""
-        return sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
 
     def _are_too_many(self, waiters: int) -> bool:
         return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters

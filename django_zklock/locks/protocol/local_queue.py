@@ -58,7 +58,7 @@ class LocalQueue:
         """Return whether a contender may create its znode now."""
         if contender in self._admitted:
             return True
-        if len(self._admitted) < self.most_waiting and not self.length:
+        if len(self._admitted) < self.most_waiting and not self._queue and not self._late:
             self._admitted[contender] = clock.now()
             return True
         return False
@@ -82,7 +82,7 @@ class LocalQueue:
             return  # the call that is in the loop below continues
         self._admitting = True
         try:
-            while self.length and len(self._admitted) < self.most_waiting:
+            while (self._queue or self._late) and len(self._admitted) < self.most_waiting:
                 now = clock.now()
                 admitted = self._pop_next(now)
                 self._admitted[admitted] = now

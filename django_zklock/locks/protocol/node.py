@@ -21,8 +21,9 @@ from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import guids, nodes, release_request
 from django_zklock.queue.nodes import Payload
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Node, NodeReply, Watch, WriteReply
+from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
 
 MAX_CREATES = 50  # in a row after which the queue did not show the znode; then something is very wrong

@@ -158,9 +158,9 @@ def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
         HoldCheck(session.attached(Gateway), key, parent).run((name,), on_checked)
 
     def on_checked(checked: CheckedHolds | None) -> None:
-        again = RETRY if checked is None else checked.next_check((name,))
-        if again is not None:
-            session.loop.call_later(again, check)
+        pause = RETRY if checked is None else checked.next_check((name,))
+        if pause is not None:
+            session.loop.call_later(pause, check)
         else:
             session.attached(Gateway).delete_if_empty(parent)
 

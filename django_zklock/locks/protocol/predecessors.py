@@ -12,8 +12,9 @@ from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.queue import rules
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, Node, NodeReply, Watch
+from django_zklock.zk.gateway import Gateway, Node, NodeReply
 
 
 class Successor(Protocol):

@@ -171,7 +171,7 @@ class OwnNode:
         faultpoints.reach("after_delete_sent")
 
     def on_gone(self) -> None:
-        """Forget the znode, which exists no more."""
+        """Forget the znode, which is gone."""
         self._registry.deleting.pop(self, None)
         self._registry.guids.discard(self.guid)
         if self._replacement is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
-from support.primitives import KEY, Taker, foreign, queued, stay_of, turns_of
+from support.primitives import KEY, Taker, foreign, lingering_lock, local_waiters, queued
 from support.proxy import Proxy
 from support.signalled import signalled
 from support.zoo import Zoo, eventually, next_line
@@ -110,7 +110,7 @@ def test_a_hold_counts_by_itself(zoo: Zoo) -> None:
     assert sent.names == ["lock_acquired", "lock_released"] * 2
 
 
-def test_who_does_not_wait_is_told_who_has_it(zoo: Zoo) -> None:
+def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
     """Nothing is asked of ZooKeeper for that."""
     with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
         taker.wait_granted()
@@ -120,7 +120,7 @@ def test_who_does_not_wait_is_told_who_has_it(zoo: Zoo) -> None:
             pass
 
 
-def test_no_more_wait_than_may(zoo: Zoo) -> None:
+def test_max_waiters_counts_local_waiters(zoo: Zoo) -> None:
     """Those of this process count."""
     lock = zk_lock(KEY, linger=LONG, max_waiters=1)
     with queued(zoo, lock, lock) as (first, _):
@@ -128,37 +128,6 @@ def test_no_more_wait_than_may(zoo: Zoo) -> None:
         with pytest.raises(LockBusy, match="1 callers wait"), lock:
             pass
         first.go()
-
-
-@pytest.mark.parametrize("free", [True, False], ids=["free", "not free"])
-def test_as_many_wait_as_may_though_they_came_before_the_answer(zoo: Zoo, free: bool) -> None:
-    """The first one counts as a waiter if another process has the lock, which is not known when the second comes."""
-    lock = zk_lock(KEY, linger=LONG, max_waiters=1)
-    refused: list[str] = []
-    too_many = 1 if free else 2
-
-    def work() -> None:
-        try:
-            token_of(lock)
-        except LockBusy as error:
-            refused.append(str(error))
-
-    with foreign(zoo) as path:
-        connected()
-        if free:
-            zoo.client.delete(path)
-        ready = threading.Event()
-        session().post(ready.wait, 10)
-        calls = []
-        for _ in range(3):
-            calls.append(BackgroundCall(work))
-            calls[-1].join(0.2)
-        ready.set()
-        eventually(lambda: len(refused) == too_many)
-        assert all("1 callers wait" in why for why in refused)
-    for call in calls:
-        call.result()
-    assert len(refused) == too_many
 
 
 def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
@@ -178,14 +147,14 @@ def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
     waiter.result()
 
 
-def test_who_waits_already_is_not_refused(zoo: Zoo) -> None:
+def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
     """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
     with queued(zoo, lock) as (waiter,), foreign(zoo) as path:
         with foreign(zoo):
-            eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
+            eventually(lambda: lingering_lock(lock).has_other_waiters)  # type: ignore[union-attr]
             time.sleep(0.02)  # its time is over
             holder.go()
             zoo.wait_contenders(KEY, 3)
@@ -202,7 +171,7 @@ def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
         first.wait_granted()
         locks = [zk_lock(KEY, linger=LONG)]
         waiter = BackgroundCall(lambda: locks[0].__enter__() and None)
-        eventually(lambda: len(turns_of(lock)) == 2)
+        eventually(lambda: len(local_waiters(lock)) == 2)
         first.go()
         waiter.result()
     locks.clear()
@@ -211,7 +180,7 @@ def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
         assert token_of(lock) == token
 
 
-def test_one_of_several(zoo: Zoo) -> None:
+def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
     """Several locks as one may linger, too."""
     for _ in range(3):
         with zk_locks("a", "b", linger=LONG) as hold:
@@ -220,7 +189,7 @@ def test_one_of_several(zoo: Zoo) -> None:
     assert (len(zoo.children("a")), len(zoo.children("b"))) == (1, 1)
 
 
-def test_there_are_only_so_many(zoo: Zoo) -> None:
+def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
     """The one that has been idle for the longest time leaves first."""
     with zoo.configured(MAX_LINGERING=2):
         for key in ("one", "two", "three"):
@@ -229,7 +198,7 @@ def test_there_are_only_so_many(zoo: Zoo) -> None:
         assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
 
 
-def test_those_that_were_held_at_once_do_not_all_stay(zoo: Zoo) -> None:
+def test_locks_held_at_once_do_not_all_linger(zoo: Zoo) -> None:
     """At most as many as may; the others leave with their release."""
     keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
@@ -255,7 +224,7 @@ def test_to_pass_an_idle_lock_on_costs_two_requests(zoo: Zoo, warm_proxy: Proxy)
     """After the event that another process has come: a listing, and the delete."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
-    eventually(lambda: stay_of(lock).wanted is False)  # type: ignore[union-attr]  # it watches the directory now
+    eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # type: ignore[union-attr]  # it watches the directory now
     assert warm_proxy.requests == 3
     with foreign(zoo) as path:
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
@@ -272,7 +241,7 @@ sys.stdin.read()
 """
 
 
-def test_what_an_idle_lock_costs_another_process(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_an_idle_lock_costs_another_process_one_look_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
     """More than a free one, which takes one round trip: a look at the znode ahead, and one watch event."""
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
@@ -319,7 +288,7 @@ def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) 
         user.result()
 
 
-def test_who_does_not_wait_is_not_waited_for(zoo: Zoo) -> None:
+def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
     token = token_of(zk_lock(KEY, linger=LONG))
     with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
@@ -440,7 +409,7 @@ def test_the_process_that_does_the_work_is_shown(zoo: Zoo) -> None:
     """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
     with lock:
-        (turn,) = turns_of(lock)
+        (turn,) = local_waiters(lock)
         assert turn is not None
         turn.set_process(4711)
         eventually(lambda: shown().holders[0].pid == 4711)
@@ -460,7 +429,7 @@ def test_a_release_request_is_not_overwritten(zoo: Zoo) -> None:
         assert shown().holders[0].release_request is not None
 
 
-def test_who_is_asked_for_it_lets_it_go(zoo: Zoo) -> None:
+def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     """At once if it is idle, and with the release of its owner."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
@@ -506,7 +475,7 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
             yield proxy, waiter, lost
 
 
-def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
+def test_waiters_outlast_an_outage(zoo: Zoo) -> None:
     """As without linger: only a caller that finds no connection gives up after CONNECT_TIMEOUT."""
     with outage(zoo) as (proxy, waiter, lost):
         time.sleep(1)
@@ -514,7 +483,7 @@ def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
         assert waiter.wait_granted().token > lost.token
 
 
-def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
+def test_a_caller_that_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
     """As without linger; also if others of this process waited before the outage."""
     with outage(zoo) as (proxy, waiter, _):
         comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
@@ -525,7 +494,7 @@ def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> 
         comer.result()
 
 
-def test_a_hold_that_was_too_long_ends_the_stay(zoo: Zoo) -> None:
+def test_a_hold_that_was_too_long_ends_the_lingering(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
     token = token_of(lock)
     with pytest.raises(LockLost, match="max_hold"), lock:
@@ -548,7 +517,7 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
     holder = Taker(lock)
     holder.wait_granted()
     waiter = BackgroundCall(lambda: token_of(lock))
-    eventually(lambda: len(turns_of(lock)) == 2)
+    eventually(lambda: len(local_waiters(lock)) == 2)
     process.reset()
     with pytest.raises(ZooKeeperUnavailable, match="was closed") as raised:
         waiter.result()
@@ -558,7 +527,7 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
         holder.go()
 
 
-def test_each_of_those_who_wait_raises_an_error_of_its_own(zoo: Zoo) -> None:
+def test_each_waiter_raises_an_error_of_its_own(zoo: Zoo) -> None:
     """Else the traceback of one would show the frames, and the variables, of the others."""
     unknown = f"{zoo.base}/{KEY}/x-0000000001"
     zoo.client.ensure_path(unknown)
@@ -588,7 +557,7 @@ time.sleep(0.5)
 """
 
 
-def test_who_waits_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
+def test_a_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
     """It would only be noise, as the thread is about to end."""
     with zoo.running(EXITING) as leaver:
         _, errors = leaver.communicate(timeout=20)
