@@ -192,12 +192,6 @@ def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
-@app.task(name="raising")
-@zk_locked("{key}", on_conflict="raise")
-def raising(key: str) -> Any:
-    return account()
-
-
 # With a pause: when a retry does not wait, Celery's note of it may overwrite the result of the next run.
 @app.task(name="again", autoretry_for=(LockNotAcquired,), max_retries=100, default_retry_delay=1)
 @zk_locked("{key}", on_conflict="raise")

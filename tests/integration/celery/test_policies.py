@@ -387,18 +387,6 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
     assert len(lines(journal)) == 1
 
 
-@pytest.mark.scenario("F40", "F54")
-def test_a_copy_of_a_killed_task_runs(worker: Worker) -> None:
-    """The znode of a killed process looks like a running copy until its session ends. The task is not skipped."""
-    gate, journal = worker.gate(), worker.home / "dead"
-    result = worker.send("policy.skip.late", "dead", "linger", str(gate), str(journal))
-    pid = gate.wait_entered()
-    worker.kill_process(pid)
-    gate.open()
-    assert worker.get(result, timeout=25) == "done"
-    assert len(lines(journal)) == 2
-
-
 def test_a_retry_before_the_release_is_not_skipped(worker: Worker) -> None:
     """A task that retries at once, under its lock, may find its own znode. That is not a conflict."""
     sent = worker.send("policy.itself", "itself")
