@@ -90,10 +90,8 @@ app = Celery(
     set_as_current=False,
     include=[
         "support.policytasks",
-        "support.severaltasks",
         "support.uniquetasks",
         "support.jointtasks",
-        "support.sharingtasks",
         "support.waitingtasks",
     ],
 )

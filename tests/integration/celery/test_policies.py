@@ -15,9 +15,8 @@ from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
-from support.policytasks import POLICIES, VALUE
+from support.policytasks import POLICIES, SHARES, VALUE
 from support.reserving import reserved_names
-from support.sharingtasks import SHARES
 from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
