@@ -70,7 +70,7 @@ class LeakGuard:
         self._work = work
         self._owner = current_owner()
         self._known = frozenset(table.held_locks.all())  # of all owners
-        self._counts = {held: held.count for held in self._known if held.owner == self._owner} if self._known else {}
+        self._counts = {held: held.count for held in self._known if held.owner == self._owner}
         self._guards = table.held_locks.guards(self._owner)
 
     @abort.shielded
@@ -80,8 +80,10 @@ class LeakGuard:
 
         Waits at most a second for ZooKeeper's confirmation.
         """
-        released: list[str] = []
         leaked = list(filter(self._is_leaked, table.held_locks.all()))
+        released: list[str] = []
+        if not leaked:
+            return released
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
         waiters = []
