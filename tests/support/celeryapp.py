@@ -90,10 +90,8 @@ app = Celery(
     set_as_current=False,
     include=[
         "support.policytasks",
-        "support.severaltasks",
         "support.uniquetasks",
         "support.jointtasks",
-        "support.sharingtasks",
         "support.waitingtasks",
     ],
 )
@@ -190,12 +188,6 @@ def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
 @zk_locked("{key}", on_conflict="retry")
 def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
-
-
-@app.task(name="raising")
-@zk_locked("{key}", on_conflict="raise")
-def raising(key: str) -> Any:
-    return account()
 
 
 # With a pause: when a retry does not wait, Celery's note of it may overwrite the result of the next run.

@@ -1,4 +1,4 @@
-"""Celery tasks for each policy: for a busy lock, a lost lock, and a lock that the task holds itself."""
+"""Celery tasks for each policy: with one lock, a shared one and several; busy, lost, or held by the task itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
+from celery.result import allow_join_result
 from kombu.exceptions import OperationalError
 
-from django_zklock import zk_locked
+from django_zklock import current_hold, zk_lock, zk_locked
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -33,11 +34,16 @@ def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") 
     return "done"
 
 
+SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
+
 for _name, _options in POLICIES.items():
     app.task(name=f"policy.{_name}")(zk_locked("{key}", **_options)(work))
     app.task(name=f"policy.{_name}.late", acks_late=True, reject_on_worker_lost=True)(
         zk_locked("{key}", **_options)(work)
     )
+    app.task(name=f"several.{_name}")(zk_locked(["{key}/b", "{key}/a"], **_options)(work))
+    for _kind, _how in SHARES.items():
+        app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
 
 @app.task(name="policy.next")
@@ -153,3 +159,26 @@ class Offline(AnyTask):
 @zk_locked("{key}", on_conflict="retry")
 def offline(key: str) -> str:
     return "done"
+
+
+def accounts(*numbers: str, **_more: Any) -> list[str]:
+    return [f"account/{number}" for number in numbers[:2]]
+
+
+@app.task(name="several.transfer")
+@zk_locked(accounts, unique="until_done")
+def transfer(source: str, target: str, verb: str = "tell", argument: Any = None) -> Any:
+    """Work under the locks that a callable names."""
+    for number in (source, target):
+        current_hold(f"account/{number}").check()
+    return do(verb, argument)
+
+
+@app.task(name="sharing.waits")
+def waits(key: str, kind: str, name: str) -> str:
+    """Hold a lock, and wait for a task that shares it."""
+    with zk_lock(key, **SHARES[kind]), allow_join_result():
+        try:
+            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"

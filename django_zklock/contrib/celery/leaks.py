@@ -79,8 +79,10 @@ class LeakGuard:
 
         Waits at most a second for ZooKeeper's confirmation.
         """
-        released: list[str] = []
         leaked = list(filter(self._is_leaked, held_locks.all()))
+        released: list[str] = []
+        if not leaked:
+            return released
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
         waiters = []

@@ -138,8 +138,8 @@ def headers_of(request: Any) -> dict[str, Any]:
 _RECEIVED: Final = "_zklock_received"  # attribute of a request
 
 
-def note_received(*, request: Any, **kwargs: object) -> None:
-    """Note when a message came: it is unacknowledged from then on, also before its ETA."""
+def record_received(*, request: Any, **kwargs: object) -> None:
+    """Record when a message came: it is unacknowledged from then on, also before its ETA."""
     setattr(request, _RECEIVED, clock.now())
 
 

@@ -26,7 +26,7 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
             "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not before a call "
             "into C returns; call hold.check() before anything that cannot be undone, or use the prefork pool"
         )
-    task_received.connect(messages.note_received, dispatch_uid="zklock.note_received")
+    task_received.connect(messages.record_received, dispatch_uid="zklock.record_received")
     result = import_module("django_zklock.contrib.celery.dispatch.result")
     worker_process_init.connect(result.begin_process, dispatch_uid="zklock.begin_process")
     worker_process_shutdown.connect(result.end_process, dispatch_uid="zklock.end_process")

@@ -15,9 +15,8 @@ from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
-from support.policytasks import POLICIES, VALUE
+from support.policytasks import POLICIES, SHARES, VALUE
 from support.reserving import reserved_names
-from support.sharingtasks import SHARES
 from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
@@ -384,17 +383,6 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
     eventually(lambda: ignored in worker.log.read_text(), 20, "the copy did not end")
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 1
-
-
-def test_a_copy_of_a_killed_task_runs(worker: Worker) -> None:
-    """The znode of a killed process looks like a running copy until its session ends. The task is not skipped."""
-    gate, journal = worker.gate(), worker.home / "dead"
-    result = worker.send("policy.skip.late", "dead", "linger", str(gate), str(journal))
-    pid = gate.wait_entered()
-    worker.kill_process(pid)
-    gate.open()
-    assert worker.get(result, timeout=25) == "done"
-    assert len(lines(journal)) == 2
 
 
 def test_a_retry_before_the_release_is_not_skipped(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""Tasks with several locks on a real worker: one of them is busy, lost, or held by a copy of the task."""
+"""Tasks with several locks, or with a shared one, on a real worker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from celery.result import AsyncResult
-from support.policytasks import POLICIES, VALUE
-from support.severaltasks import transfer
+from support.policytasks import POLICIES, SHARES, VALUE, transfer
 from support.uniquetasks import known_to
 from support.worker import Worker, outcome
-from support.zoo import eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 
@@ -87,3 +86,46 @@ def test_a_revoked_task_leaves_no_lock(worker: Worker, tmp_path: Path) -> None:
         assert outcome(result) == "TaskRevokedError"
         worker.zoo.wait_contenders("limit/a", 0, timeout=2)
         worker.zoo.wait_contenders("limit/b", 1, timeout=2)
+
+
+# --- shared locks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
+    """Two tasks run at the same time, and `inspect zklocks` shows both as holders."""
+    gates = [worker.gate(), worker.gate()]
+    sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
+    for gate in gates:
+        gate.wait_entered()
+    replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
+    ((answer,),) = [reply.values() for reply in replies or []]
+    for gate in gates:
+        gate.open()
+    assert {item["id"] for item in answer["held"]} == {result.id for result in sent}
+    assert answer["waiting"] == []
+    assert [outcome(result) for result in sent] == ["done", "done"]
+
+
+@pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
+def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+    """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
+    pytest.importorskip("gevent")
+    with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker, worker.log_shown():
+        gates = [worker.gate(), worker.gate()]
+        sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate)) for gate in gates]
+        for gate in gates:
+            gate.wait_entered()
+        assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
+        worker.app.send_task("sharing.permit.raise", ("k", "tell"), task_id=sent[0].id)
+        eventually(lambda: f"sharing.permit.raise[{sent[0].id}] retry" in worker.log.read_text())
+        for gate in gates:
+            gate.open()
+        assert [outcome(result) for result in sent] == ["done", "done"]
+
+
+@pytest.mark.parametrize("kind", SHARES)
+@pytest.mark.parametrize("policy", ["retry", "wait"])
+def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, policy: str) -> None:
+    """Both hold the lock at the same time."""
+    assert worker.run("sharing.waits", f"room-{kind}-{policy}", kind, f"sharing.{kind}.{policy}") == "done"

@@ -93,7 +93,7 @@ class Dispatcher(bootsteps.StartStopStep):
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._ahead:
-                self.loop.enter(self._run_step, self._enqueue, request, task)
+                self.loop.run(self._run_step, self._enqueue, request, task)
                 return None
             self._slots.use(request)
         except Exception:
@@ -172,7 +172,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._ahead = deque(other for other in self._ahead if other is not task)
             request.request_dict.pop(PAYLOAD, None)
             if task is not None:
-                run_logged(task.leave)
+                run_logged(task.cancel)
                 run_logged(self.waiting.remove, task)
             self._give_to_pool(request)
 
@@ -189,7 +189,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._check_later()
         self._dispatches = True
         try:
-            while (self._ahead or self._queue) and self._slots.free > 0:
+            while (self._ahead or self._queue) and self._slots.available > 0:
                 self._run_step(self._start, (self._ahead or self._queue).popleft())
         finally:
             self._dispatches = False
@@ -227,7 +227,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def end_wait(self, task: WaitingTask) -> None:
         """Run a task that has its lock, or gets none, if the pool has a slot for it."""
-        if task.has_slot or self._slots.free > 0:
+        if task.has_slot or self._slots.available > 0:
             self._give_task(task)
         elif task.is_granted:
             self._ahead.appendleft(task)
@@ -247,7 +247,7 @@ class Dispatcher(bootsteps.StartStopStep):
                 if task in self.waiting and not set(granted.keys).isdisjoint(task.keys):
                     if task in self._ahead:  # it was granted its lock, too: a reader, or a permit of a semaphore
                         self._ahead.remove(task)
-                    task.leave()
+                    task.cancel()
                     self.waiting.remove(task)
                     self._ahead.append(task)
 
@@ -279,9 +279,9 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _on_end(self, request: Any) -> None:
         """Free the slot of a task that has ended; from any thread."""
-        self.loop.enter(self._free_slot, request)
+        self.loop.run(self._release_slot, request)
 
-    def _free_slot(self, request: Any) -> None:
+    def _release_slot(self, request: Any) -> None:
         self._slots.note_end(request)
         self._dispatch()
 
@@ -314,7 +314,7 @@ class Dispatcher(bootsteps.StartStopStep):
             task.step()
         elif not task.has_result and concerned and request.revoked():
             del self.tasks[request.id]
-            task.leave()
+            task.cancel()
             self._slots.release(request)
             self.waiting.remove(task)
             state.task_ready(request)
@@ -342,7 +342,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
         To that worker, a contender that stayed would look like a copy of the task that is at work.
         """
-        self.loop.enter(self._forget_all)
+        self.loop.run(self._forget_all)
 
     def _forget_all(self) -> None:
         if self._next_check is not None:  # Celery clears its timers
@@ -355,7 +355,7 @@ class Dispatcher(bootsteps.StartStopStep):
         for task_id, task in tasks.items():
             state.requests.pop(task_id, None)
             self._slots.release(task.request)
-            run_logged(task.leave)
+            run_logged(task.cancel)
 
     def shutdown(self, consumer: Any) -> None:
         """The worker ends, and its pool has stopped."""

@@ -59,7 +59,7 @@ class EventLoop:
         self._consumer = consumer
         self._thread = threading.get_ident()
 
-    def enter(self, call: Callable[..., object], *args: Any) -> None:
+    def run(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` now if this is the loop's thread, else soon; from any thread."""
         if threading.get_ident() == self._thread:
             run_logged(call, *args)
@@ -72,7 +72,7 @@ class EventLoop:
 
     def call_later(self, seconds: float, call: Callable[..., object], *args: Any) -> Any:
         """Run `call(*args)` after so many seconds; return an entry to cancel."""
-        return self._consumer.timer.call_after(seconds, functools.partial(self.enter, call, *args))
+        return self._consumer.timer.call_after(seconds, functools.partial(self.run, call, *args))
 
     def cancel(self, entry: Any) -> None:
         """Do not run the call of an entry."""
@@ -104,7 +104,7 @@ class HubLoop(EventLoop):
 class GreenLoop(EventLoop):
     """The timer of a pool of greenlets."""
 
-    def enter(self, call: Callable[..., object], *args: Any) -> None:
+    def run(self, call: Callable[..., object], *args: Any) -> None:
         run_logged(call, *args)
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
@@ -118,13 +118,13 @@ class ThreadLoop(EventLoop):
         super().__init__(consumer)
         self._loop: Loop | None = None  # started with the first message: the pool is forked before
 
-    def enter(self, call: Callable[..., object], *args: Any) -> None:
+    def run(self, call: Callable[..., object], *args: Any) -> None:
         if self._loop is None:
             self._loop = Loop("zklock-dispatcher", users_thread)
             self._loop.start()
         self._loop.post(run_logged, call, *args)
 
-    call_soon = enter
+    call_soon = run
 
     def call_later(self, seconds: float, call: Callable[..., object], *args: Any) -> Any:
         assert self._loop is not None  # this is its thread

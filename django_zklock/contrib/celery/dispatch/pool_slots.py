@@ -40,7 +40,7 @@ class PoolSlots:
         self._pool.apply_async = self._apply
 
     @property
-    def free(self) -> int:
+    def available(self) -> int:
         """The number of free slots; below 0 if the pool has more requests than it can run."""
         limit: int = self._pool.limit  # before Celery 5.7, `num_processes` is the number of greenlets that run
         if self._shared is not None:

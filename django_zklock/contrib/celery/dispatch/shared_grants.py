@@ -44,7 +44,7 @@ class SharedGrants:
         self.numbers = memoryview(self.memory).cast("q")
         self._floats = memoryview(self.memory).cast("d")
         self._floats[_UNTIL] = float("-inf")
-        self._free = deque(range(RECORDS))
+        self._unused = deque(range(RECORDS))
         self._next = itertools.count(1)
         self.wakeup = WakeupPipe()
         """Wakes the thread of the main process that waits for the pool processes."""
@@ -67,14 +67,14 @@ class SharedGrants:
 
     def add(self) -> GrantRecord:
         """Return a new record. Raises `IndexError` if there is no room."""
-        record = GrantRecord(self, self._free.popleft(), next(self._next))
+        record = GrantRecord(self, self._unused.popleft(), next(self._next))
         record.reset(record.number)
         return record
 
     def remove(self, record: GrantRecord) -> None:
         """Free a record."""
         record.reset(0)
-        self._free.append(record.index)
+        self._unused.append(record.index)
 
     # --- in a pool process ----------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class WaitingTask:
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
         own = [contender.guid for contender in self.acquisition.contenders]
         self.payload |= {"error": public.__name__, "text": str(error), "lock": error.lock, "own": own}
-        self.leave()
+        self.cancel()
         self.has_result = True
         self.dispatcher.end_wait(self)
 
@@ -172,7 +172,7 @@ class WaitingTask:
         if timer is not None:
             self.dispatcher.loop.cancel(timer)
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
         self._cancel_timer()
         if self.asked_at is not None:
