@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_zklock import clock
-from django_zklock.inspection.shared import Shared
+from django_zklock.execution.shared import Shared
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 from django_zklock.zk.options import SessionOptions

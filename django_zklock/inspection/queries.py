@@ -8,12 +8,12 @@ from typing import Final
 
 from django_zklock import clock
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution.shared import Shared
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.describe import HeldSince, HeldSinceTracker, describe
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot, Wait
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
-from django_zklock.inspection.shared import Shared
 from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError

@@ -35,6 +35,9 @@ It runs on the thread of the lock's owner, or of the protocol. So it does no mor
 switch to the thread for receivers would take longer than all that. `contrib.events` sets it.
 """
 
+action_hook: Callable[[Any], object] | None = None
+"""A function that is called with each `operations.audit.Action`. `contrib.events` sets it, too. It must not block."""
+
 
 def send(grant: Grant, hold: object, signal: Signal, /, **kwargs: object) -> None:
     """Send a signal about a held lock."""

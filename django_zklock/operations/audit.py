@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from django_zklock.locks import notify
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_text
 from django_zklock.operations.client import QueueClient
@@ -51,10 +52,6 @@ class Action:
     """The new limit."""
     seconds: float | None = None
     """How long the operator hold lasts."""
-
-
-action_hook: Callable[[Action], object] | None = None
-"""A function that is called with each action. `contrib.events` sets it. It must not block."""
 
 
 def check_by(by: str) -> str:
@@ -155,9 +152,9 @@ def _record(action: Action, message: str, *values: object, holder: ContenderInfo
     actions = _actions.get()
     if actions is not None:
         actions.append(action)
-    if action_hook is not None:
+    if notify.action_hook is not None:
         try:
-            action_hook(action)
+            notify.action_hook(action)
         except Exception:
             logger.exception("the action %r on lock %r was not recorded", action.what, action.key)
 

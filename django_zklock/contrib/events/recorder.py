@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
 
 from django.dispatch import Signal
 
 from django_zklock import clock, signals
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Ended, Granted, TimedOut
+from django_zklock.contrib.events.table import Acted, Ended, Granted, TimedOut
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.operations import audit
 from django_zklock.zk import process
+
+if TYPE_CHECKING:
+    from django_zklock.operations.audit import Action
 
 EXIT_TIMEOUT: Final = 2.0
 """Seconds that the exit of a process may wait for the last write."""
@@ -27,7 +30,7 @@ _writer = Writer()  # of this process
 def connect() -> None:
     """Record from now on. The call is idempotent."""
     notify.event_hooks.update(_HOOKS)
-    audit.action_hook = _on_action
+    notify.action_hook = _on_action
     signals.lock_contended.connect(_on_contended)
     if flush not in process.at_end:
         process.at_end.append(flush)
@@ -36,7 +39,7 @@ def connect() -> None:
 def disconnect() -> None:
     """Stop recording."""
     signals.lock_contended.disconnect(_on_contended)
-    audit.action_hook = None
+    notify.action_hook = None
     for signal in _HOOKS:
         notify.event_hooks.pop(signal, None)
 
@@ -69,8 +72,8 @@ def _on_contended(*, lock: str, waited: float, template: str, kind: str, **kwarg
         _writer.put(TimedOut(time.time(), lock, template, kind, waited))
 
 
-def _on_action(action: audit.Action) -> None:
-    _writer.put(action)
+def _on_action(action: Action) -> None:
+    _writer.put(Acted(asdict(action)))
 
 
 _HOOKS: Final[dict[Signal, Callable[..., object]]] = {

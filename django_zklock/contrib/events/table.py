@@ -6,7 +6,6 @@ import os
 import socket
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -15,8 +14,7 @@ from django.db.models import Count, Model, QuerySet
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
-from django_zklock.inspection.shared import Shared
-from django_zklock.operations.audit import Action
+from django_zklock.execution.shared import Shared
 from django_zklock.queue.escaping import printable, shortened
 
 USUAL_OF: Final = 50
@@ -62,7 +60,14 @@ class TimedOut(NamedTuple):
     waited: float
 
 
-Event: TypeAlias = Granted | Ended | TimedOut | Action
+class Acted(NamedTuple):
+    """An operator did something."""
+
+    fields: Mapping[str, Any]
+    """Those of an `operations.audit.Action`."""
+
+
+Event: TypeAlias = Granted | Ended | TimedOut | Acted
 _Row = TypeVar("_Row", bound=Model)
 
 
@@ -80,7 +85,7 @@ def write(events: Iterable[Event], open_holds: Mapping[HoldId, float]) -> dict[H
     for event in events:
         if isinstance(event, TimedOut):
             rows.append(_row(event, Attempt.TIMED_OUT, waited=event.waited))
-        elif isinstance(event, Action):
+        elif isinstance(event, Acted):
             actions.append(_action(event))
         elif isinstance(event, Granted):
             row = _granted(event)
@@ -136,9 +141,10 @@ def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:
     )
 
 
-def _action(action: Action) -> OperatorAction:
-    texts = {"key": shortened(action.key, MAX_TEXT), "by": printable(action.by, MAX_TEXT)}
-    return OperatorAction(**{**asdict(action), **texts, "at": _time(action.at)})
+def _action(event: Acted) -> OperatorAction:
+    fields = event.fields
+    texts = {"key": shortened(fields["key"], MAX_TEXT), "by": printable(fields["by"], MAX_TEXT)}
+    return OperatorAction(**{**fields, **texts, "at": _time(fields["at"])})
 
 
 _HOST: Final = printable(socket.gethostname(), MAX_TEXT)

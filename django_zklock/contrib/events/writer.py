@@ -13,8 +13,7 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, rou
 from django_zklock import clock, conf
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Event, HoldId
-from django_zklock.operations.audit import Action
+from django_zklock.contrib.events.table import Acted, Event, HoldId
 from django_zklock.zk import process
 from django_zklock.zk.loop import Loop
 
@@ -68,7 +67,7 @@ class Writer:
             self._loop.post(self._wake)
         elif len(self._events) == BATCH and not self._failures:
             self._loop.post(self._write)
-        if isinstance(event, Action) and self._loop is not None:
+        if isinstance(event, Acted) and self._loop is not None:
             self._loop.post(self._write)  # at once: the operator may look at the history next
 
     def flush(self, timeout: float) -> bool:

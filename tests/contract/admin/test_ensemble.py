@@ -12,9 +12,9 @@ import pytest
 from support.faults import BackgroundCall, within
 from support.zoo import Zoo
 
+from django_zklock.execution.shared import Shared
 from django_zklock.inspection import check_quorum, ensemble
 from django_zklock.inspection.ensemble import _ask
-from django_zklock.inspection.shared import Shared
 from django_zklock.zk.options import SessionOptions
 
 

@@ -48,9 +48,10 @@ def test_errors_and_signals_need_no_settings() -> None:
 
 @pytest.mark.parametrize("more", ["", "django.core.management.call_command('check')"], ids=["setup", "check"])
 def test_the_start_of_django_costs_no_kazoo(more: str) -> None:
-    """Locks import kazoo when they are used."""
+    """With the apps of fences and events and the admin installed; locks import it when they are used."""
     apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
-    installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock", "django_zklock.contrib.fences"]
+    installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock"]
+    installed += ["django_zklock.contrib.fences", "django_zklock.contrib.events"]
     started = python(f"""
 import sys, types
 import django, django.core.management
