@@ -158,11 +158,11 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     config = _config()
     if not aliases or config is None or not conf.has_urlconf():
         return []
-    messages: dict[str, checks.CheckMessage] = {}
+    found: dict[str, checks.CheckMessage] = {}
     for view in _views(get_resolver().url_patterns):
         for message in (*_opted_out(view, aliases, config), *_begun_outside(view, aliases)):
-            messages.setdefault(message.msg, message)
-    return list(messages.values())
+            found.setdefault(message.msg, message)
+    return list(found.values())
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:

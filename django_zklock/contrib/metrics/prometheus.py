@@ -278,8 +278,8 @@ class Metrics:
 
     @_without_fork
     def _on_state(self, *, state: str, **kwargs: object) -> None:
-        for known in STATES:
-            self._state.set((known,), int(known == state))
+        for each in STATES:
+            self._state.set((each,), int(each == state))
         if state == "suspended":
             self._suspensions.inc()
         elif state == "lost":

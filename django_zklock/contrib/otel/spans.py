@@ -53,10 +53,10 @@ def span_of(about: Mapping[str, str]) -> SpanContext:
 
 
 def _parent(about: Mapping[str, str]) -> Context:
-    remote = span_of(about)
-    if not remote.is_valid:
+    found = span_of(about)
+    if not found.is_valid:
         return Context()
-    local = SpanContext(remote.trace_id, remote.span_id, is_remote=False, trace_flags=remote.trace_flags)
+    local = SpanContext(found.trace_id, found.span_id, is_remote=False, trace_flags=found.trace_flags)
     return api.set_span_in_context(NonRecordingSpan(local), Context())
 
 
