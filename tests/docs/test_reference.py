@@ -78,6 +78,12 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
     assert set(OPTION_NAMES) <= set(explained)
 
 
+def test_the_signature_of_the_decorator_has_every_option() -> None:
+    """It is written out for `help()`. An option that it lacks would be ignored."""
+    parameters = inspect.signature(django_zklock.zk_locked).parameters
+    assert {*parameters} - {"name", "more", "unknown"} == set(arguments.LockedOptions.__annotations__)
+
+
 def test_the_table_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
