@@ -65,13 +65,18 @@ class LockOptions:
     skip_value: Any = UNSET
     on_lost: str | Unset = UNSET
 
+    def given(self) -> dict[str, Any]:
+        """Return the options that are given."""
+        options = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not UNSET}
+        if self.path is None:
+            del options["path"]
+        return options
+
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
         if other is NOT_GIVEN:
             return self
-        own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not UNSET}
-        if own["path"] is None:
-            del own["path"]  # None: not given
+        own = self.given()
         return replace(other, **own) if own else other
 
     def over_defaults(self, defaults: LockOptions) -> LockOptions:
@@ -94,16 +99,17 @@ NOT_GIVEN: Final = LockOptions()
 
 def given_options(options: Mapping[str, object]) -> LockOptions:
     """
-    Return the options that a call gave, each checked as in the settings.
+    Return the options that a call gave, each checked as in the settings. `UNSET` is not given.
 
     Raises `ValueError`, which names all that are invalid.
     """
-    if not options:
+    given = tuple((name, type(value), value) for name, value in options.items() if value is not UNSET)
+    if not given:
         return NOT_GIVEN
     try:
-        return _checked_once(tuple((name, type(value), value) for name, value in options.items()))
+        return _checked_once(given)
     except TypeError:  # a list, for example, cannot be a key
-        return _checked(options)
+        return _checked({name: value for name, _, value in given})
 
 
 @functools.lru_cache(maxsize=1024)

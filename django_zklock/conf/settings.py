@@ -70,8 +70,8 @@ class Config:
     """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
-    plans: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
-    """The options of locks without fields, which `Lock` has resolved. Any thread adds to it, or clears it."""
+    specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
+    """The specs of locks without fields, which `locks.spec` has resolved. Any thread adds to it, or clears it."""
 
     @property
     def url_for_log(self) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
-from django_zklock.conf.options import Unset
 from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
 from django_zklock.execution.cleanup import CleanupOnError, net_under
@@ -37,19 +36,18 @@ from django_zklock.queue.nodes import Kind
 logger = logging.getLogger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold")
-_Use: TypeAlias = "tuple[HeldLock, object, str | Unset]"  # a hold, its use to end, and the option release_on
+_Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
 
 class _Exit:
     """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
+    def __init__(self, new_end: Callable[[Any], Any], leave_innermost: Callable[..., None]) -> None:
+        self._new_end = new_end
+        self._leave_innermost = leave_innermost
+
     def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
-        return _leave if lock is None else lock.new_end()  # `ExitStack` looks it up on the class
-
-
-@abort.shielded
-def _leave(lock: LockBase[Any], kind: object, error: BaseException | None, traceback: object) -> None:
-    lock.leave_innermost(error)
+        return self._leave_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
 class LockBase(Generic[AnyHold]):
@@ -60,7 +58,7 @@ class LockBase(Generic[AnyHold]):
         self._expected: dict[object, Acquisition] = {}  # by owner: that of the `__exit__` that was looked up last
 
     @property
-    def specs(self) -> tuple[LockSpec, ...]:
+    def _specs(self) -> tuple[LockSpec, ...]:
         """
         Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`.
 
@@ -116,7 +114,7 @@ class LockBase(Generic[AnyHold]):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
     def _acquire(self, acquisition: Acquisition, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
-        specs = self.specs
+        specs = self._specs
         check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", specs[-1])
         try:
             yield from self._take(acquisition, specs, timeout, waiter, by_acquire=True)
@@ -156,7 +154,7 @@ class LockBase(Generic[AnyHold]):
     def _uses_to_release(self) -> list[_Use]:
         """Return what the caller holds, in the order of the keys. Raises `LockNotHeld`."""
         uses: list[_Use] = []
-        for spec in self.specs:
+        for spec in self._specs:
             held = _find(spec)
             if held is None or not held.uses:  # the share of a transaction is not released here
                 raise not_held(spec.key)
@@ -167,19 +165,19 @@ class LockBase(Generic[AnyHold]):
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
         return any(
-            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs
+            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self._specs
         )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
-        for spec in self.specs:
+        for spec in self._specs:
             if _find(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _find(spec)) is not None and bool(held.uses) for spec in self.specs)
+        return all((held := _find(spec)) is not None and bool(held.uses) for spec in self._specs)
 
     # --- with and async with --------------------------------------------------------------------------------------
 
@@ -199,7 +197,7 @@ class LockBase(Generic[AnyHold]):
 
     def _enter(self, acquisition: Acquisition, waiter: type[Any]) -> Routine[AnyHold]:
         try:
-            specs = self.specs
+            specs = self._specs
             if waiter is not ThreadWaiter:
                 check_no_transaction("async code", specs[-1])
             yield from self._take(acquisition, specs, specs[-1].timeout, waiter)
@@ -216,16 +214,7 @@ class LockBase(Generic[AnyHold]):
             hold.grant.begun = True
         return self._view(acquisition.holds)
 
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
-
-    else:
-        __exit__ = _Exit()
-
-    def new_end(self) -> Callable[..., None]:
+    def _new_end(self) -> Callable[..., None]:
         """Return the `__exit__` of one block. If an exception destroys it, the locks of the block are released."""
         acquisition = Acquisition()
         end = functools.partial(self._leave, acquisition)
@@ -237,7 +226,7 @@ class LockBase(Generic[AnyHold]):
     def _leave(self, acquisition: Acquisition, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the block of this acquisition, or else the innermost one, which `error` has ended."""
         if acquisition.block is None:  # `__exit__` was called by hand
-            self.leave_innermost(error)
+            self._leave_innermost(kind, error, traceback)
             return
         failed, waiters = acquisition.end_block(error, ThreadWaiter)
         try:
@@ -247,7 +236,7 @@ class LockBase(Generic[AnyHold]):
             del failed
 
     @abort.shielded
-    def leave_innermost(self, error: BaseException | None) -> None:
+    def _leave_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the innermost block of the caller, which `error` has ended."""
         failed, waiters = self._end_innermost(error, ThreadWaiter)
         try:
@@ -255,6 +244,15 @@ class LockBase(Generic[AnyHold]):
             _raise_unless(failed, error)
         finally:
             del failed
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__ = _Exit(_new_end, _leave_innermost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -307,6 +305,11 @@ class LockBase(Generic[AnyHold]):
                 work.log_suffix(held.grant.about),
                 extra=held.grant.log_fields(),
             )
+
+
+def specs_of(lock: LockBase[Any]) -> tuple[LockSpec, ...]:
+    """Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`."""
+    return lock._specs
 
 
 def _find(spec: LockSpec) -> HeldLock | None:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Container
 from typing import Final, TypeAlias, cast
 
 from django_zklock import clock, signals
-from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
@@ -126,7 +125,7 @@ class HeldLock(Hold):
         return (acquired or list(self._uses) or [None])[-1]
 
     @abort.shielded
-    def release_use(self, use: object, release_on: str | Unset, done: Callable[[bool], object] | None = None) -> None:
+    def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
         """
         End one use. Release the lock with the last one, unless open transactions keep it.
 
@@ -149,18 +148,18 @@ class HeldLock(Hold):
     def _release_acquired(self) -> None:
         use = self.last_use()
         if self._uses.get(use) and self.owner == current_owner():
-            self.release_use(use, UNSET)
+            self.release_use(use, None)
 
     release_acquired = _release_acquired
 
     @abort.shielded
-    def _keep_for_transactions(self, use: object, release_on: str | Unset) -> None:
+    def _keep_for_transactions(self, use: object, release_on: str | None) -> None:
         """
         Let the open transactions keep the lock. Otherwise their work would be committed after the release.
 
         Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         """
-        if release_on == "exit" or (release_on is UNSET and len(self._uses) > (use in self._uses)):
+        if release_on == "exit" or (release_on is None and len(self._uses) > (use in self._uses)):
             return
         unfinished = transactions.unfinished()
         if unfinished:

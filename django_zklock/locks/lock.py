@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from django_zklock import conf
-from django_zklock.conf.arguments import LockArguments, SideArguments
-from django_zklock.conf.options import LockOptions, given_options
+from django_zklock.conf.arguments import (
+    AbortOn,
+    Atomic,
+    Compat,
+    KindOfLock,
+    LockArguments,
+    ReleaseOn,
+    Seconds,
+    SideArguments,
+)
+from django_zklock.conf.options import UNSET, LockOptions, Unset, given_options
 from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, resolve_options, spec_of_key
-from django_zklock.locks.validation import check_arguments
+from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, spec_of_key, spec_of_name
+from django_zklock.locks.validation import check_arguments, refuse_arguments
 from django_zklock.queue import names
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-MOST_PLANS = 1000  # that are kept for the next lock with the same name and options
-_NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
+_Resolve: TypeAlias = Callable[[conf.Config], LockSpec]
 
 
 class Lock(LockBase[Hold]):
@@ -40,16 +48,55 @@ class Lock(LockBase[Hold]):
     entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
-    _is_key = False  # whether the name is a key
+    name: str
+    _resolve: _Resolve
 
-    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
-        check_arguments("zk_lock", name, more, options, LockArguments)
-        given = dict(options)
-        fields: Any = given.pop("fields", None)
-        about: Any = given.pop("about", None)
-        what: Any = given.pop("what", "")
-        fields, about = dict(fields) if fields else _NOTHING, dict(about) if about else _NOTHING
-        self._set(name, given_options(given), fields, what, about)
+    def __init__(
+        self,
+        name: str,
+        *more: NoReturn,
+        fields: Mapping[str, object] | None = None,
+        what: str = "",
+        about: Mapping[str, str] | None = None,
+        timeout: Seconds | Unset | None = UNSET,
+        kind: KindOfLock | Unset = UNSET,
+        limit: int | Unset | None = UNSET,
+        reentrant: bool | Unset = UNSET,
+        atomic: Atomic | Unset = UNSET,
+        release_on: ReleaseOn | Unset = UNSET,
+        abort_on: AbortOn | Unset = UNSET,
+        grace: Seconds | Unset = UNSET,
+        max_hold: Seconds | Unset | None = UNSET,
+        warn_after: Seconds | Unset | None = UNSET,
+        min_hold: Seconds | Unset = UNSET,
+        linger: Seconds | Unset = UNSET,
+        max_waiters: int | Unset | None = UNSET,
+        compat: Compat | Unset | None = UNSET,
+        **unknown: NoReturn,
+    ) -> None:
+        if more or unknown:
+            refuse_arguments("zk_lock", name, more, unknown, LockArguments)
+        options = given_options(
+            {
+                "timeout": timeout,
+                "kind": kind,
+                "limit": limit,
+                "reentrant": reentrant,
+                "atomic": atomic,
+                "release_on": release_on,
+                "abort_on": abort_on,
+                "grace": grace,
+                "max_hold": max_hold,
+                "warn_after": warn_after,
+                "min_hold": min_hold,
+                "linger": linger,
+                "max_waiters": max_waiters,
+                "compat": compat,
+            }
+        )
+        # Copies, which the caller cannot change.
+        fields, about = dict(fields) if fields else None, dict(about) if about else None
+        self._set(name, partial(spec_of_name, name, options, fields, what, about))
 
     @classmethod
     def with_options(
@@ -57,7 +104,7 @@ class Lock(LockBase[Hold]):
     ) -> Self:
         """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
         lock = cls.__new__(cls)
-        lock._set(name, options, fields, what, about, complete=True)
+        lock._set(name, partial(resolve, name, options, fields, what, about))
         return lock
 
     @classmethod
@@ -70,34 +117,19 @@ class Lock(LockBase[Hold]):
         """
         names.check_own_key(key := names.show_tails(key))
         given: dict[str, Any] = dict(options)
-        what, about = given.pop("what", ""), given.pop("about", None) or _NOTHING
+        what, about = given.pop("what", ""), given.pop("about", None)
         complete = given_options(given).merged_over(conf.current().options_of_key(key))
         check_contradictions(key, complete)
         lock = cls.__new__(cls)
-        lock._set(key, complete, _NOTHING, what, about, complete=True)
-        lock._is_key = True
+        lock._set(key, partial(spec_of_key, key, complete, what, about))
         return lock
 
-    def _set(
-        self,
-        name: str,
-        options: LockOptions,
-        fields: Mapping[str, object],
-        what: str,
-        about: Mapping[str, str],
-        *,
-        complete: bool = False,
-    ) -> None:
-        self.name = name
-        self._options = options
-        self._complete = complete  # with the options of the settings
-        self._fields = fields
-        self._what = what
-        self._about = about
-        self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = (
-            None  # replaced as a whole; any thread computes the same
-        )
+    def _set(self, name: str, resolve: _Resolve) -> None:
         super().__init__()
+        self.name = name
+        self._resolve = resolve
+        # Replaced as a whole; any thread computes the same.
+        self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -110,38 +142,15 @@ class Lock(LockBase[Hold]):
     @property
     def spec(self) -> LockSpec:
         """The options of this lock, with the settings and all defaults applied. Raises `InvalidLockName`."""
-        return self.specs[0]
+        return self._specs[0]
 
     @property
-    def specs(self) -> tuple[LockSpec, ...]:
-        """The specs of the locks that a call acquires; see `LockBase`."""
+    def _specs(self) -> tuple[LockSpec, ...]:
+        """The spec, as a tuple; see `LockBase`."""
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, self._known_specs(config)
+            self._resolved = config, (self._resolve(config),)
         return self._resolved[1]
-
-    def _known_specs(self, config: conf.Config) -> tuple[LockSpec, ...]:
-        """Return the spec that another lock with this name and these options has made, if there is one."""
-        if self._fields is not _NOTHING or self._about is not _NOTHING or self._what or type(self.name) is not str:
-            return self._new_specs(config)
-        place = self.name, id(self._options)
-        known = config.plans.get(place)
-        if known is not None and known[0] is self._options:
-            specs: tuple[LockSpec, ...] = known[1]
-            return specs
-        specs = self._new_specs(config)
-        if len(config.plans) >= MOST_PLANS:
-            config.plans.clear()
-        config.plans[place] = self._options, specs  # with the options, or their id could become that of others
-        return specs
-
-    def _new_specs(self, config: conf.Config) -> tuple[LockSpec, ...]:
-        options = self._options if self._complete else resolve_options(config, self.name, self._options)
-        if self._is_key:
-            spec = spec_of_key(config, self.name, options, what=self._what, about=self._about)
-        else:
-            spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
-        return (spec,)
 
     def _view(self, holds: list[HeldLock]) -> Hold:
         return holds[0]
@@ -150,31 +159,188 @@ class Lock(LockBase[Hold]):
 notify.set_sender(Lock)
 
 
-def zk_lock(name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> Lock:
+def zk_lock(
+    name: str,
+    *more: NoReturn,
+    fields: Mapping[str, object] | None = None,
+    what: str = "",
+    about: Mapping[str, str] | None = None,
+    timeout: Seconds | Unset | None = UNSET,
+    kind: KindOfLock | Unset = UNSET,
+    limit: int | Unset | None = UNSET,
+    reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release_on: ReleaseOn | Unset = UNSET,
+    abort_on: AbortOn | Unset = UNSET,
+    grace: Seconds | Unset = UNSET,
+    max_hold: Seconds | Unset | None = UNSET,
+    warn_after: Seconds | Unset | None = UNSET,
+    min_hold: Seconds | Unset = UNSET,
+    linger: Seconds | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
+    compat: Compat | Unset | None = UNSET,
+    **unknown: NoReturn,
+) -> Lock:
     """
     Return the lock of this name, for `with`, `async with`, or its methods.
 
     `Lock` explains the arguments. Raises `TypeError` and `ValueError` for wrong ones, with what to write instead.
     """
-    return Lock(name, *more, **options)
+    return Lock(
+        name,
+        *more,
+        fields=fields,
+        what=what,
+        about=about,
+        timeout=timeout,
+        kind=kind,
+        limit=limit,
+        reentrant=reentrant,
+        atomic=atomic,
+        release_on=release_on,
+        abort_on=abort_on,
+        grace=grace,
+        max_hold=max_hold,
+        warn_after=warn_after,
+        min_hold=min_hold,
+        linger=linger,
+        max_waiters=max_waiters,
+        compat=compat,
+        **unknown,
+    )
 
 
-def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+def zk_read(
+    name: str,
+    *more: NoReturn,
+    fields: Mapping[str, object] | None = None,
+    what: str = "",
+    about: Mapping[str, str] | None = None,
+    timeout: Seconds | Unset | None = UNSET,
+    reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release_on: ReleaseOn | Unset = UNSET,
+    abort_on: AbortOn | Unset = UNSET,
+    grace: Seconds | Unset = UNSET,
+    max_hold: Seconds | Unset | None = UNSET,
+    warn_after: Seconds | Unset | None = UNSET,
+    min_hold: Seconds | Unset = UNSET,
+    linger: Seconds | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
+    compat: Compat | Unset | None = UNSET,
+    **unknown: NoReturn,
+) -> Lock:
     """Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer."""
-    check_arguments("zk_read", name, more, options, SideArguments)
-    return Lock(name, kind="read", **options)
+    if more or unknown:
+        refuse_arguments("zk_read", name, more, unknown, SideArguments)
+    return Lock(
+        name,
+        kind="read",
+        fields=fields,
+        what=what,
+        about=about,
+        timeout=timeout,
+        reentrant=reentrant,
+        atomic=atomic,
+        release_on=release_on,
+        abort_on=abort_on,
+        grace=grace,
+        max_hold=max_hold,
+        warn_after=warn_after,
+        min_hold=min_hold,
+        linger=linger,
+        max_waiters=max_waiters,
+        compat=compat,
+    )
 
 
-def zk_write(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+def zk_write(
+    name: str,
+    *more: NoReturn,
+    fields: Mapping[str, object] | None = None,
+    what: str = "",
+    about: Mapping[str, str] | None = None,
+    timeout: Seconds | Unset | None = UNSET,
+    reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release_on: ReleaseOn | Unset = UNSET,
+    abort_on: AbortOn | Unset = UNSET,
+    grace: Seconds | Unset = UNSET,
+    max_hold: Seconds | Unset | None = UNSET,
+    warn_after: Seconds | Unset | None = UNSET,
+    min_hold: Seconds | Unset = UNSET,
+    linger: Seconds | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
+    compat: Compat | Unset | None = UNSET,
+    **unknown: NoReturn,
+) -> Lock:
     """Return the write side of the read-write lock `name`."""
-    check_arguments("zk_write", name, more, options, SideArguments)
-    return Lock(name, kind="write", **options)
+    if more or unknown:
+        refuse_arguments("zk_write", name, more, unknown, SideArguments)
+    return Lock(
+        name,
+        kind="write",
+        fields=fields,
+        what=what,
+        about=about,
+        timeout=timeout,
+        reentrant=reentrant,
+        atomic=atomic,
+        release_on=release_on,
+        abort_on=abort_on,
+        grace=grace,
+        max_hold=max_hold,
+        warn_after=warn_after,
+        min_hold=min_hold,
+        linger=linger,
+        max_waiters=max_waiters,
+        compat=compat,
+    )
 
 
-def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+def zk_semaphore(
+    name: str,
+    limit: int,
+    *more: NoReturn,
+    fields: Mapping[str, object] | None = None,
+    what: str = "",
+    about: Mapping[str, str] | None = None,
+    timeout: Seconds | Unset | None = UNSET,
+    reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release_on: ReleaseOn | Unset = UNSET,
+    abort_on: AbortOn | Unset = UNSET,
+    grace: Seconds | Unset = UNSET,
+    max_hold: Seconds | Unset | None = UNSET,
+    warn_after: Seconds | Unset | None = UNSET,
+    min_hold: Seconds | Unset = UNSET,
+    linger: Seconds | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
+    compat: Compat | Unset | None = UNSET,
+    **unknown: NoReturn,
+) -> Lock:
     """Return a semaphore that at most `limit` owners hold at a time, in all processes."""
-    check_arguments("zk_semaphore", name, more, options, SideArguments)
-    return Lock(name, limit=limit, **options)
+    if more or unknown:
+        refuse_arguments("zk_semaphore", name, more, unknown, SideArguments)
+    return Lock(
+        name,
+        limit=limit,
+        fields=fields,
+        what=what,
+        about=about,
+        timeout=timeout,
+        reentrant=reentrant,
+        atomic=atomic,
+        release_on=release_on,
+        abort_on=abort_on,
+        grace=grace,
+        max_hold=max_hold,
+        warn_after=warn_after,
+        min_hold=min_hold,
+        linger=linger,
+        max_waiters=max_waiters,
+        compat=compat,
+    )
 
 
 class ReadWriteLock:

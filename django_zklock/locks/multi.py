@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LockArguments
-from django_zklock.conf.options import Unset, given_options
+from django_zklock.conf.options import given_options
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock, held_of
@@ -132,8 +132,7 @@ class MultiLock(LockBase[MultiHold]):
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
         each = {option: value for option, value in options.items() if option != "timeout"}
-        own = given_options({option: options[option] for option in ("timeout", "atomic") if option in options})
-        self._timeout, self._atomic = own.timeout, own.atomic
+        self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", each)) for name in names)
         super().__init__()
 
@@ -154,13 +153,12 @@ class MultiLock(LockBase[MultiHold]):
         return tuple(lock.key for lock in self.locks)
 
     @property
-    def specs(self) -> tuple[LockSpec, ...]:
+    def _specs(self) -> tuple[LockSpec, ...]:
         """The specs of the locks that a call acquires; see `LockBase`."""
         specs = [lock.spec for lock in self.locks]
-        own = () if isinstance(self._atomic, Unset) else self._atomic
-        atomic = tuple(dict.fromkeys((*own, *(alias for spec in specs for alias in spec.atomic))))
-        timeout = conf.current().defaults.timeout if isinstance(self._timeout, Unset) else self._timeout
-        timeout = DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout
+        own = self._options.given()
+        timeout = (conf.current().defaults.given() | own).get("timeout", DEFAULT_TIMEOUT)
+        atomic = tuple(dict.fromkeys((*own.get("atomic", ()), *(alias for spec in specs for alias in spec.atomic))))
         outer = [replace(spec, timeout=timeout, atomic=()) for spec in specs[:-1]]
         return (*outer, replace(specs[-1], timeout=timeout, atomic=atomic))
 

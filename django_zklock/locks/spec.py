@@ -8,9 +8,11 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
 
 from django_zklock.conf import Config
-from django_zklock.conf.options import LockOptions, Unset, contradiction
+from django_zklock.conf.options import LockOptions, contradiction
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.execution import trace, work
 from django_zklock.execution.owner import Owner
@@ -21,18 +23,20 @@ from django_zklock.queue import names
 from django_zklock.queue.nodes import Kind
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
+MOST_SPECS = 1000  # that are kept for the next lock with the same name and options
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # shared, as there may be thousands of locks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSpec(QueueSpec):
-    """The options of one lock, with all settings and defaults applied."""
+    """The options of one lock, with all settings applied. The defaults of its fields are those of the options."""
 
-    timeout: float | None  # seconds to wait; 0 does not wait, None waits without limit
+    timeout: float | None = DEFAULT_TIMEOUT  # seconds to wait; 0 does not wait, None waits without limit
     policy: Policy
-    reentrant: bool
-    atomic: tuple[str, ...]  # the databases on which the block is a transaction
-    release_on: str | Unset  # `exit` or `commit`
-    warn_after: float | None
+    reentrant: bool = True
+    atomic: tuple[str, ...] = ()  # the databases on which the block is a transaction
+    release_on: str | None = None  # `exit` or `commit`
+    warn_after: float | None = None
     what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
     about: Mapping[str, str]  # the same, item by item
 
@@ -68,49 +72,61 @@ def resolve_options(config: Config, name: str, given: LockOptions) -> LockOption
     return options
 
 
-def resolve(
-    config: Config,
+def spec_of_name(
     name: str,
-    fields: Mapping[str, object],
     options: LockOptions,
-    *,
+    fields: Mapping[str, object] | None,
     what: str,
-    about: Mapping[str, str],
+    about: Mapping[str, str] | None,
+    config: Config,
 ) -> LockSpec:
-    """Return the spec of the lock `name`, with these options from `resolve_options`. Raises `InvalidLockName`."""
+    """Return the spec of the lock `name`, with the options that a call gave. Raises `InvalidLockName`."""
+    if fields or about or what or type(name) is not str:
+        return resolve(name, resolve_options(config, name, options), fields, what, about, config)
+    cache_key = name, id(options)
+    cached = config.specs.get(cache_key)
+    if cached is None or cached[0] is not options:
+        if len(config.specs) >= MOST_SPECS:
+            config.specs.clear()
+        spec = resolve(name, resolve_options(config, name, options), None, "", None, config)
+        cached = config.specs[cache_key] = options, spec  # with the options, or their id could become that of others
+    result: LockSpec = cached[1]
+    return result
+
+
+def resolve(
+    name: str,
+    options: LockOptions,
+    fields: Mapping[str, object] | None,
+    what: str,
+    about: Mapping[str, str] | None,
+    config: Config,
+) -> LockSpec:
+    """Return the spec of the lock `name`, with options from `resolve_options`. Raises `InvalidLockName`."""
     template = names.Template.parse(options.path or name)
-    return spec_of_key(config, template.render(fields), options, what=what, about=about, template=template.text)
+    return spec_of_key(template.render(fields or {}), options, what, about, config, template=template.text)
 
 
 def spec_of_key(
-    config: Config, key: str, options: LockOptions, *, what: str, about: Mapping[str, str], template: str = ""
+    key: str, options: LockOptions, what: str, about: Mapping[str, str] | None, config: Config, template: str = ""
 ) -> LockSpec:
-    """Return the spec of the lock with this key, with these options from `resolve_options`."""
-    atomic = () if isinstance(options.atomic, Unset) else options.atomic
-    check_aliases(atomic)
+    """Return the spec of the lock with this key, with options from `resolve_options`."""
+    given = options.given()
+    check_aliases(given.get("atomic", ()))
     return LockSpec(
         key=key,
         template=template,
         parent=names.path(config.base, key),
-        timeout=DEFAULT_TIMEOUT if isinstance(options.timeout, Unset) else options.timeout,
-        policy=Policy(
-            abort_on="suspended" if isinstance(options.abort_on, Unset) else options.abort_on,
-            grace=0.0 if isinstance(options.grace, Unset) else options.grace,
-        ),
-        reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
-        atomic=atomic,
-        release_on=options.release_on,
         kind=_kind(options),
-        limit=None if isinstance(options.limit, Unset) else options.limit,
-        compat=None if isinstance(options.compat, Unset) else options.compat,
-        max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
-        warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
-        min_hold=0.0 if isinstance(options.min_hold, Unset) else options.min_hold,
-        linger=0.0 if isinstance(options.linger, Unset) else options.linger,
-        max_waiters=None if isinstance(options.max_waiters, Unset) else options.max_waiters,
+        policy=Policy(**{name: given[name] for name in _POLICY & given.keys()}),
         what=what,
-        about=about,
+        about=about or _NOTHING,
+        **{name: given[name] for name in _SAME_NAME & given.keys()},
     )
+
+
+_POLICY: Final = frozenset(Policy.__dataclass_fields__)
+_SAME_NAME: Final = LockSpec.__dataclass_fields__.keys() - {"kind"}
 
 
 def _kind(options: LockOptions) -> Kind:
@@ -122,10 +138,10 @@ def _kind(options: LockOptions) -> Kind:
 
 
 def check_contradictions(name: str, options: LockOptions) -> None:
-    """Raise `ValueError` for options each of which is fine, and which cannot be had together."""
+    """Raise `ValueError` for options that exclude each other."""
     problem = contradiction(options)
     if problem:
         raise ValueError(
-            f"The lock {name!r} has {problem}; change one of them. What its entry or DEFAULTS say, a call undoes by "
+            f"The lock {name!r} has {problem}; change one of them. To override its entry or DEFAULTS in a call, pass "
             'limit=None, kind="lock", compat=None, max_hold=None, min_hold=0 or linger=0.'
         )

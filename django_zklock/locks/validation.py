@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -60,10 +60,16 @@ _FOREIGN_OPTIONS = {
 def check_arguments(
     call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
 ) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or not allowed.__annotations__.keys() >= options.keys():
+        refuse_arguments(call, name, more, options, allowed)
+
+
+def refuse_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> NoReturn:
     """Raise `TypeError` for arguments that `call` does not have, and say what to write instead."""
     names = allowed.__annotations__
-    if not more and names.keys() >= options.keys():
-        return
     if more:
         meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from celery import Celery
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 
-from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
+from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock.conf.arguments import LockArguments, SideArguments
 from django_zklock.exceptions import InvalidLockName, ZkLockError
+from django_zklock.locks.lock import Lock
 
 LOOSE: Any = zk_lock  # what mypy would refuse
 LOOSE_DECORATOR: Any = zk_locked
@@ -190,3 +193,20 @@ def test_trio_is_refused_with_the_way_out() -> None:
                 call()
 
     trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [
+        (Lock, LockArguments),
+        (zk_lock, LockArguments),
+        (zk_read, SideArguments),
+        (zk_write, SideArguments),
+        (zk_semaphore, SideArguments),
+    ],
+)
+def test_help_shows_each_option(call: Callable[..., object], options: type) -> None:
+    """The signature that is written out has the options whose meaning `conf.arguments` explains."""
+    parameters = inspect.signature(call).parameters.values()
+    keyword_only = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    assert keyword_only == set(options.__annotations__)

@@ -15,6 +15,7 @@ from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import maximum_hold, notify
+from django_zklock.locks.base import specs_of
 from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.multi import Locks, locks_of
 from django_zklock.locks.protocol.spec import Caller
@@ -80,7 +81,7 @@ class WaitResult:
 
     def take(self, lock: Locks) -> None:
         """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
-        for spec in lock.specs:
+        for spec in specs_of(lock):
             check_no_open_transaction(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
