@@ -15,9 +15,10 @@ from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
+from support.faults import BackgroundCall, expire
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery.beat import ZkScheduler
+from django_zklock.contrib.celery.beat import RETRY, ZkScheduler
 
 pytestmark = pytest.mark.zookeeper
 
@@ -58,6 +59,22 @@ def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats
     assert beats.records()["often"]["total_run_count"] >= messages[-1].tick
     assert second.stop() == 0
     beats.wait_queue(timeout=1)
+
+
+def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
+    """It stops as soon as the session is lost, and after a pause it joins the queue. Nothing is left at its end."""
+    app = Celery("again", broker="memory://", set_as_current=False)
+    app.conf.update(zklock_beat_scheduler="celery.beat:Scheduler")
+    scheduler = ZkScheduler(app)
+    for _ in range(2):
+        eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
+        ticking = BackgroundCall(scheduler.tick)  # there is nothing to send for five minutes
+        expire(zoo)
+        assert ticking.result() == RETRY
+        assert not scheduler.leads
+    eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
+    scheduler.close()
+    zoo.assert_empty()
 
 
 def test_it_refuses_to_wrap_itself() -> None:
