@@ -18,7 +18,7 @@ from support.beats import Beats, each_tick_once, longest_gap
 from support.faults import BackgroundCall, expire
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery.beat import RETRY, ZkScheduler
+from django_zklock.contrib.celery.beat import LOCK, RETRY, ZkScheduler
 
 pytestmark = pytest.mark.zookeeper
 
@@ -90,6 +90,17 @@ def test_it_says_at_once_that_the_settings_are_wrong() -> None:
     app = Celery("unset", set_as_current=False)
     with override_settings(ZKLOCK=None), pytest.raises(ImproperlyConfigured):
         ZkScheduler(app)
+
+
+def test_a_lock_with_a_limit_ends_beat(zoo: Zoo) -> None:
+    """Several beats would lead."""
+    entry = {"path": "celery-beat/{schedule}", "limit": 2}
+    app = Celery("several", broker="memory://", set_as_current=False)
+    with override_settings(ZKLOCK=zoo.settings(LOCKS={LOCK: entry})):
+        scheduler = ZkScheduler(app)
+        with pytest.raises(ValueError, match="one leader at a time"):
+            scheduler.tick()
+        scheduler.close()
 
 
 @pytest.mark.chaos
