@@ -43,7 +43,7 @@ class Candidacy:
     def __init__(self, schedule: str) -> None:
         what = f"celery beat {schedule}"
         self._leader = Leader(LOCK, fields={"schedule": schedule}, what=what, abort_on="never")
-        self._outcome: ThreadWaiter[Hold | ZkLockError] = ThreadWaiter()
+        self._outcome: ThreadWaiter[Hold | Exception] = ThreadWaiter()
         self._withdrawn: ThreadWaiter[bool] = ThreadWaiter()
         self._thread = threading.Thread(target=self._run, name="zklock-beat", daemon=True)
 
@@ -56,13 +56,13 @@ class Candidacy:
             with self._leader as hold:
                 self._outcome.set(hold)
                 self._withdrawn.wait(None)
-        except ZkLockError as error:
+        except Exception as error:  # noqa: BLE001 - `wait` raises it
             self._outcome.set(error)
 
     def wait(self, timeout: float) -> Hold | None:
-        """Return the hold, or None if another beat leads. Raises `ZkLockError` if this one could not join the queue."""
+        """Return the hold, or None if another beat leads. Raises the error if this one could not join the queue."""
         outcome = self._outcome.wait(timeout)
-        if isinstance(outcome, ZkLockError):
+        if isinstance(outcome, Exception):
             raise outcome
         return outcome
 

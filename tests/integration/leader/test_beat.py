@@ -15,9 +15,10 @@ from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
+from support.faults import BackgroundCall, expire
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery.beat import ZkScheduler
+from django_zklock.contrib.celery.beat import LOCK, RETRY, ZkScheduler
 
 pytestmark = pytest.mark.zookeeper
 
@@ -59,6 +60,22 @@ def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats
     beats.wait_queue(timeout=1)
 
 
+def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
+    """It stops as soon as the session is lost, and after a pause it joins the queue. Nothing is left at its end."""
+    app = Celery("again", broker="memory://", set_as_current=False)
+    app.conf.update(zklock_beat_scheduler="celery.beat:Scheduler")
+    scheduler = ZkScheduler(app)
+    for _ in range(2):
+        eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
+        ticking = BackgroundCall(scheduler.tick)  # there is nothing to send for five minutes
+        expire(zoo)
+        assert ticking.result() == RETRY
+        assert not scheduler.leads
+    eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
+    scheduler.close()
+    zoo.assert_empty()
+
+
 def test_it_refuses_to_wrap_itself() -> None:
     """Otherwise it would create itself without end."""
     app = Celery("itself", set_as_current=False)
@@ -72,6 +89,17 @@ def test_it_says_at_once_that_the_settings_are_wrong() -> None:
     app = Celery("unset", set_as_current=False)
     with override_settings(ZKLOCK=None), pytest.raises(ImproperlyConfigured):
         ZkScheduler(app)
+
+
+def test_a_lock_with_a_limit_ends_beat(zoo: Zoo) -> None:
+    """Several beats would lead."""
+    entry = {"path": "celery-beat/{schedule}", "limit": 2}
+    app = Celery("several", broker="memory://", set_as_current=False)
+    with override_settings(ZKLOCK=zoo.settings(LOCKS={LOCK: entry})):
+        scheduler = ZkScheduler(app)
+        with pytest.raises(ValueError, match="one leader at a time"):
+            scheduler.tick()
+        scheduler.close()
 
 
 @pytest.mark.chaos

@@ -64,8 +64,8 @@ def test_test_cases_have_locks(project: Project, options: list[str]) -> None:
     assert len(pids) == (2 if options else 1)
 
 
-def test_what_is_left_behind_fails_the_test(project: Project) -> None:
-    """A lock that is not released fails its test, shows the queue, and does not reach the next test."""
+def test_a_lock_that_is_not_released_fails_the_test(project: Project) -> None:
+    """The error shows the queue, and the next test finds the lock free."""
     project.write("test_shop.py", FAILING)
     result = project.run("manage.py", "test")
     assert result.returncode == 1

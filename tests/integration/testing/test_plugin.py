@@ -62,7 +62,7 @@ def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
 
 
 def test_a_namespace_is_empty_for_each_test(runs: Runs) -> None:
-    """What one test leaves behind fails that test, is shown, and does not reach the next one."""
+    """A contender that is left fails its test, is shown, and does not reach the next test."""
     result = runs.pytest(
         """
 def test_forgets_to_release(zklock):
@@ -81,7 +81,7 @@ def test_is_not_harmed(zklock):
 
 
 def test_a_failing_test_shows_the_queues(runs: Runs) -> None:
-    """Who was in line when a test failed is part of its report; a test without locks has no such part."""
+    """The report has the queues at the moment of the failure. A test without locks has no such section."""
     result = runs.pytest(
         """
 @pytest.fixture
@@ -148,8 +148,8 @@ def test_has_them(zklock):
     assert outcomes(result) == {"passed": 1}, result.stdout
 
 
-def test_settings_that_cannot_be_used_are_told(runs: Runs) -> None:
-    """Nonsense in the project's own locks is an error of the test, in the words of the settings."""
+def test_invalid_settings_are_an_error_of_the_test(runs: Runs) -> None:
+    """The message is that of the settings."""
     runs.write("project_settings.py", "SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\nZKLOCK={'LOCKS': {'a': {}}}\n")
     result = runs.pytest("def test_any(zklock): pass\n")
     assert outcomes(result) == {"error": 1}, result.stdout
@@ -157,7 +157,7 @@ def test_settings_that_cannot_be_used_are_told(runs: Runs) -> None:
 
 
 def test_contact_without_the_fixture_is_an_error(runs: Runs) -> None:
-    """As pytest-django forbids the database; a tester, of either kind, allows it for its test alone."""
+    """As pytest-django forbids the database. A `LockTester` allows it for its own test."""
     result = runs.pytest(
         """
 import django_zklock.inspection as inspection
@@ -203,7 +203,7 @@ def test_last():
 
 
 def test_a_marker_and_a_setting_allow_contact(runs: Runs) -> None:
-    """The tests then try the address in the settings, where nobody is."""
+    """The tests then try the address in the settings, where no server listens."""
     tests = """
 from django_zklock.exceptions import ZooKeeperUnavailable
 
@@ -225,7 +225,7 @@ def test_other():
 
 
 def test_a_project_without_settings_is_told_what_to_set(runs: Runs) -> None:
-    """Not in the twenty lines of Django's own error."""
+    """In one sentence, and not in the twenty lines of Django's own error."""
     runs.write("pytest.ini", "[pytest]\npythonpath = .\n")
     runs.write("shop.py", "")
     result = runs.pytest("def test_sells(zklock): pass\n", "-p", "no:django", DJANGO_SETTINGS_MODULE="")
