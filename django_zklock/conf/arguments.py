@@ -84,7 +84,7 @@ class SideOptions(LeaderOptions, total=False):
     """
     max_waiters: int | None
     """
-    How many callers may wait for the lock. One more raises `LockBusy` at once, without a write. Default None: no limit.
+    How many callers may wait for the lock. One more raises `LockBusy` at once. Default None: no limit.
 
     The waiters in ZooKeeper's queue count, and all waiters of this process.
     """

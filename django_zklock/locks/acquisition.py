@@ -20,9 +20,9 @@ from django_zklock.execution.waiters import Routine, ThreadWaiter
 from django_zklock.locks import maximum_hold, notify, refusals
 from django_zklock.locks.blocks import Block
 from django_zklock.locks.held import HeldLock, held_locks
+from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.protocol.stay import Turn
 from django_zklock.locks.spec import LockSpec
 from django_zklock.locks.validation import check_no_open_transaction
 from django_zklock.queue.nodes import Kind
@@ -75,8 +75,8 @@ class Acquisition:
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs
         self._loss_observers: list[_LossObserver] = []  # while it waits for another one
-        self.contenders: list[Contender | Turn] = []  # of the locks that the owner did not hold before
-        self.contender: Contender | Turn | None = None  # the one that waits
+        self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
+        self.contender: Contender | LocalWaiter | None = None  # the one that waits
         self.waiter: Any = None  # for its outcome
         self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
         self.block: Block | None = None
@@ -146,7 +146,7 @@ class Acquisition:
         remaining = self._timeout - (clock.now() - self._began)
         return max(remaining, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
 
-    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | Turn:
+    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
         """Start a contender that waits so many seconds (None: without limit); `waiter` gets its outcome."""
         session = process.current()
         now = clock.now()
@@ -157,9 +157,9 @@ class Acquisition:
         waits = seconds is None or seconds > 0
         caller = spec.caller(self.owner)
         on_outcome = functools.partial(self._on_outcome, waiter)
-        contender: Contender | Turn
+        contender: Contender | LocalWaiter
         if spec.linger:
-            contender = Turn(session, spec, caller, on_outcome, waits=waits)
+            contender = LocalWaiter(session, spec, caller, on_outcome, waits=waits)
         else:
             deadline = None if seconds is None else now + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
@@ -292,7 +292,7 @@ class Acquisition:
         return waiters
 
 
-def _on_queued(contender: Contender | Turn, owner: Owner, waiter: Any) -> None:
+def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
     refusals.report_wait(contender, owner)

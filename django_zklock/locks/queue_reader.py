@@ -170,15 +170,15 @@ def read_queue(
     read = _QueueRead(session, key, parent, most, waiter.set)
     session.post(read.begin)
     try:
-        found = yield from waiter.outcome(reply_timeout)
+        outcome = yield from waiter.outcome(reply_timeout)
     finally:
         read.give_up()
-    if found is None:
+    if outcome is None:
         raise ZooKeeperUnavailable(session.explain(reply_timeout), lock=key)
-    if isinstance(found, ZkLockError):
-        found.lock = found.lock or key
-        raise found
-    return found
+    if isinstance(outcome, ZkLockError):
+        outcome.lock = outcome.lock or key
+        raise outcome
+    return outcome
 
 
 class _QueueRead:
@@ -241,18 +241,18 @@ class _QueueRead:
         self._unanswered -= 1
         if self._unanswered:
             return
-        found = tuple(each for each in self._found.values() if each is not None)
+        infos = tuple(info for info in self._found.values() if info is not None)
         if self._has_gap:
             self.begin()
-        elif found:
-            self._conclude(found)
+        elif infos:
+            self._conclude(infos)
         else:
             self._list()  # all of them have left meanwhile
 
     def _on_failure(self, error: Exception) -> None:
         self._conclude(ZkLockError(f"Reading the queue failed: {error!r}."))
 
-    def _conclude(self, found: _Outcome) -> None:
+    def _conclude(self, outcome: _Outcome) -> None:
         done, self._done = self._done, None
         if done is not None:
-            done(found)
+            done(outcome)

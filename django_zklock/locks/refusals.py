@@ -8,12 +8,12 @@ from django_zklock import signals
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.locks import notify
+from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.stay import Turn
 from django_zklock.queue.nodes import Kind
 
-AnyContender: TypeAlias = Contender | Turn
+AnyContender: TypeAlias = Contender | LocalWaiter
 
 
 def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> Exception:

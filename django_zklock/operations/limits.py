@@ -123,7 +123,7 @@ def limit_of(key: str, *, reply_timeout: float = REPLY_TIMEOUT) -> SetLimit | No
 
 def may_hold(client: QueueClient, queue: Queue, child: Child, node: Node) -> bool:
     """Return whether a contender may hold a permit by an earlier limit. Raises `ZooKeeperUnavailable`."""
-    place = queue.place(child.name)
+    place = queue.index_of(child.name)
     marker = client.read(queue.limit_marker) if queue.limit_marker and place is not None else None
     if marker is None or place is None or node.czxid > marker.czxid:
         return False

@@ -28,19 +28,19 @@ class BreakRecord:
 
     def encode(self) -> bytes:
         """Return JSON."""
-        found = {"version": 1, "by": printable(self.by, _MOST), "reason": printable(self.reason, _MOST), "id": self.id}
-        return json.dumps(found, separators=(",", ":")).encode()
+        fields = {"version": 1, "by": printable(self.by, _MOST), "reason": printable(self.reason, _MOST), "id": self.id}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
         try:
-            found = json.loads(data) if len(data) <= _MAX_READ else None
+            fields = json.loads(data) if len(data) <= _MAX_READ else None
         except (ValueError, RecursionError):
             return None
-        if not isinstance(found, dict):
+        if not isinstance(fields, dict):
             return None
-        by, reason, known = (found.get(name) for name in ("by", "reason", "id"))
+        by, reason, known = (fields.get(name) for name in ("by", "reason", "id"))
         if not (isinstance(by, str) and isinstance(reason, str) and isinstance(known, str)):
             return None
         return cls(printable(by, _MOST), printable(reason, _MOST), known[:_MOST])

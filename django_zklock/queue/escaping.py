@@ -76,11 +76,11 @@ def check_segment(text: str, what: str) -> None:
 
 def check_characters(text: str, what: str) -> None:
     """Raise `InvalidLockName`, with `what` as its subject, if `text` has a character that no name may have."""
-    found = _FORBIDDEN.search(text)
-    if found:
-        kind = "lone surrogate" if "\ud800" <= found[0] <= "\udfff" else "control character"
+    match = _FORBIDDEN.search(text)
+    if match:
+        kind = "lone surrogate" if "\ud800" <= match[0] <= "\udfff" else "control character"
         raise InvalidLockName(
-            f"{what} {quoted(text)} has the {kind} U+{ord(found[0]):04X}. Remove it before the text names a lock."
+            f"{what} {quoted(text)} has the {kind} U+{ord(match[0]):04X}. Remove it before the text names a lock."
         )
 
 
@@ -118,8 +118,8 @@ def show_tails(path: str) -> str:
 
 def quoted(text: str) -> str:
     """Return `text` with quotes for an error message: in ASCII, and cut to 60 characters."""
-    found = ascii(text[:_QUOTED])
-    return found if len(found) <= _QUOTED and len(text) <= _QUOTED else found[: _QUOTED - 3] + "..."
+    shown = ascii(text[:_QUOTED])
+    return shown if len(shown) <= _QUOTED and len(text) <= _QUOTED else shown[: _QUOTED - 3] + "..."
 
 
 def printable(text: str, limit: int = MAX_SHOWN) -> str:

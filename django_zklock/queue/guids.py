@@ -7,7 +7,7 @@ import uuid
 from typing import Final
 
 _VERSION: Final = "8"  # of the UUID: "custom" by RFC 9562, which no client draws by chance
-_PLACE: Final = 12  # of the version among the hexadecimal digits
+_INDEX: Final = 12  # of the version among the hexadecimal digits
 
 
 class Mark(enum.Enum):
@@ -32,5 +32,5 @@ def new(mark: Mark) -> str:
 
 def mark_of(guid: str) -> Mark | None:
     """Return the mark of a guid, with or without dashes; None if it is a guid of another client."""
-    place = _PLACE + 2 if len(guid) > 32 else _PLACE
-    return _MARKS.get(guid[:4]) if guid[place : place + 1] == _VERSION else None
+    index = _INDEX + 2 if len(guid) > 32 else _INDEX
+    return _MARKS.get(guid[:4]) if guid[index : index + 1] == _VERSION else None

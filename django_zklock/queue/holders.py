@@ -19,7 +19,7 @@ _SHARE: Final = (Kind.READ, Kind.PERMIT)
 
 def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
     """
-    Return the places of the holders: one, or all readers at the front, or as many as there are permits.
+    Return the indexes of the holders: one, or all readers at the front, or as many as there are permits.
 
     They are the first in the queue. But if own limits differ, a waiter with a low limit may be between holders with a
     higher one.
@@ -30,13 +30,13 @@ def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, .
     if kind not in _SHARE:
         return (0,)
     front = range(_same_kind_at_front(queue))
-    return tuple(front) if kind is Kind.READ else tuple(place for place in front if _has_permit(queue, place, limits))
+    return tuple(front) if kind is Kind.READ else tuple(index for index in front if _has_permit(queue, index, limits))
 
 
 def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
-    """Return the place just behind the last holder; 0 if there is none."""
-    places = holder_places(queue, limits)
-    return places[-1] + 1 if places else 0
+    """Return the index just behind the last holder; 0 if there is none."""
+    indexes = holder_places(queue, limits)
+    return indexes[-1] + 1 if indexes else 0
 
 
 def by_own_limit(queue: Queue) -> list[str]:
@@ -46,35 +46,43 @@ def by_own_limit(queue: Queue) -> list[str]:
     return [child.name for child in queue[: _same_kind_at_front(queue)]]
 
 
-def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
+def may_hold(queue: Queue, index: int, own_limit: int, before: int) -> bool:
     """
     Return whether a contender that came before the last change of the limit may hold a permit by an earlier limit.
 
     It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
-    one in the contender's code. A contender at a place beyond both has never had a permit.
+    one in the contender's code. A contender at an index beyond both has never had a permit.
     """
-    return place < _same_kind_at_front(queue) and queue[place].kind is Kind.PERMIT and place < max(own_limit, before)
+    return index < _same_kind_at_front(queue) and queue[index].kind is Kind.PERMIT and index < max(own_limit, before)
+
+
+def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
+    """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
+    index = queue.index_of(name)
+    kind = queue[0].kind
+    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
+    return max(0, (index or 0) - min(permits, _same_kind_at_front(queue)))
 
 
 def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
     """Return whether a contender holds the lock; `limit` is the one in its code, if it wants a permit."""
-    place = queue.place(name)
-    return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
+    index = queue.index_of(name)
+    return index is not None and isinstance(rule_for(queue[index].kind, limit)(queue, name), Granted)
 
 
-def waits_for(queue: Queue, place: int, places: Container[int] | None = None) -> str:
+def waits_for(queue: Queue, index: int, indexes: Container[int] | None = None) -> str:
     """
-    Return the name of the contender that the one at `place` waits for; empty for a holder.
+    Return the name of the contender that the one at `index` waits for; empty for a holder.
 
-    `places` is the result of `holder_places`; without it, no own limits are known.
+    `indexes` is the result of `holder_places`; without it, no own limits are known.
     """
-    if place in (holder_places(queue) if places is None else places):
+    if index in (holder_places(queue) if indexes is None else indexes):
         return ""
-    kind = queue[place].kind
+    kind = queue[index].kind
     if kind in _SHARE:
-        others = (child.name for child in reversed(queue[:place]) if child.kind is not kind)
-        return next(others, queue[place - 1].name)
-    return queue[place - 1].name
+        others = (child.name for child in reversed(queue[:index]) if child.kind is not kind)
+        return next(others, queue[index - 1].name)
+    return queue[index - 1].name
 
 
 def kind_of_queue(queue: Queue) -> str:
@@ -87,8 +95,8 @@ def kind_of_queue(queue: Queue) -> str:
 
 def _same_kind_at_front(queue: Queue) -> int:
     """Return how many contenders at the front of the queue are of one kind."""
-    return next((place for place, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
+    return next((index for index, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
 
 
-def _has_permit(queue: Queue, place: int, limits: Limits) -> bool:
-    return place < (limits.get(queue[place].name, 1) if queue.limit is None else queue.limit)
+def _has_permit(queue: Queue, index: int, limits: Limits) -> bool:
+    return index < (limits.get(queue[index].name, 1) if queue.limit is None else queue.limit)

@@ -97,12 +97,12 @@ class LimitRecord:
     def decode(cls, data: bytes) -> LimitRecord:
         """Return the record in `data`; what is missing or of another type is empty, or unknown. Never raises."""
         try:
-            found = json.loads(data) if len(data) <= _MAX_READ else None
+            fields = json.loads(data) if len(data) <= _MAX_READ else None
         except (ValueError, RecursionError):
-            found = None
-        found = found if isinstance(found, dict) else {}
-        by, reason, known = (text if isinstance(text := found.get(key), str) else "" for key in ("by", "reason", "id"))
-        before = found.get("before")
+            fields = None
+        fields = fields if isinstance(fields, dict) else {}
+        by, reason, known = (text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id"))
+        before = fields.get("before")
         return cls(
             by=printable(by, MAX_BY),
             reason=printable(reason, MAX_REASON),

@@ -64,7 +64,7 @@ class Template:
         tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
         refuses. An exception of a property passes through, except `AttributeError`.
         """
-        key = "/".join([each if isinstance(each, str) else each.render(values) for each in self._segments])
+        key = "/".join([segment if isinstance(segment, str) else segment.render(values) for segment in self._segments])
         if len(key) > MAX_KEY:
             raise _too_long(f"the key of lock name {quoted(self.text)}")
         return key
@@ -274,7 +274,7 @@ def _segment(split: list[str | _Field], what: str) -> str | _Segment:
 
 
 def _reserved(parts: list[str | _Field], what: str) -> str:
-    found = ""
+    separator = ""
     for index, part in enumerate(parts[1:], start=1):
         if isinstance(part, _Field):
             if isinstance(parts[index - 1], _Field):
@@ -283,8 +283,8 @@ def _reserved(parts: list[str | _Field], what: str) -> str:
             separators = [char for char in unicodedata.normalize("NFC", part) if char in SAFE]
             if not separators:
                 raise InvalidLockName(f"{what} has {quoted(part)} between two fields; put a separator such as : there.")
-            found += min(separators, key=str.isalnum)  # punctuation first, so that keys stay readable
-    return found
+            separator += min(separators, key=str.isalnum)  # punctuation first, so that keys stay readable
+    return separator
 
 
 def _too_long(what: str) -> InvalidLockName:

@@ -22,6 +22,23 @@ _MOST_ITEMS = 8  # items of `about` that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
 _LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64))  # of other texts, and of items of `about`
 
+_FIELDS = (
+    "guid",
+    "host",
+    "pid",
+    "thread",
+    "what",
+    "since",
+    "template",
+    "limit",
+    "owner",
+    "max_hold",
+    "session_timeout",
+    "idle",
+)  # in the order of the JSON
+_OPTIONAL = frozenset({"limit", "owner", "max_hold", "session_timeout", "idle"})  # left out if they are empty or 0
+_UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
+
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
@@ -173,31 +190,21 @@ class Payload:
         return self._json(16, 0)  # it always fits, because JSON writes each character in at most six bytes
 
     def _json(self, limit: int, item: int) -> bytes:
-        found: dict[str, object] = {
-            "version": self.version,
-            "guid": _text(self.guid, _SHORT),
-            "host": _text(self.host, limit),
-            "pid": _number(self.pid),
-            "thread": _text(self.thread, limit),
-            "what": _text(self.what, limit),
-            "since": _text(self.since, _SHORT),
-            "template": _text(self.template, limit),
-        }
-        if self.limit:
-            found["limit"] = _number(self.limit)
-        if self.owner:
-            found["owner"] = _number(self.owner)
-        if self.max_hold:
-            found["max_hold"] = _number(self.max_hold)
-        if self.session_timeout:
-            found["session_timeout"] = _number(self.session_timeout)
-        if self.idle:
-            found["idle"] = _text(self.idle, _SHORT)
-        found["about"] = about = {}
+        fields: dict[str, object] = {"version": self.version}
+        for name in _FIELDS:
+            value = getattr(self, name)
+            most = _SHORT if name in _UNCUT else limit
+            if isinstance(value, int):
+                value = value if 0 <= value < 2**31 else 0
+            elif not value.isascii() or len(value) > most:
+                value = _text(value, most)
+            if value or name not in _OPTIONAL:
+                fields[name] = value
+        fields["about"] = about = {}
         if item:
             for name, value in list(self.about.items())[:_MOST_ITEMS]:
                 about[_text(name, _ITEM)] = _text(value, item)
-        return _to_json(found).encode()
+        return _to_json(fields).encode()
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
@@ -210,26 +217,26 @@ class Payload:
         if data is None or len(data) > _MAX_READ:
             return None
         try:
-            found = json.loads(data)
+            fields = json.loads(data)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(found, dict) or not isinstance(found.get("guid"), str) or not found["guid"]:
+        if not isinstance(fields, dict) or not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
         return cls(
-            version=_number(found.get("version")),
-            guid=_text(found.get("guid")),
-            host=_text(found.get("host")),
-            pid=_number(found.get("pid")),
-            thread=_text(found.get("thread")),
-            what=_text(found.get("what")),
-            since=_text(found.get("since")),
-            template=_text(found.get("template")),
-            about=_items(found.get("about")),
-            limit=_number(found.get("limit")),
-            owner=_number(found.get("owner")),
-            max_hold=_number(found.get("max_hold")),
-            session_timeout=_number(found.get("session_timeout")),
-            idle=_text(found.get("idle")),
+            version=_number(fields.get("version")),
+            guid=_text(fields.get("guid")),
+            host=_text(fields.get("host")),
+            pid=_number(fields.get("pid")),
+            thread=_text(fields.get("thread")),
+            what=_text(fields.get("what")),
+            since=_text(fields.get("since")),
+            template=_text(fields.get("template")),
+            about=_items(fields.get("about")),
+            limit=_number(fields.get("limit")),
+            owner=_number(fields.get("owner")),
+            max_hold=_number(fields.get("max_hold")),
+            session_timeout=_number(fields.get("session_timeout")),
+            idle=_text(fields.get("idle")),
         )
 
     def is_of(self, child: Child) -> bool:

@@ -86,7 +86,7 @@ def is_operator(name: str) -> bool:
 
 def holds_ahead(queue: Queue, me: str) -> tuple[str, ...]:
     """Return the names of the operator holds ahead of the contender `me`, the first in the queue first."""
-    return tuple(child.name for child in queue[: queue.place(me)] if _is_hold(child))
+    return tuple(child.name for child in queue[: queue.index_of(me)] if _is_hold(child))
 
 
 def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, ...]:
@@ -96,14 +96,14 @@ def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, 
     A hold with another waiter of ours in between is ended by that one. When that waiter leaves, `me` lists the queue
     again. A client of Curator or kazoo in between does not count, as it ends no hold.
     """
-    found: list[str] = []
+    names: list[str] = []
     between = False
-    for child in reversed(queue[: queue.place(me)]):
+    for child in reversed(queue[: queue.index_of(me)]):
         if not _is_hold(child):
             between = between or child.by_us
         elif not between or child.name in watched:
-            found.append(child.name)
-    return tuple(found)
+            names.append(child.name)
+    return tuple(names)
 
 
 def _is_hold(child: Child) -> bool:
@@ -145,7 +145,7 @@ def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, minimum
     while True:
         about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({MINIMUM: "yes"} if minimum else {})}
         data = replace(payload, what=f"{'' if minimum else 'operator '}{by}: {reason}", about=about).encode()
-        found = Payload.decode(data)
-        if found is not None and found.about == about:
+        decoded = Payload.decode(data)
+        if decoded is not None and decoded.about == about:
             return data
         by, reason = by[: MAX_BY // 2], printable(reason, max(1, len(reason) * 3 // 4))  # too much for a payload

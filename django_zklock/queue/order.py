@@ -37,20 +37,20 @@ class Queue(Sequence[Child]):
         return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 
     @overload
-    def __getitem__(self, place: int) -> Child: ...
+    def __getitem__(self, index: int) -> Child: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[Child, ...]: ...
-    def __getitem__(self, place: int | slice) -> Child | tuple[Child, ...]:
-        return self.children[place]
+    def __getitem__(self, index: slice) -> tuple[Child, ...]: ...
+    def __getitem__(self, index: int | slice) -> Child | tuple[Child, ...]:
+        return self.children[index]
 
     def __len__(self) -> int:
         return len(self.children)
 
-    def place(self, name: str) -> int | None:
-        """Return the place of a contender, from 0 on; None if it is not in the queue."""
-        for place, child in enumerate(self.children):
+    def index_of(self, name: str) -> int | None:
+        """Return the index of a contender; None if it is not in the queue."""
+        for index, child in enumerate(self.children):
             if child.name == name:
-                return place
+                return index
         return None
 
     def without(self, names: Collection[str]) -> Queue:
@@ -99,9 +99,9 @@ def ordered(names: Iterable[str]) -> Queue:
 
 def limit_marker_in(names: Iterable[str]) -> str:
     """Return the name of the marker of the limit among the children of a directory; empty if there is none."""
-    found = [name for name in names if markers.limit_in(name) is not None]
+    limits = [name for name in names if markers.limit_in(name) is not None]
     # There is one. If an operator has made more by hand, the lowest limit counts.
-    return min(found, key=lambda name: markers.limit_in(name) or sys.maxsize, default="")
+    return min(limits, key=lambda name: markers.limit_in(name) or sys.maxsize, default="")
 
 
 def _refuse_numbers(queue: Sequence[Child]) -> None:

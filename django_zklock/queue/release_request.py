@@ -49,10 +49,10 @@ def requested(data: bytes) -> ReleaseRequest | None:
     """Return the request in the data of a znode, or None. Never raises."""
     if data == CURATOR:
         return ReleaseRequest(by=BY_CURATOR, reason="")
-    found = _payload(data).get(_FIELD)
-    if not isinstance(found, dict):
+    request = _payload(data).get(_FIELD)
+    if not isinstance(request, dict):
         return None
-    by, reason, at = (found.get(name, "") for name in ("by", "reason", "at"))
+    by, reason, at = (request.get(name, "") for name in ("by", "reason", "at"))
     if not (isinstance(by, str) and isinstance(reason, str) and isinstance(at, str)):
         return None
     return release_request(by=by, reason=reason, at=at)
@@ -64,13 +64,13 @@ def with_request(data: bytes, request: ReleaseRequest) -> bytes:
 
     A payload of ours keeps the fields that identify the holder. Other data are treated as Curator's.
     """
-    found = _payload(data)
-    if not found:
+    fields = _payload(data)
+    if not fields:
         return CURATOR
-    found[_FIELD] = {"by": request.by, "reason": request.reason, "at": request.at}
-    attempts = (_to_json(_cut(found, limit)).encode() for limit in _LIMITS)
-    least = {name: value for name, value in found.items() if name in _IDENTITY or name == _FIELD}
-    return next((each for each in attempts if len(each) <= MAX_PAYLOAD), None) or _to_json(_cut(least, 16)).encode()
+    fields[_FIELD] = {"by": request.by, "reason": request.reason, "at": request.at}
+    attempts = (_to_json(_cut(fields, limit)).encode() for limit in _LIMITS)
+    least = {name: value for name, value in fields.items() if name in _IDENTITY or name == _FIELD}
+    return next((data for data in attempts if len(data) <= MAX_PAYLOAD), None) or _to_json(_cut(least, 16)).encode()
 
 
 def _payload(data: bytes) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def _payload(data: bytes) -> dict[str, Any]:
     return json.loads(data) if Payload.decode(data) is not None else {}
 
 
-def _cut(found: dict[str, Any], limit: int) -> dict[str, Any]:
+def _cut(fields: dict[str, Any], limit: int) -> dict[str, Any]:
     """Return the fields with texts cut to this limit. At the last limit the items of `about` are dropped."""
-    cut = {name: value if name in _UNCUT else _short(value, limit) for name, value in found.items()}
+    cut = {name: value if name in _UNCUT else _short(value, limit) for name, value in fields.items()}
     return {**cut, "about": {}} if limit == _LIMITS[-1] else cut
 
 

@@ -25,14 +25,14 @@ class WaitFor:
     """
     The contender waits until one of `children` is gone.
 
-    `alone`: the first delete among them grants the lock, and the queue need not be listed again. Sequence numbers only
-    rise, so no contender can have come in between. `heed_limit`: the verdict depends on the limit. A change of it
-    writes the data of the directory.
+    `is_last`: the first delete among them grants the lock, and the queue need not be listed again. Sequence numbers
+    only rise, so no contender can have come in between. `depends_on_limit`: a change of the limit, which writes the
+    data of the directory, changes the verdict.
     """
 
     children: tuple[str, ...]
-    alone: bool
-    heed_limit: bool = False
+    is_last: bool
+    depends_on_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ def exclusive(queue: Queue, me: str, /) -> Verdict:
     A contender that is not in the queue gets a verdict of its own. As an index, "not found" would be -1, which is ahead
     of all others. Curator granted locks twice for that reason (CURATOR-211, CURATOR-307).
     """
-    place = queue.place(me)
-    if place is None:
+    index = queue.index_of(me)
+    if index is None:
         return Absent()
-    if place == 0:
+    if index == 0:
         return Granted()
-    return _wait_for(queue[place - 1], alone=place == 1)
+    return _wait_for(queue[index - 1], is_last=index == 1)
 
 
 def shared(queue: Queue, me: str, /) -> Verdict:
@@ -77,13 +77,13 @@ def shared(queue: Queue, me: str, /) -> Verdict:
     Later contenders do not matter. So no reader passes a waiting writer, and a waiting writer does not block an earlier
     reader (kazoo issue 649).
     """
-    place = queue.place(me)
-    if place is None:
+    index = queue.index_of(me)
+    if index is None:
         return Absent()
-    others = _others(queue[:place], Kind.READ)
+    others = _others(queue[:index], Kind.READ)
     if not others:
         return Granted()
-    return _wait_for(others[-1], alone=len(others) == 1)
+    return _wait_for(others[-1], is_last=len(others) == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +103,18 @@ class Permits:
         A permit is free when fewer than `limit` contenders are ahead. So at least one of any `limit` of them must leave
         first. Fewer than `limit` watches might miss it. With a limit of 1 this is the rule of an exclusive lock.
         """
-        place = queue.place(me)
-        if place is None:
+        index = queue.index_of(me)
+        if index is None:
             return Absent()
-        others = _others(queue[:place], Kind.PERMIT)
+        others = _others(queue[:index], Kind.PERMIT)
         if others:
-            return _wait_for(others[-1], alone=place == 1)
+            return _wait_for(others[-1], is_last=index == 1)
         limit = self.permits(queue)
-        if place < limit:
+        if index < limit:
             return Granted()
-        ahead = queue[place - limit : place]
-        alone = place == limit and not any(child.replaceable for child in ahead)
-        return WaitFor(tuple(child.name for child in ahead), alone, heed_limit=True)
+        ahead = queue[index - limit : index]
+        is_last = index == limit and not any(child.replaceable for child in ahead)
+        return WaitFor(tuple(child.name for child in ahead), is_last, depends_on_limit=True)
 
     def permits(self, queue: Queue) -> int:
         """Return the limit that applies."""
@@ -132,5 +132,5 @@ def _others(ahead: Sequence[Child], kind: Kind) -> list[Child]:
     return [child for child in ahead if child.kind is not kind]
 
 
-def _wait_for(child: Child, *, alone: bool) -> WaitFor:
-    return WaitFor((child.name,), alone and not child.replaceable)
+def _wait_for(child: Child, *, is_last: bool) -> WaitFor:
+    return WaitFor((child.name,), is_last and not child.replaceable)

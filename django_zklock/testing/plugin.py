@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_zklock.zk import permission
+from django_zklock.zk import process
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
@@ -39,8 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Forbid connections to ZooKeeper until the end of the run."""
     config.addinivalue_line("markers", "zklock_real: let the test contact the ZooKeeper in settings.ZKLOCK.")
     if not config.getini("zklock_real"):
-        permission.forbid(FORBIDDEN)
-        config.add_cleanup(lambda: permission.forbid(""))
+        process.forbid(FORBIDDEN)
+        config.add_cleanup(lambda: process.forbid(""))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -48,12 +48,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     """Allow connections to a marked test and to its fixtures."""
     marked = item.get_closest_marker("zklock_real") is not None
     if marked:
-        permission.allow()
+        process.allow()
     try:
         yield
     finally:
         if marked:
-            permission.disallow()
+            process.disallow()
 
 
 @pytest.fixture(scope="session")

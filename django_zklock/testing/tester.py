@@ -15,15 +15,15 @@ from django_zklock import clock, conf
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
 from django_zklock.locks.held import held_locks
+from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.protocol.stay import Stays
 from django_zklock.queue import names, operator_hold
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.nodes import Payload
 from django_zklock.testing import queues
 from django_zklock.testing.foreign_client import ForeignClient
 from django_zklock.testing.queues import QueueEntry
-from django_zklock.zk import permission, process
+from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class LockTester:
             override.disable()
             raise
         self._override = override
-        permission.allow()
+        process.allow()
 
     def stop(self) -> None:
         """End all faults, close the session, restore the settings. Raise `AssertionError` if a contender is left."""
@@ -100,7 +100,7 @@ class LockTester:
             self._release_all()
             override, self._override = self._override, None
             if override is not None:
-                permission.disallow()
+                process.disallow()
                 override.disable()  # closes the session
             self._other.close()
         if remaining:
@@ -136,7 +136,7 @@ class LockTester:
         """Return the paths of the contenders that must be gone at the end of the test; have idle locks leave."""
         session = process.peek()
         if session is not None:
-            session.post(session.attached(Stays).end_idle)
+            session.post(session.attached(LingeringLocks).end_idle)
         paths = self._contenders()
         holds = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
         minimum_holds = {

@@ -1,6 +1,8 @@
 """
 The kazoo client of a session: hosts, credentials, TLS, and the timeout that the server granted.
 
+Behind it: the takers of replies and of watch events, and two requests that kazoo does not have.
+
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
 `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`,
@@ -14,18 +16,26 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
+from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
+from django_zklock.queue.escaping import SEQUENCE
 from django_zklock.zk.connection import FIRST_RETRY, Connection, new_handler
+from django_zklock.zk.errors import OutcomeUnknown, failure, translate
+from django_zklock.zk.loop import Loop
 from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import Outage, address
+
+if TYPE_CHECKING:
+    from kazoo.protocol.states import WatchedEvent
 
 _PERMISSIONS = {
     "r": Permissions.READ,
@@ -48,6 +58,15 @@ def _permissions(letters: str) -> int:
     for letter in letters:
         mask |= _PERMISSIONS[letter]
     return mask
+
+
+_READS = (
+    wire.GetData,
+    wire.GetChildren,
+    wire.Exists,
+    wire.GetACL,
+    wire.Sync,
+)  # requests that change nothing, so they have no outcome
 
 
 class Client(KazooClient):
@@ -193,6 +212,114 @@ class _Quiet(logging.Filter):
 def _logger() -> logging.Logger:
     logger = logging.getLogger("django_zklock.zk.kazoo")
     for kind in (_Redact, _Quiet):
-        if not any(isinstance(each, kind) for each in logger.filters):
+        if not any(isinstance(existing, kind) for existing in logger.filters):
             logger.addFilter(kind())
     return logger
+
+
+class PendingRequest:
+    """A request without a reply. kazoo fills in the reply on its own thread; the loop's thread gets it from here."""
+
+    __slots__ = ("_loop", "_on_reply", "_request", "callback")
+
+    def __init__(
+        self,
+        loop: Loop,
+        request: Any,
+        callback: Callable[[Any], object],
+        on_reply: Callable[[PendingRequest, object], object],
+    ) -> None:
+        self._loop = loop
+        self._request = request
+        self._on_reply = on_reply
+        self.callback = callback
+
+    def set(self, value: Any = None) -> None:
+        """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
+        reply = value
+        if isinstance(self._request, wire.Transaction):
+            failed = failure(value)
+            if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
+                reply = error
+        elif isinstance(self._request, wire.Create2) and not _fits(value[0], self._request.path):
+            reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
+        self._loop.deliver(self._on_reply, self, reply)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take the error."""
+        reply = translate(error, read=isinstance(self._request, _READS))
+        self._loop.deliver(self._on_reply, self, reply)
+
+
+def _fits(path: str, requested: str) -> bool:
+    """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
+    return path.startswith(requested) and SEQUENCE.fullmatch(path, len(requested)) is not None
+
+
+class Watch:
+    """A watch on one znode or its children. It calls back once, at the first event, unless it was cancelled before."""
+
+    __slots__ = ("_callback", "_loop", "_path", "_unwatch")
+
+    def __init__(
+        self, loop: Loop, path: str, callback: Callable[[bool], object], unwatch: Callable[[str, Watch], object]
+    ) -> None:
+        self._loop = loop
+        self._path = path
+        self._callback: Callable[[bool], object] | None = callback
+        self._unwatch = unwatch  # called when it was cancelled
+
+    def __bool__(self) -> bool:
+        """
+        Return False once it was cancelled.
+
+        kazoo asks when it sends the request, and again when the reply arrives. It would keep a cancelled watch until
+        something happens to the znode.
+        """
+        return self._callback is not None
+
+    def __call__(self, event: WatchedEvent) -> None:
+        """Take kazoo's event, on kazoo's thread."""
+        if event.type != EventType.NONE:  # NONE: the connection broke; the session tells its observers
+            self._loop.deliver(self._fire, event.type == EventType.DELETED)
+
+    def _fire(self, deleted: bool) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(deleted)
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self._callback = None
+        self._unwatch(self._path, self)
+
+
+class CreateContainer(wire.Create):
+    """A create with the operation code for containers (ZooKeeper 3.5.3), which kazoo does not have."""
+
+    type = 19
+
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> object:
+        return wire.Create2.deserialize(buffer, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GetEphemerals:
+    """List the ephemeral znodes of this session below a path (ZooKeeper 3.6), which kazoo cannot do."""
+
+    prefix: str
+    type: ClassVar[int] = 103
+
+    def serialize(self) -> bytes:
+        return bytes(wire.write_string(self.prefix))
+
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
+        (count,) = wire.int_struct.unpack_from(buffer, offset)
+        offset += wire.int_struct.size
+        paths = []
+        for _ in range(count):
+            path, offset = wire.read_string(buffer, offset)
+            paths.append(path)
+        return paths

@@ -131,12 +131,12 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
         for writer in writers:
             poller.register(writer, select.POLLOUT)
         ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
-        found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        for waiting, able in zip((readers, writers), found, strict=False):
-            for each in waiting:
-                if each.fileno() in ready:
-                    able.append(each)
-        return found
+        result: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for waiting, able in zip((readers, writers), result, strict=False):
+            for stream in waiting:
+                if stream.fileno() in ready:
+                    able.append(stream)
+        return result
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
@@ -235,9 +235,9 @@ class Connection(ConnectionHandler):
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         # The last host comes last: if it has just stopped answering, trying it again would only cost time.
         hosts: list[tuple[str, str, int]] = super()._expand_client_hosts()
-        found = {(host, port) for host, _, port in hosts}
+        resolved = {(host, port) for host, _, port in hosts}
         for host in self.client.options.hosts:
-            if host not in found:
+            if host not in resolved:
                 self.client.outage.failed(host, NO_HOST)
         return sorted(hosts, key=lambda host: host[1:] == self.last_host)
 

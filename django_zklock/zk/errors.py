@@ -102,5 +102,5 @@ def failure(results: Sequence[object]) -> Exception | None:
 
     `results` are those of its operations. The other operations have errors too, but those do not say why.
     """
-    errors = [each for each in results if isinstance(each, Exception)]
-    return next((each for each in errors if not isinstance(each, _UNDONE)), errors[0] if errors else None)
+    errors = [error for error in results if isinstance(error, Exception)]
+    return next((error for error in errors if not isinstance(error, _UNDONE)), errors[0] if errors else None)

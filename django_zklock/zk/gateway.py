@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol import serialization as wire
-from kazoo.protocol.states import EventType
 
 from django_zklock import clock
-from django_zklock.zk.client import acls
+from django_zklock.zk.client import CreateContainer, GetEphemerals, Watch, acls
 from django_zklock.zk.errors import (
     NodeExists,
     NodeMissing,
@@ -32,7 +31,7 @@ from django_zklock.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.zk.server_clock import ServerClock
 
 if TYPE_CHECKING:
-    from kazoo.protocol.states import WatchedEvent, ZnodeStat
+    from kazoo.protocol.states import ZnodeStat
 
     from django_zklock.zk.session import Session
 
@@ -85,41 +84,6 @@ WriteReply: TypeAlias = ZkError | None
 """None: it was carried out."""
 
 
-class Watch:
-    """A watch on one znode or its children. It calls back once, at the first event, unless it was cancelled before."""
-
-    __slots__ = ("_callback", "_path", "_session")
-
-    def __init__(self, session: Session, path: str, callback: Callback[bool]) -> None:
-        self._session = session
-        self._path = path
-        self._callback: Callback[bool] | None = callback
-
-    def __bool__(self) -> bool:
-        """
-        Return False once it was cancelled.
-
-        kazoo asks when it sends the request, and again when the reply arrives. It would keep a cancelled watch until
-        something happens to the znode.
-        """
-        return self._callback is not None
-
-    def __call__(self, event: WatchedEvent) -> None:
-        """Take kazoo's event, on kazoo's thread."""
-        if event.type != EventType.NONE:  # NONE: the connection broke; the session tells its observers
-            self._session.loop.deliver(self._fire, event.type == EventType.DELETED)
-
-    def _fire(self, deleted: bool) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback(deleted)
-
-    def cancel(self) -> None:
-        """Do not call back."""
-        self._callback = None
-        self._session.unwatch(self._path, self)
-
-
 class Gateway:
     """The requests of locks, on one session."""
 
@@ -138,7 +102,7 @@ class Gateway:
         The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
         for ever (ZOOKEEPER-442).
         """
-        watch = Watch(self.session, path, on_event) if on_event is not None else None
+        watch = Watch(self.session.loop, path, on_event, self.session.unwatch) if on_event is not None else None
         self.session.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
         return watch
 
@@ -148,24 +112,24 @@ class Gateway:
 
         `callback` gets those that exist and that this client may read, by path; an error if a reply was lost.
         """
-        found: dict[str, Node] = {}
+        nodes: dict[str, Node] = {}
         errors: list[ZkError] = []
-        left = len(paths)
+        missing = len(paths)
 
         def on_read(reply: NodeReply) -> None:
-            nonlocal left
-            left -= 1
+            nonlocal missing
+            missing -= 1
             if isinstance(reply, Node):
-                found[reply.path] = reply
+                nodes[reply.path] = reply
             elif isinstance(reply, (OutcomeUnknown, SessionGone)):
                 errors.append(reply)
-            if not left:
-                callback(errors[0] if errors else found)
+            if not missing:
+                callback(errors[0] if errors else nodes)
 
         for path in paths:
             self.read(path, on_read)
         if not paths:
-            callback(found)
+            callback(nodes)
 
     def children(
         self, parent: str, callback: Callback[NamesReply], on_event: Callback[bool] | None = None
@@ -176,7 +140,7 @@ class Gateway:
         With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
         znode itself is deleted. A missing znode leaves no watch.
         """
-        watch = Watch(self.session, parent, on_event) if on_event is not None else None
+        watch = Watch(self.session.loop, parent, on_event, self.session.unwatch) if on_event is not None else None
         self.session.send(wire.GetChildren(parent, watch), callback)
         return watch
 
@@ -211,8 +175,8 @@ class Gateway:
             replies.append(reply)
             if len(replies) < len(requests):
                 return
-            errors = [each for each in replies if isinstance(each, ZkError)]
-            unclear = [each for each in errors if not isinstance(each, NodeMissing)]
+            errors = [error for error in replies if isinstance(error, ZkError)]
+            unclear = [error for error in errors if not isinstance(error, NodeMissing)]
             if errors:
                 callback(unclear[0] if unclear else None)
                 return
@@ -224,13 +188,13 @@ class Gateway:
 
     def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
         """List the paths of all ephemeral znodes of this session below a path."""
-        self.session.send(_GetEphemerals(below), callback)
+        self.session.send(GetEphemerals(below), callback)
 
     def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
         """Read the access list of a znode: (scheme, id, permissions) with letters of "rwcda"."""
 
         def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
-            return [(each.id.scheme, each.id.id, _letters(each.perms)) for each in reply[0]]
+            return [(entry.id.scheme, entry.id.id, _letters(entry.perms)) for entry in reply[0]]
 
         self.session.send(wire.GetACL(path), _converting(entries, callback))
 
@@ -285,7 +249,7 @@ class Gateway:
             error.path = operations[results.index(failed)].path
             return error
 
-        transaction = wire.Transaction([self._request(each) for each in operations])
+        transaction = wire.Transaction([self._request(operation) for operation in operations])
         self.session.send(transaction, _converting(outcome, callback))
 
     def _request(self, operation: Operation) -> Any:
@@ -338,7 +302,7 @@ class Gateway:
         parent = path.rpartition("/")[0]
         container = self._containers and not lasting  # what is requested now; the attribute may change before the reply
         if container:
-            self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), on_reply)
+            self.session.send(CreateContainer(path, b"", self._acl, _CONTAINER), on_reply)
         else:
             self.session.send(wire.Create(path, b"", self._acl, _PERSISTENT), on_reply)
 
@@ -417,34 +381,3 @@ def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
 
 def _letters(permissions: int) -> str:
     return "".join(letter for bit, letter in enumerate("rwcda") if permissions & 1 << bit)
-
-
-class _CreateContainer(wire.Create):
-    """A create with the operation code for containers (ZooKeeper 3.5.3), which kazoo does not have."""
-
-    type = 19
-
-    @classmethod
-    def deserialize(cls, buffer: bytes, offset: int) -> object:
-        return wire.Create2.deserialize(buffer, offset)
-
-
-@dataclass(frozen=True, slots=True)
-class _GetEphemerals:
-    """List the ephemeral znodes of this session below a path (ZooKeeper 3.6), which kazoo cannot do."""
-
-    prefix: str
-    type: ClassVar[int] = 103
-
-    def serialize(self) -> bytes:
-        return bytes(wire.write_string(self.prefix))
-
-    @classmethod
-    def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
-        (count,) = wire.int_struct.unpack_from(buffer, offset)
-        offset += wire.int_struct.size
-        paths = []
-        for _ in range(count):
-            path, offset = wire.read_string(buffer, offset)
-            paths.append(path)
-        return paths

@@ -36,7 +36,9 @@ def protocol_thread(name: str, call: _Call) -> threading.Thread:
 
     def run() -> None:
         if hasattr(signal, "pthread_sigmask") and not threads_are_greenlets():  # a greenlet's mask is the main thread's
-            signal.pthread_sigmask(signal.SIG_BLOCK, {each for each in signal.Signals if each.name not in _FAULTS})
+            signal.pthread_sigmask(
+                signal.SIG_BLOCK, {signum for signum in signal.Signals if signum.name not in _FAULTS}
+            )
         call()
 
     return threading.Thread(target=run, name=name, daemon=True)
@@ -147,7 +149,7 @@ class Loop:
                 pass
 
     def _remove_cancelled(self) -> None:
-        self._timers = [each for each in self._timers if each[2].pending]
+        self._timers = [entry for entry in self._timers if entry[2].pending]
         heapq.heapify(self._timers)
         self._timer_limit = max(KEPT_TIMERS, 2 * len(self._timers))
 

@@ -76,8 +76,8 @@ class Outage:
         if server and not causes:
             return f"ZooKeeper at {server} did not answer{time}."
         if len(self._hosts) > 1:
-            each = "; ".join(f"{address(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
-            return f"No connection to ZooKeeper{time}. {each}."
+            servers = "; ".join(f"{address(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
+            return f"No connection to ZooKeeper{time}. {servers}."
         cause = causes.get(self._hosts[0], NO_ANSWER)
         hint = f" {_DEVSERVER}" if cause == REFUSED and _is_loopback(self._hosts[0][0]) else ""
         return f"No connection to ZooKeeper at {address(self._hosts[0])}{time}: {cause}.{hint}"

@@ -4,6 +4,9 @@ The one session of this process, built on first use and shared by all its thread
 A forked child drops the inherited session without touching the parent's socket, and builds its own on first use.
 A process that was started with `spawn` inherits nothing. When the interpreter exits, the session is closed, so that
 its locks are released at once.
+
+The pytest plugin loads this module into every run of pytest, so it imports nothing but the standard library. The plugin
+forbids contact with ZooKeeper; `LockTester` allows it in its block.
 """
 
 from __future__ import annotations
@@ -14,10 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import ImproperlyConfigured
-
-from django_zklock.zk import permission
-
 if TYPE_CHECKING:
     from django_zklock.zk.options import SessionOptions
     from django_zklock.zk.session import Session
@@ -27,6 +26,8 @@ CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the ses
 _mutex = threading.Lock()
 _session: Session | None = None  # guarded by _mutex for writing
 _factory: Callable[[], SessionOptions] | None = None
+_forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
+_allowed = 0  # running `LockTester`s and marked tests; written by the thread that runs the tests
 
 
 def configure(factory: Callable[[], SessionOptions]) -> None:
@@ -39,9 +40,10 @@ def current() -> Session:
     """
     Return the session of this process, and start it if there is none. Does not wait for a connection.
 
-    Raises `RuntimeError` in a test that may not contact ZooKeeper (see `permission`).
+    Raises `RuntimeError` in a test that may not contact ZooKeeper.
     """
-    permission.check()
+    if _forbidden and not _allowed:
+        raise RuntimeError(_forbidden)
     session = _session
     if session is not None and session.pid == os.getpid():
         return session
@@ -54,7 +56,27 @@ def peek() -> Session | None:
     return session if session is not None and session.pid == os.getpid() else None
 
 
+def forbid(message: str) -> None:
+    """Make `current()` raise `RuntimeError(message)` outside `allow` and `disallow`; "" forbids nothing."""
+    global _forbidden
+    _forbidden = message
+
+
+def allow() -> None:
+    """Allow contact until `disallow` has been called as often as this."""
+    global _allowed
+    _allowed += 1
+
+
+def disallow() -> None:
+    """End one `allow`."""
+    global _allowed
+    _allowed -= 1
+
+
 def _start() -> Session:
+    from django.core.exceptions import ImproperlyConfigured  # noqa: PLC0415 - see above
+
     from django_zklock.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
 
     global _session

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 from django_zklock import clock
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeExists, NodeMissing, NotEmpty, OutcomeUnknown, Outdated, SessionGone, ZkError
-from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, Watch, WriteReply
+from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, WriteReply
 from django_zklock.zk.multi import Check, Operation
 from django_zklock.zk.session import Session, SessionObserver
 
@@ -366,24 +367,24 @@ def run_all(updates: Sequence[OptimisticUpdate], deadline: float) -> list[Any]:
     outcomes: dict[int, Any] = {}
     complete = waiting = False
 
-    def done(place: int, outcome: Any) -> None:
-        outcomes[place] = outcome
+    def done(index: int, outcome: Any) -> None:
+        outcomes[index] = outcome
         if len(outcomes) == len(updates):
             waiter.set(True)
 
     try:
-        for place, each in enumerate(updates):
-            each.done = partial(done, place)
-            each.start()
+        for index, update in enumerate(updates):
+            update.done = partial(done, index)
+            update.start()
         complete = waiter.wait(deadline - clock.now()) is not None
-        waiting = any(each.waiting for each in updates)
+        waiting = any(update.waiting for update in updates)
     finally:
         if not complete:  # the time is over, or an exception hit this thread
-            for each in updates:
-                each.abandon()
+            for update in updates:
+                update.abandon()
     if not complete:
         raise (StillThere if waiting else ZooKeeperUnavailable)(updates[0].session.explain())
     for outcome in outcomes.values():
         if isinstance(outcome, ZkLockError):
             raise outcome
-    return [outcomes[place] for place in range(len(updates))]
+    return [outcomes[index] for index in range(len(updates))]

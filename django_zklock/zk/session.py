@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import Create2, Exists, GetACL, GetChildren, GetData, Sync, Transaction
 from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
-from django_zklock.queue.escaping import SEQUENCE, session_hex
-from django_zklock.zk.client import Client
-from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate
+from django_zklock.queue.escaping import session_hex
+from django_zklock.zk.client import Client, PendingRequest
+from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.lease import LastContact, Lease
 from django_zklock.zk.loop import Loop, Timer, users_thread
 from django_zklock.zk.options import SessionOptions
@@ -36,7 +35,6 @@ CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so tha
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
 
-_READS = (GetData, GetChildren, Exists, GetACL, Sync)  # requests that change nothing, so they have no outcome
 
 _Attached = TypeVar("_Attached")
 _Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
@@ -77,6 +75,9 @@ class SessionObserver:
     def on_lease_over(self) -> None:
         """The lease is over. The server may give the locks of this session to others."""
 
+    def on_failure(self, error: Exception) -> None:
+        """One of these methods has raised this error, which was logged."""
+
 
 class Session:
     """
@@ -91,6 +92,7 @@ class Session:
         self.options = options
         self.pid = os.getpid()
         self.loop = Loop("zklock-loop")
+        self.post = self.loop.post  # runs a call on the loop's thread; for any thread
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
@@ -144,10 +146,6 @@ class Session:
         if self._client is not None:
             self._client.forget_sockets()
 
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the loop's thread. For any thread."""
-        self.loop.post(call, *args)
-
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
         """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""
         self.loop.post(self._dispatch, call, *args)
@@ -162,10 +160,10 @@ class Session:
 
     def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
         """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
-        found = self._attached.get(kind)
-        if found is None:
-            found = self._attached.setdefault(kind, kind(self))
-        return cast("_Attached", found)
+        attached = self._attached.get(kind)
+        if attached is None:
+            attached = self._attached.setdefault(kind, kind(self))
+        return cast("_Attached", attached)
 
     @property
     def connected(self) -> bool:
@@ -242,7 +240,7 @@ class Session:
         now = clock.now()
         calls = []
         for request, callback in requests:
-            pending = PendingRequest(self, request, callback)
+            pending = PendingRequest(self.loop, request, callback, self.on_reply)
             self._sent[pending] = now
             calls.append((request, pending))
         if self._stall_timer is None:
@@ -301,14 +299,16 @@ class Session:
             return
         # Replies arrive in the order of the requests. While any arrives, the oldest request is not stuck, only queued.
         since = max(next(iter(self._sent.values())), self._replied_at)
-        left = since + self.timeout * STALL_SHARE - clock.now()
-        if left <= 0:
+        remaining = since + self.timeout * STALL_SHARE - clock.now()
+        if remaining <= 0:
             # kazoo restarts its own timer with every request, so it would never notice.
-            logger.warning("no reply from ZooKeeper for %.1f s, connecting again", self.timeout * STALL_SHARE - left)
+            logger.warning(
+                "no reply from ZooKeeper for %.1f s, connecting again", self.timeout * STALL_SHARE - remaining
+            )
             self.mark_suspect("ZooKeeper does not answer")
             self._client.drop_connection()
-            left = self.timeout * STALL_SHARE
-        self._stall_timer = self.loop.call_later(left, self._on_stall_timer)
+            remaining = self.timeout * STALL_SHARE
+        self._stall_timer = self.loop.call_later(remaining, self._on_stall_timer)
 
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. On the server, the watch ends with the next event of that znode."""
@@ -441,9 +441,10 @@ class Session:
         for observer in list(self.observers):
             try:
                 call(observer)
-            except Exception:
-                # The other observers must be told all the same.
+            except Exception as error:
+                # The failure of one lock must not keep an event, and the abort of its work, from another one.
                 logger.exception("%r failed on a change of the session", observer)
+                self.post(observer.on_failure, error)
 
     def _close(self, at_exit: bool) -> None:
         client, self._client = self._client, None
@@ -489,38 +490,6 @@ class Session:
         else:
             self._closed.set()
         self.loop.stop()
-
-
-class PendingRequest:
-    """A request without a reply. kazoo fills in the reply on its own thread; the loop's thread gets it from here."""
-
-    __slots__ = ("_request", "_session", "callback")
-
-    def __init__(self, session: Session, request: Any, callback: Callable[[Any], object]) -> None:
-        self._session = session
-        self._request = request
-        self.callback = callback
-
-    def set(self, value: Any = None) -> None:
-        """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
-        reply = value
-        if isinstance(self._request, Transaction):
-            failed = failure(value)
-            if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
-                reply = error
-        elif isinstance(self._request, Create2) and not _fits(value[0], self._request.path):
-            reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
-        self._session.loop.deliver(self._session.on_reply, self, reply)
-
-    def set_exception(self, error: BaseException) -> None:
-        """Take the error."""
-        reply = translate(error, read=isinstance(self._request, _READS))
-        self._session.loop.deliver(self._session.on_reply, self, reply)
-
-
-def _fits(path: str, requested: str) -> bool:
-    """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
-    return path.startswith(requested) and SEQUENCE.fullmatch(path, len(requested)) is not None
 
 
 def _fail_all(requests: _Batch, error: type[ZkError]) -> None:

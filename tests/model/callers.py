@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.acquisition import REPLY_TIMEOUT
+from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.locks.protocol.stay import Turn
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
 from model.invariants import Invariants, Violation
@@ -52,7 +52,7 @@ class Caller(GrantObserver):
         self.process = process
         self.waits = False
         self.grant: Grant | None = None
-        self.contender: Contender | Turn | None = None
+        self.contender: Contender | LocalWaiter | None = None
         self.told: Outcome | None = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
@@ -71,13 +71,13 @@ class Caller(GrantObserver):
     def place(self) -> object:
         """Its place in ZooKeeper's queue: the same for all that share one."""
         script = self.script
-        return (self.process, script.key, script.kind) if isinstance(self.contender, Turn) else self
+        return (self.process, script.key, script.kind) if isinstance(self.contender, LocalWaiter) else self
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> LocalWaiter | None:
         """Its turn, if it is in the queue of its process."""
         turn = self.contender
-        return turn if isinstance(turn, Turn) and turn.stay is not None and turn in turn.stay.queue else None
+        return turn if isinstance(turn, LocalWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
     def _begin(self) -> None:
         if self.times <= 0 or self.process.closed:
@@ -97,14 +97,14 @@ class Caller(GrantObserver):
         )
         caller = Fixed(thread="", what="")
 
-        contender: Contender | Turn
+        contender: Contender | LocalWaiter
 
         def done(outcome: Outcome) -> None:
-            if not (isinstance(contender, Turn) and isinstance(outcome, Grant) and contender.gone):
+            if not (isinstance(contender, LocalWaiter) and isinstance(outcome, Grant) and contender.gone):
                 self._on_outcome(turn, outcome)
 
         if script.linger:
-            contender = Turn(session, spec, caller, done, waits=waits)
+            contender = LocalWaiter(session, spec, caller, done, waits=waits)
         else:
             contender = Contender(session, spec, caller, done, waits=waits)
         self.contender = contender

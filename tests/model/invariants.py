@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from django_zklock.locks.lingering import LingeringLock, LocalGrant, LocalWaiter
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.stay import Stay, Turn, TurnGrant
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.lease import LEASE_SHARE
 from model import reference
@@ -87,11 +87,11 @@ class Invariants:
     _once: set[str] = field(default_factory=set)  # paths of those whom it ever gave a permit
     _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
     _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
-    _before: dict[Caller, list[tuple[Caller, Turn, Stay | None]]] = field(
+    _before: dict[Caller, list[tuple[Caller, LocalWaiter, LingeringLock | None]]] = field(
         default_factory=dict
     )  # those in line when it came
     _made: dict[str, float] = field(default_factory=dict)  # paths of contenders that are there, and since when
-    _stays: dict[str, Staying] = field(default_factory=dict)  # of locks that linger, by the path of the znode
+    _locks: dict[str, Staying] = field(default_factory=dict)  # of locks that linger, by the path of the znode
 
     def begin(self) -> None:
         """Watch from now on."""
@@ -107,12 +107,12 @@ class Invariants:
 
     def comes(self, caller: Caller) -> None:
         """Take note of a caller that is about to line up."""
-        self._before[caller] = [(other, turn, turn.stay) for other in self._before if (turn := other.turn) is not None]
+        self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
     def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
         """Take note of a grant, and judge it."""
         self.figures.grants += 1
-        if isinstance(grant, TurnGrant):
+        if isinstance(grant, LocalGrant):
             self._see_turn(process, caller, grant)
         node = self.ensemble.history.get(grant.path)
         if process.preempted_at < self.world.now:  # else it was decided before, or the news are being told
@@ -136,7 +136,7 @@ class Invariants:
         """See that it is above those of all that cannot have held the lock at the same time."""
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
-            if grant.token == last and isinstance(grant, TurnGrant):
+            if grant.token == last and isinstance(grant, LocalGrant):
                 self.figures.handed_on += 1  # one znode has one token
             elif grant.token <= last and not (kind is grant.kind and kind in SHARE):
                 raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
@@ -145,15 +145,15 @@ class Invariants:
 
     def _see_turn(self, process: Process, caller: Caller, grant: Grant) -> None:
         """See that nobody was overtaken in the process, and that the lock is passed on to another one in time."""
-        stay = caller.turn.stay if caller.turn is not None else None
+        shared = caller.turn.lock if caller.turn is not None else None
         for other, turn, before in self._before[caller]:
-            is_new = before is not stay  # a thread that is preempted as the stay ends may line up after one that comes
-            if other.waits and other.turn is turn and turn.stay is stay and not (is_new and process.preempted_at):
+            is_new = before is not shared  # a thread that is preempted as it ends may queue again after one that comes
+            if other.waits and other.turn is turn and turn.lock is shared and not (is_new and process.preempted_at):
                 raise Violation("first come, first served", f"{caller.name} got {grant.path} before {other.name}")
         now = self.world.now
-        staying = self._stays.get(grant.path)
+        staying = self._locks.get(grant.path)
         if staying is None:
-            self._stays[grant.path] = Staying(now, caller)
+            self._locks[grant.path] = Staying(now, caller)
             return
         linger, staying.owner = staying.owner.script.linger, caller
         if self.settled and now > SOON + staying.began + linger:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django_zklock import clock
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode, State
+from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import PendingDelete, Registry
-from django_zklock.locks.protocol.replacement import Replacement
+from django_zklock.locks.protocol.reader_marker import ReaderMarker
+from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
@@ -90,10 +91,11 @@ def _extended(self: Lease, until: float) -> bool:
 
 def _first_unproven(self: Contender) -> None:
     self._predecessors.forget()
-    if self._node is None or self._node.node is None:
+    node = self._node.node
+    if node is None:
         return
     self._phase = Phase.HOLDING
-    self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid)
+    self._grant = Grant(self.session, self.spec.key, node.path, node.czxid)
     self._conclude(self._grant)
 
 
@@ -111,19 +113,23 @@ def _unwatched_wait(self: ContenderNode, seconds: float) -> None:
         _watch_in(self, seconds)
 
 
-def _forgetful_delete(self: PendingDelete, error: ZkError) -> None:
-    self._registry.deleted(self)
+def _forgetful_delete(self: OwnNode, error: ZkError) -> None:
+    self._registry.deleting.pop(self)
+    self._registry.guids.discard(self.guid)
     self._report(False)
 
 
-def _hopeful_leave(self: ContenderNode, left: Callable[[bool], object], successor: Replacement | None = None) -> None:
+def _hopeful_delete(
+    self: ContenderNode, done: Callable[[bool], object] | None = None, replacement: Replacement | None = None
+) -> None:
     if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
-        self._state = State.LEFT
+        self._state = State.DELETED
         self._replies.new_generation()
         self._registry.guids.discard(self.guid)
-        left(True)
+        if done is not None:
+            done(True)
     else:
-        _leave_queue(self, left, successor)
+        _delete_node(self, done, replacement)
 
 
 def _blind_reconnected(self: ContenderNode) -> None:
@@ -177,7 +183,7 @@ def _deaf_watch(self: Predecessors, name: str) -> None:
         del self._gateway.read
 
 
-def _trusting(self: Contender, *, alone: bool) -> None:
+def _trusting(self: Contender, *, was_last: bool) -> None:
     if self._phase is Phase.QUEUED:
         self._grant_if_proven()
 
@@ -209,7 +215,6 @@ def _unlost(self: Grant, reason: str) -> None:
 
 
 def _idle_deletes(self: Registry, *, resumed: bool) -> None:
-    self._tell(lambda member: member.on_connected(resumed=resumed))
     self.heartbeat.beat()
     self.audit()
 
@@ -217,21 +222,21 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
 def _seeing_first_writer(queue: Queue, me: str, /) -> rules.Verdict:
     """Have a reader wait for the end of the first writer ahead, and for no other."""
     verdict = _shared(queue, me)
-    place = queue.place(me)
+    place = queue.index_of(me)
     if place is None or not isinstance(verdict, rules.WaitFor):
         return verdict
     first = next(child for child in queue[:place] if child.kind is not Kind.READ)
-    return rules.WaitFor((first.name,), alone=True)
+    return rules.WaitFor((first.name,), is_last=True)
 
 
 def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]], *, hasty: bool = False) -> Any:
     def permits(self: rules.Permits, queue: Queue, me: str, /) -> rules.Verdict:
         verdict = _permits(self, queue, me)
-        place = queue.place(me)
-        if place is None or not isinstance(verdict, rules.WaitFor) or not verdict.heed_limit:
+        place = queue.index_of(me)
+        if place is None or not isinstance(verdict, rules.WaitFor) or not verdict.depends_on_limit:
             return verdict
         names = tuple(child.name for child in choose(queue[:place], len(verdict.children)))
-        return replace(verdict, children=names, alone=verdict.alone or hasty)
+        return replace(verdict, children=names, is_last=verdict.is_last or hasty)
 
     return permits
 
@@ -242,11 +247,12 @@ def _marker_first(self: ContenderNode) -> None:
     _delete(self)
 
 
-def _marker_alone(self: ContenderNode) -> None:
+def _marker_alone(self: ReaderMarker, znode: Node) -> None:
     """Create the marker, and wake no waiter."""
-    if self.node is not None and not self._marker_is_set:
-        marker = Create(path=f"{self._spec.parent}/{self._marker}", ephemeral=True)
-        self._registry.gateway.commit((marker,), self._replies.wrap(self._on_marker_put))
+    if not self._exists and self.path is not None:
+        self._registry.add(self.guid)
+        marker = Create(path=self.path, ephemeral=True)
+        self._registry.gateway.commit((marker,), self._replies.wrap(lambda answer: self._on_put(znode.path, answer)))
 
 
 def _leaving_marker(self: ContenderNode) -> None:
@@ -293,31 +299,31 @@ def _unwritten_watch(self: Predecessors, name: str) -> None:
         del self._gateway.read
 
 
-def _carefree_end(self: Stay) -> None:
+def _carefree_end(self: LingeringLock) -> None:
     """End an idle stay without a look whether somebody has come meanwhile."""
-    if not self.over and not self.queue:
-        self.tell_first()
-        self.over = True
+    if not self.ended and not self.queue:
+        self.grant_first()
+        self.ended = True
         self.contender.abandon()
         self.end()
 
 
-def _keeping(self: Stay, spec: QueueSpec, grant: Grant) -> bool:
-    return _must_end(self, spec, grant) and (not self.wanted or len(self.queue) == 1)
+def _keeping(self: LingeringLock, spec: QueueSpec, grant: Grant) -> bool:
+    return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
 
 
-def _last(self: Stay) -> Turn | None:
+def _last(self: LingeringLock) -> LocalWaiter | None:
     """Return the one that has the lock, or else the one that came last."""
     held = [turn for turn in self.queue if turn is not None and turn.grant is not None]
     return (held or [*self.queue, None][:-1] or [None])[-1]
 
 
-_must_end = Stay.must_end
+_must_end = LingeringLock.leaves_on_release
 _shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
-_leave_queue, _reconnected, _found, _create = (
-    ContenderNode.leave,
+_delete_node, _reconnected, _found, _create = (
+    ContenderNode.delete,
     ContenderNode.reconnected,
-    ContenderNode._on_found,
+    ContenderNode._on_searched_read,
     ContenderNode.create,
 )
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
@@ -325,9 +331,9 @@ _prove, _watch_in = Contender._prove, ContenderNode.watch_in
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
-    Mutant("deletes a leaving node once", ((PendingDelete, "_retry", _forgetful_delete),)),
+    Mutant("deletes a leaving node once", ((OwnNode, "_retry_delete", _forgetful_delete),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
-    Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "leave", _hopeful_leave),)),
+    Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "delete", _hopeful_delete),)),
     Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
@@ -351,7 +357,7 @@ MUTANTS = (
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
         "adopts any node with its guid",
-        ((ContenderNode, "create", _create_again_with_guid), (ContenderNode, "_on_found", _adopting_found)),
+        ((ContenderNode, "create", _create_again_with_guid), (ContenderNode, "_on_searched_read", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant("lets a reader look at the first writer only", ((rules, "shared", _seeing_first_writer),)),
@@ -382,7 +388,7 @@ MUTANTS = (
     ),
     Mutant(
         "wakes no waiter when a writer goes on as a reader",
-        ((ContenderNode, "_put_marker", _marker_alone),),
+        ((ReaderMarker, "put", _marker_alone),),
         setting=READERS,
     ),
     Mutant(
@@ -395,15 +401,15 @@ MUTANTS = (
         ((ContenderNode, "_on_missing", _leaving_marker),),
         often={"fault": 0.05, "commit": 0.05},
     ),
-    Mutant("hands on a lock in doubt", ((Stay, "in_doubt", False),), often={"fault": 0.1}),
-    Mutant("does not see who else waits", ((Stay, "_watch_others", lambda self: None),), setting=LINGERING),
-    Mutant("watches for others once", ((Stay, "_on_children_changed", lambda self, deleted: None),)),
-    Mutant("keeps the lock from others as long as anybody comes", ((Stay, "must_end", _keeping),)),
-    Mutant("forgets those that wait when a stay ends", ((Turn, "waits_in", lambda self, stay: False),)),
-    Mutant("hands the lock to the last one", ((Stay, "first", property(_last)),)),
+    Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
+    Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
+    Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
+    Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "leaves_on_release", _keeping),)),
+    Mutant("forgets the waiters when a lingering lock ends", ((LocalWaiter, "is_waiting", lambda self, lock: False),)),
+    Mutant("hands the lock to the last one", ((LingeringLock, "first", property(_last)),)),
     Mutant(
         "ends an idle lock without a look who has come",
-        ((Stay, "end_if_idle", _carefree_end),),
+        ((LingeringLock, "end_if_idle", _carefree_end),),
         often={"preempt": 0.5},
     ),
 )  # fmt: skip

@@ -62,7 +62,7 @@ class Nemesis:
             self._ensemble.delete(path)
 
     def _stray(self, process: Process) -> None:
-        if not process.registry.listeners:
+        if not process.contenders:
             return  # nobody has asked for a node
         for path in self._nodes(process)[:1]:
             self._strays += 1

@@ -15,13 +15,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_zklock import clock
-from django_zklock.locks.protocol import registry, stay
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
+from django_zklock.locks.protocol import registry
 from django_zklock.queue import guids
 from django_zklock.zk import session
 from model.client import SimulatedClient
 from model.world import World
 
-PREEMPTED = ("enter", "leave", "tell_first", "must_end", "new_grant")  # begun by several threads
+PREEMPTED = ("enter", "leave", "grant_first", "leaves_on_release", "new_grant")  # begun by several threads
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session: Any = session  # its imports are replaced, too
@@ -100,8 +101,8 @@ def stage() -> Iterator[Stage]:
         (session, "Client", found.client),
         (guids, "uuid", SimpleNamespace(uuid4=found.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
-        *((stay.Stay, name, found.preempting(getattr(stay.Stay, name))) for name in PREEMPTED),
-        (stay.Turn, "on_first", found.preempting(stay.Turn.on_first)),
+        *((LingeringLock, name, found.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
+        (LocalWaiter, "grant_now", found.preempting(LocalWaiter.grant_now)),
     ]
     logger = logging.getLogger("django_zklock")
     handler = _Complaints(found)

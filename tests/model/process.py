@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.loop import Timer
@@ -153,6 +154,11 @@ class Process:
     def registry(self) -> Registry:
         """The registry of its session."""
         return self.session.attached(Registry)
+
+    @property
+    def contenders(self) -> list[Contender]:
+        """Its contenders that have not left their queues."""
+        return [observer for observer in self.session.observers if isinstance(observer, Contender)]
 
     @property
     def running(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_zklock.locks.protocol.stay import Stays
+from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.queue import markers, nodes
 from django_zklock.zk.options import SessionOptions
 from model.callers import BASE, Caller
@@ -141,7 +141,7 @@ class _Play:
             if not entitled or entitled - held:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
-        members = sum(len(process.registry.listeners) for process in self.processes if process.running)
+        members = sum(len(process.contenders) for process in self.processes if process.running)
         own = [name for name in known if not markers.is_marker(name)]
         places = len({caller.place for caller in wanted}) + len(self._idle())
         if not members == places == len(own):
@@ -154,11 +154,11 @@ class _Play:
         """Return the locks that linger and that nobody uses; see that none does so for too long."""
         found = []
         for process in self.processes:
-            for stay in process.session.attached(Stays)._stays.values() if process.running else ():
-                if not stay.queue:
-                    found.append(stay.spec.key)
-                    if process.monotonic() > stay.idle_since + stay._linger + SOON:
-                        raise Violation("leaves in time", f"{stay.spec.key} is idle in {process.name}")
+            for shared in process.session.attached(LingeringLocks)._locks.values() if process.running else ():
+                if not shared.queue:
+                    found.append(shared.spec.key)
+                    if process.monotonic() > shared.idle_since + shared._linger + SOON:
+                        raise Violation("leaves in time", f"{shared.spec.key} is idle in {process.name}")
         return found
 
     def _known(self) -> set[str]:
@@ -189,12 +189,12 @@ class _Play:
         registry, session = process.registry, process.session
         client = session._client
         tables: dict[str, object] = {
-            "members": registry.listeners,
+            "members": process.contenders,
             "guids": registry.guids,
-            "departures": registry._deletes,
+            "departures": registry.deleting,
             "heartbeat": registry.heartbeat._nodes,
             "requests": session._sent,
-            "stays": session.attached(Stays)._stays,
+            "lingering": session.attached(LingeringLocks)._locks,
             "watchers": any(client._data_watchers.values()) if client is not None else None,
             "watchers of children": any(client._child_watchers.values()) if client is not None else None,
         }

@@ -12,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.stay import Stay, Stays, Turn
+from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.testing.server import DevServer
@@ -59,7 +59,7 @@ class Primitive:
     def wait_queued(self, zoo: Zoo, count: int, *, others: int = 0) -> None:
         """Wait until exactly so many of this process have it or wait for it, and so many others."""
         if self.lingers:
-            eventually(lambda: len(turns_of(self.lock())) == count)
+            eventually(lambda: len(local_waiters(self.lock())) == count)
             count = min(count, 1)
         zoo.wait_contenders(KEY, count + others)
 
@@ -135,15 +135,15 @@ class Taker:
             self._thread.result()
 
 
-def stay_of(lock: Lock) -> Stay | None:
-    """Return the stay of a lock in this process, if it lingers here."""
-    return process.current().attached(Stays).find(lock.spec) if lock.spec.linger else None
+def lingering_lock(lock: Lock) -> LingeringLock | None:
+    """Return the lingering lock of this process, if there is one."""
+    return process.current().attached(LingeringLocks).find(lock.spec) if lock.spec.linger else None
 
 
-def turns_of(lock: Lock) -> set[Turn | None]:
-    """Return the turns of those that have a lock that lingers, or line up for it, in this process."""
-    stay = stay_of(lock)
-    return set() if stay is None else set(stay.queue)
+def local_waiters(lock: Lock) -> set[LocalWaiter | None]:
+    """Return the owners that have a lingering lock, or wait for it, in this process."""
+    shared = lingering_lock(lock)
+    return set() if shared is None else set(shared.queue)
 
 
 @contextlib.contextmanager
@@ -151,13 +151,13 @@ def queued(zoo: Zoo, *locks: Lock, key: str = KEY) -> Iterator[list[Taker]]:
     """Have threads take locks of one key, one after the other, each once the one before is in the queue."""
     takers: list[Taker] = []
     before = len(zoo.children(key))
-    is_there = any(map(stay_of, locks))  # with one node for all
+    is_there = any(map(lingering_lock, locks))  # with one node for all
     try:
         for count, lock in enumerate(locks, 1):
-            turns = turns_of(lock)
+            turns = local_waiters(lock)
             takers.append(Taker(lock))
             if lock.spec.linger:
-                eventually(lambda lock=lock, turns=turns: turns_of(lock) - turns)  # type: ignore[misc]
+                eventually(lambda lock=lock, turns=turns: local_waiters(lock) - turns)  # type: ignore[misc]
             zoo.wait_contenders(key, before + (not is_there if lock.spec.linger else count))
         yield takers
     finally:

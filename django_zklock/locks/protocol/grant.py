@@ -73,7 +73,7 @@ class GrantedContender(Protocol):
     def ahead(self) -> Payload | None:
         """The contender that was just ahead, if it is known."""
 
-    def abandon(self, left: Callable[[bool], object] | None = None) -> None:
+    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; see `Contender.abandon`."""
 
     def share(self, *, asked: bool = False) -> None:
@@ -197,13 +197,13 @@ class Grant:
     # --- observers, from any thread -----------------------------------------------------------------------------
 
     def observe(self, observer: GrantObserver) -> None:
-        """Notify this observer from now on, and soon of what it has missed. It may be told something twice."""
+        """Add an observer. It soon gets what it has missed; events may repeat."""
         self._observers[observer] = None
         if self.has_news:
             self.session.post(self._tell_missed, observer)
 
     def detach(self, observer: GrantObserver) -> None:
-        """Do not notify this observer any more."""
+        """Remove an observer."""
         self._observers.pop(observer, None)
 
     def is_observed_by(self, observer: GrantObserver) -> bool:
@@ -212,18 +212,18 @@ class Grant:
 
     @property
     def has_observers(self) -> bool:
-        """Whether anybody observes it."""
+        """Whether it has any observer."""
         return bool(self._observers)
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something that a new observer has missed."""
+        """Whether there is an event that a new observer has missed."""
         return self.suspect_since is not None or self.lost_reason is not None or self.release_request is not None
 
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
     def attach(self, observer: GrantObserver) -> None:
-        """Notify this observer from now on, and at once of what it has missed."""
+        """Add an observer. It gets at once what it has missed."""
         self._observers[observer] = None
         self._tell_missed(observer)
 

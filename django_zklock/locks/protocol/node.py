@@ -1,32 +1,30 @@
 """
 The znode of one contender: create, watch, delete.
 
-Runs on the protocol's thread. The contender decides what the queue means for it.
+The contender decides what the queue means for it.
 """
 
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol import faultpoints
-from django_zklock.locks.protocol.directory import Directory
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.replacement import Replacement
+from django_zklock.locks.protocol.listing import ListedNames, ListingReply
+from django_zklock.locks.protocol.operator_holds import Replacement
+from django_zklock.locks.protocol.reader_marker import ReaderMarker
+from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue import guids, markers, nodes, release_request
+from django_zklock.queue import guids, nodes, release_request
 from django_zklock.queue.nodes import Payload
-from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
-from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
+from django_zklock.zk.client import Watch
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.multi import Create, SetData
-
-logger = logging.getLogger("django_zklock.locks")
 
 MAX_CREATES = 50  # in a row after which the queue did not show the znode; then something is very wrong
 
@@ -34,7 +32,7 @@ MAX_CREATES = 50  # in a row after which the queue did not show the znode; then 
 class NodeListener(Protocol):
     """The contender that the znode belongs to."""
 
-    def on_entered(self, listed: NamesReply | None) -> None:
+    def on_entered(self, listed: ListingReply | None) -> None:
         """The znode exists. `listed` is the reply to the listing that was sent with its create; None without one."""
 
     def on_refused(self, error: ZkLockError) -> None:
@@ -60,32 +58,36 @@ class State(enum.Enum):
     UNSURE = "its create was sent, and the outcome is unknown"
     THERE = "it exists"
     LEAVING = "its create was sent, and it is deleted after the reply"
-    LEFT = "the registry deletes it, or there is none"
+    DELETED = "its delete was sent, or there is none"
 
 
-class ContenderNode:
+class ContenderNode(OwnNode):
     """The znode of one contender in one queue."""
 
-    def __init__(
-        self, registry: Registry, directory: Directory, spec: QueueSpec, caller: Caller, listener: NodeListener
-    ) -> None:
+    def __init__(self, registry: Registry, spec: QueueSpec, caller: Caller, listener: NodeListener) -> None:
+        super().__init__(registry, spec.parent, about=caller.about)
         self.node: Node | None = None
-        self._registry = registry
-        self._directory = directory
         self._spec = spec
         self._caller = caller
         self._listener = listener
         self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
-        self.guid = ""
         self._creates = 0  # since the queue last showed the znode
         self._watch: Watch | None = None
         self._watch_timer: Timer | None = None
         self._last_read: Node | None = None  # the znode as it was last read
-        self._marker_is_set = False
-        self._only_reads = False  # a writer that became a reader; a marker says so, as its name still says "write"
-        self._left: Callable[[bool], object] | None = None
-        self._replacement: Replacement | None = None  # of the znode, on release
+        self._marker: ReaderMarker | None = None  # once the writer has become a reader
+
+    @property
+    def name(self) -> str:
+        """The name of the znode, which exists."""
+        assert self.node is not None
+        return self.node.name
+
+    @property
+    def gone(self) -> bool:
+        """Whether no znode of this contender can be in ZooKeeper."""
+        return self.guid not in self._registry.guids
 
     # --- create -------------------------------------------------------------------------------------------------
 
@@ -98,15 +100,15 @@ class ContenderNode:
             )
             return
         self._replies.new_generation()
-        self.node = self._last_read = None
+        self.node = self._last_read = self.path = None
         # A new guid for each create: a znode with this guid was created in this session, by this create.
         guid = guids.new(guids.Mark.REPLACEABLE if self._spec.min_hold else guids.Mark.OWN)
         self.guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
-        self._registry.guids.add(self.guid)
+        self._registry.add(self.guid)
         try:
             faultpoints.reach("before_create")
-            self._directory.enter(
+            self._registry.listing(self._parent).create_and_list(
                 nodes.prefix(self.guid, self._spec.kind, self._spec.compat),
                 self._caller.payload(self._spec, self.guid, self._registry.session.timeout),
                 self._replies.wrap(self._on_created),
@@ -122,36 +124,37 @@ class ContenderNode:
         self._creates = 0
 
     def _on_created(self, answer: NodeReply) -> None:
-        leaving = self._state is State.LEAVING
+        if isinstance(answer, SessionGone):
+            return  # `forget` is called
         if isinstance(answer, Node):
-            self.node = answer
+            self._mark_there(answer)
             faultpoints.reach("after_create_reply")
-            if leaving:
-                self._delete()
-            else:
-                self._mark_there(answer)
         elif isinstance(answer, OutcomeUnknown):
-            if leaving:
-                self._delete()
-            else:
-                self._state = State.UNSURE
-        elif not isinstance(answer, SessionGone):
-            # Refused, so there is no znode. (If the session is gone, `forget` is called.)
-            self._registry.guids.discard(self.guid)
-            if leaving:
-                self._state = State.LEFT
-                self._report(gone=True)
-            elif isinstance(answer, NodeMissing):
-                self._prepare()
-            else:
-                self._state = State.NONE
-                self._listener.on_refused(answer)
+            self._mark_unsure()
+        else:  # refused, so there is no znode
+            self._on_create_refused(answer)
+            return
+        if self._state is State.LEAVING:
+            self._delete()
+
+    def _on_create_refused(self, error: ZkError) -> None:
+        self._registry.guids.discard(self.guid)
+        if self._state is State.LEAVING:
+            self._state = State.DELETED
+            self._report(True)
+        elif isinstance(error, NodeMissing):
+            self._prepare()
+        else:
+            self._state = State.NONE
+            self._listener.on_refused(error)
 
     def _mark_there(self, node: Node) -> None:
         self.node = node
-        self._state = State.THERE
+        self.path = node.path
+        if self._state is not State.LEAVING:
+            self._state = State.THERE
 
-    def _on_listed(self, answer: NamesReply) -> None:
+    def _on_listed(self, answer: ListingReply) -> None:
         if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
             self._listener.on_entered(answer)
 
@@ -159,7 +162,7 @@ class ContenderNode:
         self._replies.new_generation()
         self._state = State.PREPARING
         self._registry.gateway.ensure_path(
-            self._spec.parent, self._replies.wrap(self._on_prepared), lasting=self._spec.compat == "kazoo"
+            self._parent, self._replies.wrap(self._on_prepared), lasting=self._spec.compat == "kazoo"
         )
 
     def _on_prepared(self, answer: WriteReply) -> None:
@@ -176,38 +179,34 @@ class ContenderNode:
         if self._state is State.INTERRUPTED:
             self.create()
         elif self._state is State.UNSURE:
-            self._directory.names_after_sync(self._replies.wrap(self._on_children_after_break))
+            self._search()
         else:
             if self._watch is not None:
                 self.watch()  # the old one ended with the connection
-            if self._only_reads:
-                self._put_marker()
+            self._put_marker()
 
     def search(self) -> None:
         """Search the znode by its guid, and create it again if there is none: the queue does not show its path."""
         guid = self.guid
         self.forget()
-        self._registry.guids.add(guid)
+        self._registry.add(guid)
         self._state = State.UNSURE
-        self._directory.names_after_sync(self._replies.wrap(self._on_children_after_break))
+        self._search()
 
-    def _on_children_after_break(self, answer: NamesReply) -> None:
+    def _search(self) -> None:
+        self._registry.listing(self._parent).names_after_sync(self._replies.wrap(self._on_names_after_sync))
+
+    def _on_names_after_sync(self, answer: ListingReply) -> None:
         """Find the znode whose create got no reply, or a wrong one."""
-        if isinstance(answer, NodeMissing):
-            answer = []
-        if isinstance(answer, (OutcomeUnknown, SessionGone)):
-            return  # there will be another connection
-        if isinstance(answer, ZkError):
-            self._listener.on_refused(answer)
-            return
-        found = [name for name in answer if nodes.has_guid(name, self.guid)]
-        if found:
-            path = f"{self._spec.parent}/{found[0]}"
-            self._registry.gateway.read(path, self._replies.wrap(self._on_found))
-        else:
+        path = self._path_in(answer) if isinstance(answer, ListedNames) else None
+        if path is not None:
+            self._registry.gateway.read(path, self._replies.wrap(self._on_searched_read))
+        elif isinstance(answer, (ListedNames, NodeMissing)):
             self._create_again()
+        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else there will be another connection
+            self._listener.on_refused(answer)
 
-    def _on_found(self, answer: NodeReply) -> None:
+    def _on_searched_read(self, answer: NodeReply) -> None:
         if isinstance(answer, Node) and answer.owner == self._registry.session.session_id:
             self._mark_there(answer)
             self._listener.on_entered(None)
@@ -299,41 +298,19 @@ class ContenderNode:
 
     def share(self) -> None:
         """Set a marker that says: the writer with this znode only reads from now on."""
-        if self._state is State.THERE and not self._only_reads:
-            self._only_reads = True
-            self._registry.guids.add(self._marker)
+        if self._state is State.THERE and self._marker is None:
+            self._marker = ReaderMarker(self._registry, self._parent, self.guid, self._spec.key, self._replies)
             self._put_marker()
 
     def _put_marker(self) -> None:
-        """Create the marker, and write the znode, so that those that watch it list the queue again."""
-        if self.node is None or self._marker_is_set:
-            return
-        marker = Create(path=f"{self._spec.parent}/{self._marker}", ephemeral=True)
-        last = self._last_read if self._last_read is not None else self.node
-        node = SetData(path=last.path, data=last.data, version=last.version)
-        self._registry.gateway.commit((marker, node), self._replies.wrap(self._on_marker_put))
-
-    def _on_marker_put(self, answer: WriteReply) -> None:
-        self._marker_is_set = answer is None or isinstance(answer, NodeExists)
-        if isinstance(answer, Outdated) and self.node is not None:  # written by a release request
-            self._registry.gateway.read(self.node.path, self._replies.wrap(self._on_reread))
-        elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
-            logger.warning("no other readers can share lock %r with its holder: %s", self._spec.key, answer)
-
-    def _on_reread(self, answer: NodeReply) -> None:
-        if isinstance(answer, Node):
-            self._last_read = answer
-            self._put_marker()
+        znode = self._last_read if self._last_read is not None else self.node
+        if self._marker is not None and znode is not None:
+            self._marker.put(znode)
 
     def _remove_marker(self) -> None:
-        if self._only_reads:
-            self._only_reads = self._marker_is_set = False
-            marker = f"{self._spec.parent}/{self._marker}"
-            self._registry.delete(self._spec.parent, self._marker, marker, None, self._caller.about)
-
-    @property
-    def _marker(self) -> str:
-        return markers.reader_marker(self.guid)
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            marker.delete()
 
     def _cancel_watch_timer(self) -> None:
         timer, self._watch_timer = self._watch_timer, None
@@ -354,60 +331,49 @@ class ContenderNode:
 
     # --- delete -------------------------------------------------------------------------------------------------
 
-    @property
-    def gone(self) -> bool:
-        """Whether no znode of this contender can be in ZooKeeper."""
-        return self.guid not in self._registry.guids
-
     def forget(self) -> None:
         """The znode does not exist any more: it was deleted, or its session is over."""
         self._replies.new_generation()
         self._unwatch()
         if self.node is not None:
             self._registry.heartbeat.remove(self.node.path)
-            self.node = None
+            self.node = self.path = None
         self._registry.guids.discard(self.guid)
-        if self._only_reads:  # the marker is gone with the session
-            self._registry.guids.discard(self._marker)
-            self._only_reads = self._marker_is_set = False
-        if self._state in (State.LEAVING, State.LEFT):
-            self._state = State.LEFT
-            self._report(gone=True)
+        if self._marker is not None:  # it is gone with the session
+            self._registry.guids.discard(self._marker.guid)
+            self._marker = None
+        if self._state in (State.LEAVING, State.DELETED):
+            self._state = State.DELETED
+            self._report(True)
         else:
             self._state = State.NONE
 
-    def leave(self, left: Callable[[bool], object], replacement: Replacement | None = None) -> None:
+    def delete(self, done: Callable[[bool], object] | None = None, replacement: Replacement | None = None) -> None:
         """
         Delete the znode; only the `replacement` stays in ZooKeeper, if there is one. To be called once.
 
-        `left` is called once: with True when the znode is gone, or with False when it is clear that this takes longer.
+        If the reply to its create is missing, the delete is sent after that. `done` is called as by `OwnNode.delete`.
         """
-        self._left = left
+        self._done = done
         self._replacement = replacement
         self._unwatch()
         if self._state is State.CREATING:
             self._state = State.LEAVING
             return
-        before, self._state = self._state, State.LEFT
+        exists = self._state in (State.THERE, State.UNSURE)
+        self._state = State.DELETED
         self._replies.new_generation()
-        if before in (State.THERE, State.UNSURE):
+        if exists:
             self._delete()
         else:
-            self._report(gone=True)
+            self._report(True)
 
     def _delete(self) -> None:
-        self._state = State.LEFT
-        path = self.node.path if self.node is not None else None
-        if path is not None:
-            self._registry.heartbeat.remove(path)
-        left, self._left = self._left, None
-        self._registry.delete(self._spec.parent, self.guid, path, left, self._caller.about, self._replacement)
+        self._state = State.DELETED
+        if self.path is not None:
+            self._registry.heartbeat.remove(self.path)
+        super().delete(self._done, self._replacement)
         self._remove_marker()  # after the znode, which would be a writer again without it
-
-    def _report(self, *, gone: bool) -> None:
-        left, self._left = self._left, None
-        if left is not None:
-            left(gone)
 
     def _mark_unsure(self) -> None:
         """Treat a create that failed to send, or whose reply was lost, as possibly executed."""

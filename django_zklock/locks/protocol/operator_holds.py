@@ -1,24 +1,29 @@
 """
-Read the operator holds in a queue, and delete those whose time is over by ZooKeeper's clock.
+Operator holds: the replacement of a holder's znode by one, and the end of those whose time is over.
 
-A hold may outlive the process that made it. If that process lives, it ends the hold; otherwise the contenders that the
-hold keeps waiting do so. They may race, but no other znode ever gets the name of a hold. Runs on the protocol's thread.
+A hold lasts without a session, until a time by ZooKeeper's clock. If the process that made it lives, it ends the hold;
+otherwise the contenders that the hold keeps waiting do so. They may race, but no other znode ever gets its name.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from django_zklock.queue import operator_hold
-from django_zklock.queue.nodes import Payload
+from django_zklock import clock
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.queue import guids, operator_hold
+from django_zklock.queue.escaping import SEQUENCE_DIGITS
+from django_zklock.queue.guids import Mark
+from django_zklock.queue.nodes import Kind, Payload, prefix
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply, WriteReply
-from django_zklock.zk.multi import Delete
+from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.session import Session
 
@@ -31,11 +36,11 @@ LATEST = 60.0  # and at most, as the clock of the server may have been wrong
 
 @dataclass(frozen=True, slots=True)
 class CheckedHolds:
-    """What a check has found."""
+    """The result of a check."""
 
-    over: frozenset[str]
+    ended: frozenset[str]
     """Names of the holds that were over, and are deleted, or that were gone already."""
-    left: Mapping[str, OperatorHold]
+    remaining: Mapping[str, OperatorHold]
     """The holds that are not over, by their names, in the order of the queue."""
     now: float | None
     """The time by ZooKeeper's clock, in seconds since 1970; None if it is unknown."""
@@ -43,11 +48,11 @@ class CheckedHolds:
     @property
     def first(self) -> OperatorHold | None:
         """The hold that is first in the queue, for messages."""
-        return next(iter(self.left.values()), None)
+        return next(iter(self.remaining.values()), None)
 
     def next_check(self, names: Iterable[str]) -> float | None:
         """Return the seconds until the next check of these holds; None if none of them is left."""
-        ends = [self.left[name].until.timestamp() for name in names if name in self.left]
+        ends = [self.remaining[name].until.timestamp() for name in names if name in self.remaining]
         if not ends or self.now is None:
             return RETRY if ends else None
         seconds = min(ends) - self.now
@@ -73,8 +78,8 @@ class HoldCheck:
         self._parent = parent
         self._guard = guard
         self._clock = gateway.session.attached(ServerClock)
-        self._over: set[str] = set()
-        self._left: dict[str, OperatorHold] = {}
+        self._ended: set[str] = set()
+        self._remaining: dict[str, OperatorHold] = {}
         self._done: Callable[[CheckedHolds | None], object]
 
     def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
@@ -86,9 +91,9 @@ class HoldCheck:
             answers.append(answer)
             hold = read_hold(self._key, answer) if isinstance(answer, Node) else None
             if isinstance(answer, NodeMissing):
-                self._over.add(name)
+                self._ended.add(name)
             elif hold is not None:  # else it is a contender that only has such a name
-                self._left[name] = hold
+                self._remaining[name] = hold
             if len(answers) == len(names):
                 self._on_all_read(answers)
 
@@ -99,7 +104,7 @@ class HoldCheck:
         latest = self._clock.latest()
         if any(map(_interrupted, answers)):
             self._done(None)
-        elif any(latest is None or hold.is_over(latest) for hold in self._left.values()):
+        elif any(latest is None or hold.is_over(latest) for hold in self._remaining.values()):
             # The local clock since the last stamp of the server is a reason to ask the server, and no proof.
             self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
@@ -107,12 +112,12 @@ class HoldCheck:
 
     def _on_time(self, answer: WriteReply) -> None:
         now = None if isinstance(answer, ZkError) else self._clock.now()
-        over = [name for name, hold in self._left.items() if now is not None and hold.is_over(now)]
+        ended = [name for name, hold in self._remaining.items() if now is not None and hold.is_over(now)]
         if _interrupted(answer):
             self._done(None)
-        elif over:
-            deletes = [Delete(path=self._left[name].path) for name in over]
-            self._gateway.commit(deletes, self._guard(partial(self._on_deleted, over)))
+        elif ended:
+            deletes = [Delete(path=self._remaining[name].path) for name in ended]
+            self._gateway.commit(deletes, self._guard(partial(self._on_deleted, ended)))
         else:
             self._report()
 
@@ -123,15 +128,15 @@ class HoldCheck:
         # All are deleted, or another process has deleted one of them, so the queue has to be listed again in any case.
         gone = answer is None or isinstance(answer, NodeMissing)
         for name in names if gone else ():
-            hold = self._left.pop(name)
-            self._over.add(name)
+            hold = self._remaining.pop(name)
+            self._ended.add(name)
             if answer is None:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
         self._report()
 
     def _report(self) -> None:
-        self._done(CheckedHolds(frozenset(self._over), self._left, self._clock.now()))
+        self._done(CheckedHolds(frozenset(self._ended), self._remaining, self._clock.now()))
 
 
 def _interrupted(answer: object) -> bool:
@@ -152,11 +157,71 @@ def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
     def check() -> None:
         HoldCheck(session.attached(Gateway), key, parent).run((name,), on_checked)
 
-    def on_checked(found: CheckedHolds | None) -> None:
-        again = RETRY if found is None else found.next_check((name,))
-        if again is not None:
-            session.loop.call_later(again, check)
+    def on_checked(checked: CheckedHolds | None) -> None:
+        pause = RETRY if checked is None else checked.next_check((name,))
+        if pause is not None:
+            session.loop.call_later(pause, check)
         else:
             session.attached(Gateway).delete_if_empty(parent)
 
     session.loop.call_later(seconds, check)
+
+
+class Replacement:
+    """
+    The operator hold that takes the place of one holder's znode: for a minimum hold, or for a person.
+
+    One transaction deletes the holder's znode and creates the other one with the same sequence number, so it has the
+    same place in the queue. No waiter takes that delete for its turn: the guid of such a holder bears a mark, so its
+    successor lists the queue again. If the process crashes before the transaction, the lock stays held until the
+    session timeout is over, and is free then.
+    """
+
+    def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
+        self._spec = spec
+        self._label = caller.operator
+        self._own = own
+        self._ends_at = ends_at  # on clock.now()
+        self._seconds = 0.0
+        self._tried = False
+        self._guid = guids.new(Mark.OPERATOR)
+        name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
+        self._path = f"{spec.parent}/{name}"
+
+    def changes(self) -> tuple[Operation, ...]:
+        """Return the transaction that replaces the znode; nothing if the time is over, so the znode can just go."""
+        payload = Payload.decode(self._own.data)
+        least, label = self._spec.min_hold, self._label
+        # A person gets the full time, from this write on.
+        self._seconds = least if label is not None else self._ends_at - clock.now()
+        if self._seconds <= 0 or payload is None:
+            return ()
+        self._tried = True
+        data = operator_hold.hold_data(
+            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0),
+            by=label.by if label is not None else payload.what or "python",
+            reason=label.reason if label is not None else f"held for at least {least:g} s",
+            seconds=self._seconds,
+            minimum=label is None,
+        )
+        return (Delete(path=self._own.path), Create(path=self._path, data=data))
+
+    def end_in_time(self, session: Session) -> None:
+        """Have this process end the hold, if it was made."""
+        if self._tried:
+            end_in_time(session, self._spec.key, self._path, self._seconds)
+
+
+def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:
+    """
+    Return the operator hold for the minimum hold that is not over yet, or None.
+
+    Nothing replaces a lock that was lost, or that was released before its work began: the caller gave up at that
+    moment, or did not get the other locks that it needs.
+    """
+    if grant is None or node is None:
+        return None
+    if not grant.begun or grant.why_invalid() is not None:
+        return None
+    ends_at = grant.since + spec.min_hold
+    return Replacement(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None

@@ -1,7 +1,7 @@
 """
 Watch the predecessors of one contender, and report their changes.
 
-Runs on the protocol's thread. The rule says which contenders to watch; the contender decides what a change means.
+The rule says which contenders to watch; the contender decides what a change means.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.queue import rules
+from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, Node, NodeReply, Watch
+from django_zklock.zk.gateway import Gateway, Node, NodeReply
 
 
 class Successor(Protocol):
@@ -22,8 +23,8 @@ class Successor(Protocol):
     def on_ahead_read(self, node: Node) -> None:
         """A predecessor was read, and is watched."""
 
-    def on_ahead_gone(self, *, alone: bool) -> None:
-        """A predecessor is gone. If it was the only one (`alone`), the lock is granted."""
+    def on_ahead_gone(self, *, was_last: bool) -> None:
+        """A predecessor is gone. If no other one is ahead (`was_last`), the lock is granted."""
 
     def on_ahead_changed(self) -> None:
         """The queue may have another meaning now."""
@@ -42,14 +43,14 @@ class Predecessors:
         self._successor = successor
         self._watches: dict[str, Watch] = {}  # by name
         self._limit: Watch | None = None
-        self._alone = False
+        self._is_last = False
 
     def wait_for(self, verdict: rules.WaitFor) -> None:
         """Watch these predecessors, and no others."""
-        self._alone = verdict.alone
+        self._is_last = verdict.is_last
         for name in self._watches.keys() - set(verdict.children):
             self._forget(name)
-        if verdict.heed_limit and self._limit is None:
+        if verdict.depends_on_limit and self._limit is None:
             self._watch_limit()
             return
         for name in verdict.children:
@@ -90,7 +91,7 @@ class Predecessors:
 
     def _on_gone(self, name: str) -> None:
         self._forget(name)
-        self._successor.on_ahead_gone(alone=self._alone)
+        self._successor.on_ahead_gone(was_last=self._is_last)
 
     def _watch_limit(self) -> None:
         """Watch the directory, whose data is written with each change of the limit; then the queue is listed again."""

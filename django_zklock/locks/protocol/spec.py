@@ -1,4 +1,4 @@
-"""What contenders queue for, and for whom."""
+"""The lock that a contender wants, and the work that it describes to others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_zklock.queue.operator_hold import HoldLabel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:
-    """What a contender queues for."""
+    """The lock that a contender wants."""
 
     key: str
     parent: str  # path of the key's directory
@@ -37,11 +37,11 @@ class QueueSpec:
 
 
 class Caller(NamedTuple):
-    """Whom a contender stands for, as others in the queue see it."""
+    """The work that a contender describes to others in the queue."""
 
     thread: str  # its name
     what: str  # the work
-    about: Mapping[str, str] = MappingProxyType({})  # the same, item by item
+    about: Mapping[str, str] = MappingProxyType({})  # the work, item by item
     owner: int = 0  # the number of the thread, greenlet or task in this process
     operator: HoldLabel | None = None  # the person who holds the lock; None: the work holds it
 

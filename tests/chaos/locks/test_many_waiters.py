@@ -17,7 +17,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, LockTimeout
-from django_zklock.locks.protocol.directory import MAX_WAITING
+from django_zklock.locks.protocol.local_queue import MAX_WAITING
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 

@@ -16,7 +16,6 @@ from support.zoo import Zoo, next_line
 
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -32,7 +31,7 @@ class Robber:
         session.post(self._rob)
 
     def _rob(self) -> None:
-        for member in list(self._session.attached(Registry).listeners):
+        for member in list(self._session.observers):
             grant = getattr(member, "_grant", None)
             if grant is not None:
                 grant.lose("robbed")

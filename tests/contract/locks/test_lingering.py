@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import functools
 import gc
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
-from support.primitives import KEY, LINGERING, Taker, foreign, queued, stay_of, turns_of
+from support.primitives import KEY, LINGERING, Taker, foreign, lingering_lock, local_waiters, queued
 from support.proxy import Proxy
 from support.signalled import signalled
 from support.zoo import Zoo, eventually, next_line
@@ -23,8 +22,7 @@ from support.zoo import Zoo, eventually, next_line
 from django_zklock import Hold, Lock, clock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
-from django_zklock.locks.protocol import stay
-from django_zklock.locks.protocol.stay import Stay, Turn
+from django_zklock.locks import lingering
 from django_zklock.operations import break_lock, request_release
 from django_zklock.zk import process
 
@@ -95,11 +93,11 @@ async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
 
 def test_an_idle_lock_leaves_after_the_linger_of_its_last_owner(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though an earlier owner had a longer one, and the process was about to look much later."""
-    monkeypatch.setattr(stay, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(lingering, "CHECK_EVERY", 60.0)
     first = zk_lock(KEY, linger=60.0)
     with first:
         pass
-    eventually(lambda: (found := stay_of(first)) is not None and found.wanted is False)
+    eventually(lambda: (found := lingering_lock(first)) is not None and found.has_other_waiters is False)
     with zk_lock(KEY, linger=0.02):
         pass
     eventually(lambda: not zoo.children(KEY), 2)
@@ -127,7 +125,7 @@ def test_a_hold_counts_by_itself(zoo: Zoo) -> None:
     assert sent.names == ["lock_acquired", "lock_released"] * 2
 
 
-def test_who_does_not_wait_is_told_who_has_it(zoo: Zoo) -> None:
+def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
     """Nothing is asked of ZooKeeper for that."""
     with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
         taker.wait_granted()
@@ -137,7 +135,7 @@ def test_who_does_not_wait_is_told_who_has_it(zoo: Zoo) -> None:
             pass
 
 
-def test_no_more_wait_than_may(zoo: Zoo) -> None:
+def test_max_waiters_counts_local_waiters(zoo: Zoo) -> None:
     """Those of this process count."""
     lock = zk_lock(KEY, linger=LONG, max_waiters=1)
     with queued(zoo, lock, lock) as (first, _):
@@ -145,37 +143,6 @@ def test_no_more_wait_than_may(zoo: Zoo) -> None:
         with pytest.raises(LockBusy, match="1 callers wait"), lock:
             pass
         first.go()
-
-
-@pytest.mark.parametrize("free", [True, False], ids=["free", "not free"])
-def test_as_many_wait_as_may_though_they_came_before_the_answer(zoo: Zoo, free: bool) -> None:
-    """The first one counts as a waiter if another process has the lock, which is not known when the second comes."""
-    lock = zk_lock(KEY, linger=LONG, max_waiters=1)
-    refused: list[str] = []
-    too_many = 1 if free else 2
-
-    def work() -> None:
-        try:
-            token_of(lock)
-        except LockBusy as error:
-            refused.append(str(error))
-
-    with foreign(zoo) as path:
-        connected()
-        if free:
-            zoo.client.delete(path)
-        ready = threading.Event()
-        session().post(ready.wait, 10)
-        calls = []
-        for _ in range(3):
-            calls.append(BackgroundCall(work))
-            calls[-1].join(0.2)
-        ready.set()
-        eventually(lambda: len(refused) == too_many)
-        assert all("1 callers wait" in why for why in refused)
-    for call in calls:
-        call.result()
-    assert len(refused) == too_many
 
 
 def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
@@ -195,14 +162,14 @@ def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
     waiter.result()
 
 
-def test_who_waits_already_is_not_refused(zoo: Zoo) -> None:
+def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
     """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
     with queued(zoo, lock) as (waiter,), foreign(zoo) as path:
         with foreign(zoo):
-            eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
+            eventually(lambda: lingering_lock(lock).has_other_waiters)  # type: ignore[union-attr]
             time.sleep(0.02)  # its time is over
             holder.go()
             zoo.wait_contenders(KEY, 3)
@@ -219,7 +186,7 @@ def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
         first.wait_granted()
         locks = [zk_lock(KEY, linger=LONG)]
         waiter = BackgroundCall(lambda: locks[0].__enter__() and None)
-        eventually(lambda: len(turns_of(lock)) == 2)
+        eventually(lambda: len(local_waiters(lock)) == 2)
         first.go()
         waiter.result()
     locks.clear()
@@ -228,7 +195,7 @@ def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
         assert token_of(lock) == token
 
 
-def test_those_who_come_when_it_is_passed_on_do_not_overtake(zoo: Zoo) -> None:
+def test_newcomers_do_not_overtake_when_the_lock_is_passed_on(zoo: Zoo) -> None:
     """The others that wait come first in the next stay, too."""
     lock, order = zk_lock(KEY, linger=0.01, timeout=30), []
     holder = Taker(lock)
@@ -241,22 +208,22 @@ def test_those_who_come_when_it_is_passed_on_do_not_overtake(zoo: Zoo) -> None:
     waiters = []
     for number in range(5):
         waiters.append(BackgroundCall(functools.partial(work, number)))
-        eventually(lambda number=number: len(turns_of(lock)) == number + 2)  # type: ignore[misc]
+        eventually(lambda number=number: len(local_waiters(lock)) == number + 2)  # type: ignore[misc]
     with foreign(zoo):
         zoo.wait_contenders(KEY, 2)
-        eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
+        eventually(lambda: lingering_lock(lock).has_other_waiters)  # type: ignore[union-attr]
         time.sleep(0.02)  # its time is over
         holder.go()
         for number in range(5, 10):
             waiters.append(BackgroundCall(functools.partial(work, number)))
-            eventually(lambda number=number: len(turns_of(lock)) == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: len(local_waiters(lock)) == number + 1)  # type: ignore[misc]
         assert order == []
     for waiter in waiters:
         waiter.result()
     assert order == list(range(10))
 
 
-def test_one_of_several(zoo: Zoo) -> None:
+def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
     """Several locks as one may linger, too."""
     for _ in range(3):
         with zk_locks("a", "b", linger=LONG) as hold:
@@ -265,7 +232,7 @@ def test_one_of_several(zoo: Zoo) -> None:
     assert (len(zoo.children("a")), len(zoo.children("b"))) == (1, 1)
 
 
-def test_there_are_only_so_many(zoo: Zoo) -> None:
+def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
     """The one that has been idle for the longest time leaves first."""
     with zoo.configured(MAX_LINGERING=2):
         for key in ("one", "two", "three"):
@@ -274,7 +241,7 @@ def test_there_are_only_so_many(zoo: Zoo) -> None:
         assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
 
 
-def test_those_that_were_held_at_once_do_not_all_stay(zoo: Zoo) -> None:
+def test_locks_held_at_once_do_not_all_linger(zoo: Zoo) -> None:
     """At most as many as may; the others leave with their release."""
     keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
@@ -300,7 +267,7 @@ def test_to_pass_an_idle_lock_on_costs_two_requests(zoo: Zoo, warm_proxy: Proxy)
     """After the event that another process has come: a listing, and the delete."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
-    eventually(lambda: stay_of(lock).wanted is False)  # type: ignore[union-attr]  # it watches the directory now
+    eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # type: ignore[union-attr]  # it watches the directory now
     assert warm_proxy.requests == 3
     with foreign(zoo) as path:
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
@@ -317,7 +284,7 @@ sys.stdin.read()
 """
 
 
-def test_what_an_idle_lock_costs_another_process(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_an_idle_lock_costs_another_process_one_look_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
     """More than a free one, which takes one round trip: a look at the znode ahead, and one watch event."""
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
@@ -326,33 +293,6 @@ def test_what_an_idle_lock_costs_another_process(zoo: Zoo, warm_proxy: Proxy) ->
         with within(5), zk_lock(KEY):
             assert warm_proxy.round_trips() <= 2
             assert warm_proxy.watch_events <= 1  # none if the keeper has let it go before the look
-
-
-def test_an_idle_lock_is_passed_on_though_it_was_used_just_then(zoo: Zoo) -> None:
-    """An owner may come, and go, while the protocol's thread is about to end the stay."""
-    lock = zk_lock(KEY, linger=LONG)
-    owners: list[Taker] = []
-    token = token_of(lock)
-    stay = stay_of(lock)
-    assert stay is not None
-
-    class Queue(collections.deque[Turn | None]):
-        def append(self, turn: Turn | None) -> None:
-            if turn is None and not owners:
-                owners.append(Taker(lock))
-                owners[0].wait_granted()
-            super().append(turn)
-
-        def remove(self, turn: Turn | None) -> None:
-            if turn is None:
-                owners[0].go()
-            super().remove(turn)
-
-    stay.queue = Queue()
-    with within(2):
-        assert token_of(zk_lock(KEY)) > token
-    assert owners[0].hold is not None
-    assert owners[0].hold.token == token
 
 
 @pytest.mark.parametrize("comes", ["before", "later"])
@@ -391,7 +331,7 @@ def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) 
         user.result()
 
 
-def test_who_does_not_wait_is_not_waited_for(zoo: Zoo) -> None:
+def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
     token = token_of(zk_lock(KEY, linger=LONG))
     with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
@@ -412,52 +352,19 @@ def test_a_hold_longer_than_its_time_is_the_last_one(zoo: Zoo) -> None:
         second.go()
 
 
-def test_who_comes_while_it_is_passed_on_does_not_get_it(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even if the thread pauses just before it looks who has the lock, until the lock has left."""
-    lock = zk_lock(KEY, linger=0.01, timeout=30)
-    holder = Taker(lock)
-    holder.wait_granted()
-    paused, go_on, late = threading.Event(), threading.Event(), threading.local()
-
-    def first(stay: Stay, plain: property = Stay.first) -> Turn | None:  # type: ignore[assignment]
-        if getattr(late, "pauses", False):
-            late.pauses = False
-            paused.set()
-            assert go_on.wait(30)
-        found: Turn | None = plain.__get__(stay)
-        return found
-
-    def come() -> int:
-        late.pauses = True
-        return token_of(lock)
-
-    monkeypatch.setattr(Stay, "first", property(first))
-    with foreign(zoo) as path:
-        eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
-        time.sleep(0.02)  # its time is over
-        comer = BackgroundCall(come)
-        assert paused.wait(10)
-        holder.go()
-        eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
-        go_on.set()
-        comer.join(0.5)
-        assert comer.is_alive(), "it has the lock together with another process"
-    comer.result()
-
-
-def test_who_waits_for_long_keeps_no_earlier_stays(zoo: Zoo) -> None:
+def test_a_long_wait_keeps_no_earlier_lingering_locks(zoo: Zoo) -> None:
     """However often the lock leaves this process before it gets it."""
     connected()  # without a connection, a timer keeps the one that waits for some seconds
-    lock, stays = zk_lock(KEY, linger=0.001, timeout=30), []
+    lock, references = zk_lock(KEY, linger=0.001, timeout=30), []
 
     def leave(taker: Taker) -> None:
         taker.wait_granted()
         taker.hold = None
-        stay = stay_of(lock)
-        assert stay is not None
-        stays.append(weakref.ref(stay))
+        shared = lingering_lock(lock)
+        assert shared is not None
+        references.append(weakref.ref(shared))
         with foreign(zoo) as path:
-            eventually(lambda: stay.wanted)
+            eventually(lambda: shared.has_other_waiters)
             time.sleep(0.002)  # its time is over
             taker.go()
             eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
@@ -465,12 +372,12 @@ def test_who_waits_for_long_keeps_no_earlier_stays(zoo: Zoo) -> None:
     takers: list[Taker] = []
     for _ in range(4):
         takers.append(Taker(lock))
-        eventually(lambda: len(turns_of(lock)) == len(takers))
+        eventually(lambda: len(local_waiters(lock)) == len(takers))
     for taker in takers[:-1]:
         leave(taker)
     takers[-1].wait_granted()
     gc.collect()
-    assert [each() for each in stays] == [None, None, None]
+    assert [each() for each in references] == [None, None, None]
     takers[-1].go()
 
 
@@ -583,7 +490,7 @@ def test_the_process_that_does_the_work_is_shown(zoo: Zoo) -> None:
     """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
     with lock:
-        (turn,) = turns_of(lock)
+        (turn,) = local_waiters(lock)
         assert turn is not None
         turn.set_process(4711)
         eventually(lambda: shown().holders[0].pid == 4711)
@@ -603,7 +510,7 @@ def test_a_release_request_is_not_overwritten(zoo: Zoo) -> None:
         assert shown().holders[0].release_request is not None
 
 
-def test_who_is_asked_for_it_lets_it_go(zoo: Zoo) -> None:
+def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     """At once if it is idle, and with the release of its owner."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
@@ -649,7 +556,7 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
             yield proxy, waiter, lost
 
 
-def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
+def test_waiters_outlast_an_outage(zoo: Zoo) -> None:
     """As without linger: only a caller that finds no connection gives up after CONNECT_TIMEOUT."""
     with outage(zoo) as (proxy, waiter, lost):
         time.sleep(1)
@@ -657,7 +564,7 @@ def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
         assert waiter.wait_granted().token > lost.token
 
 
-def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
+def test_a_caller_that_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
     """As without linger; also if others of this process waited before the outage."""
     with outage(zoo) as (proxy, waiter, _):
         comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
@@ -683,7 +590,7 @@ def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> Non
     connected()
 
 
-def test_a_hold_that_was_too_long_ends_the_stay(zoo: Zoo) -> None:
+def test_a_hold_that_was_too_long_ends_the_lingering(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
     token = token_of(lock)
     with pytest.raises(LockLost, match="max_hold"), lock:
@@ -706,7 +613,7 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
     holder = Taker(lock)
     holder.wait_granted()
     waiter = BackgroundCall(lambda: token_of(lock))
-    eventually(lambda: len(turns_of(lock)) == 2)
+    eventually(lambda: len(local_waiters(lock)) == 2)
     process.reset()
     with pytest.raises(ZooKeeperUnavailable, match="was closed") as raised:
         waiter.result()
@@ -716,7 +623,7 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
         holder.go()
 
 
-def test_each_of_those_who_wait_raises_an_error_of_its_own(zoo: Zoo) -> None:
+def test_each_waiter_raises_an_error_of_its_own(zoo: Zoo) -> None:
     """Else the traceback of one would show the frames, and the variables, of the others."""
     unknown = f"{zoo.base}/{KEY}/x-0000000001"
     zoo.client.ensure_path(unknown)
@@ -746,7 +653,7 @@ time.sleep(0.5)
 """
 
 
-def test_who_waits_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
+def test_a_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
     """It would only be noise, as the thread is about to end."""
     with zoo.running(EXITING) as leaver:
         _, errors = leaver.communicate(timeout=20)
@@ -771,7 +678,7 @@ def test_all_kinds_beside_each_other(zoo: Zoo) -> None:
     assert most == 1
 
 
-def test_what_has_it_is_seen(zoo: Zoo) -> None:
+def test_a_lingering_lock_is_shown_like_any_other(zoo: Zoo) -> None:
     """A taker of the lingering kind is the same for others as any."""
     taker = Taker(LINGERING.lock())
     taker.wait_granted()

@@ -17,7 +17,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError
 from django_zklock.locks.protocol import faultpoints
-from django_zklock.locks.protocol.directory import MAX_WAITING, Directory
+from django_zklock.locks.protocol.contender import Contender
+from django_zklock.locks.protocol.local_queue import MAX_WAITING
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from django_zklock.zk.gateway import Gateway
@@ -51,14 +52,14 @@ async def until(condition: Any) -> None:
     await asyncio.to_thread(eventually, condition, 20)
 
 
-def directories() -> list[Directory]:
-    """Those that contenders of this process share now."""
-    return list(session().attached(Registry)._directories.values())
+def waiting_for_listings() -> int:
+    """Return how many callbacks wait for a listing."""
+    return sum(listing.waiting for listing in session().attached(Registry)._listings.values())
 
 
-async def in_line(count: int) -> None:
-    """Wait until so many contenders are in the line of this process."""
-    await until(lambda: sum(directory.in_local_queue for directory in directories()) == count)
+async def in_local_queue(count: int) -> None:
+    """Wait until so many contenders are in the local queue of this process."""
+    await until(lambda: sum(queue.length for queue in session().attached(Registry)._local_queues.values()) == count)
 
 
 @pytest.fixture
@@ -83,11 +84,11 @@ async def test_a_crowd_has_few_nodes_and_is_served_in_order(zoo: Zoo) -> None:
     order: list[int] = []
     async with zk_lock(KEY):
         tasks = begin(MANY, order)
-        await in_line(MANY - MAX_WAITING)
+        await in_local_queue(MANY - MAX_WAITING)
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
     assert order == list(range(MANY))
-    assert not directories()
+    assert not session().attached(Registry)._local_queues
 
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
@@ -118,10 +119,10 @@ async def test_those_who_give_up_in_the_line_leave_nothing(zoo: Zoo, cleared: li
         assert time.monotonic() - began < 5
         given_up = begin(5, [], timeout=30)
         last = asyncio.create_task(take(timeout=30))
-        await in_line(6)
+        await in_local_queue(6)
         for task in given_up:
             task.cancel()
-        await in_line(1)
+        await in_local_queue(1)
         assert len(zoo.children(KEY)) == MAX_WAITING + 1
     await asyncio.wait_for(last, 20)
     assert order == list(range(MAX_WAITING))
@@ -141,28 +142,13 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         late = asyncio.create_task(take(timeout=2.0, what="late"))
         cleared.append(asyncio.create_task(take(timeout=None, what="patient")))
-        await in_line(2)
+        await in_local_queue(2)
         await asyncio.sleep(1.5)  # the first one has waited for so long, and the late one has half a second left
     await until(lambda: any(payload and payload.what == "patient" for payload in zoo.payloads(KEY)))
     assert not any(payload and payload.what == "late" for payload in zoo.payloads(KEY))
     with pytest.raises(LockTimeout):
         await late
     leave.set()
-
-
-async def test_a_try_does_not_pass_the_line(zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]) -> None:
-    """Where others of this process wait already, the lock is not free, and nothing is asked of ZooKeeper."""
-    async with zk_lock(KEY):
-        cleared += begin(MAX_WAITING + 1, [])
-        await in_line(1)
-        await until(lambda: warm.counts[GET_DATA] >= MAX_WAITING and not session()._sent)
-        warm.reset()
-        with pytest.raises(LockBusy):
-            await asyncio.create_task(take(timeout=0))
-        assert not warm.counts[GET_CHILDREN]
-        for task in cleared:
-            task.cancel()
-        await asyncio.gather(*cleared, return_exceptions=True)
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
@@ -179,9 +165,9 @@ async def test_a_line_of_those_that_are_granted_at_once_refuses_nobody(
 
     warm.hang = True
     cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
-    await in_line(MANY - MAX_WAITING)
+    await in_local_queue(MANY - MAX_WAITING)
     one = asyncio.create_task(take(**kind, **options))
-    await until(lambda: len(session().attached(Registry).listeners) == MANY + 1 or one.done())
+    await until(lambda: sum(isinstance(each, Contender) for each in session().observers) == MANY + 1 or one.done())
     warm.hang = False
     await one
     leave.set()
@@ -193,7 +179,7 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         warm.hang = True
         warm.reset()
         tries = asyncio.gather(*(take(timeout=0) for _ in range(100)), return_exceptions=True)
-        await until(lambda: sum(directory.asking for directory in directories()) == 100)
+        await until(lambda: waiting_for_listings() == 100)
         warm.hang = False
         assert {type(each) for each in await tries} == {LockBusy}
         assert warm.counts[GET_CHILDREN] == 2
@@ -229,11 +215,11 @@ async def test_a_listing_does_not_tell_what_became_of_a_later_create(
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
         warm.delay_op(SYNC, 1)
         warm.cut_all()
-        await until(lambda: directories()[0].asking)  # the waiter asks where it is, on the new connection
+        await until(waiting_for_listings)  # the waiter asks where it is, on the new connection
         with mock.patch.object(faultpoints, "reach", strike), pytest.raises(ZkLockError):
             await asyncio.create_task(take())
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-        await until(lambda: not session().attached(Registry)._deletes)
+        await until(lambda: not session().attached(Registry).deleting)
         assert len(zoo.children(KEY)) == 2
 
 
@@ -242,7 +228,7 @@ async def test_a_crowd_outlives_its_session(zoo: Zoo) -> None:
     order: list[int] = []
     with zoo.hold_elsewhere(KEY):
         tasks = begin(MANY, order)
-        await in_line(MANY - MAX_WAITING)
+        await in_local_queue(MANY - MAX_WAITING)
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         before = connected().session_id
         await asyncio.to_thread(expire, zoo)
@@ -253,24 +239,21 @@ async def test_a_crowd_outlives_its_session(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 5])
-async def test_max_waiters_refuses_one_more_without_a_write(
-    zoo: Zoo, warm: Proxy, most: int, cleared: list[asyncio.Task[None]]
-) -> None:
-    """Counted are those of other processes, too; the one that is refused only reads."""
+async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: list[asyncio.Task[None]]) -> None:
+    """The waiters of other processes count, too. The znode of the refused caller is deleted."""
     with zoo.hold_elsewhere(KEY):
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
-        warm.reset()
         began = time.monotonic()
         with pytest.raises(LockBusy, match=rf"{most} callers wait .*max_waiters is {most}"):
             async with zk_lock(KEY, timeout=60, max_waiters=most):
                 pass
         assert time.monotonic() - began < 10
-        assert warm.counts[CREATE2] == 0
+        await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
         for task in cleared:
             task.cancel()
         await asyncio.gather(*cleared, return_exceptions=True)
-        with zoo.hold_elsewhere(KEY):  # one that waits elsewhere, as far as anybody can tell
+        with zoo.hold_elsewhere(KEY):  # a waiter of another process
             if most == 1:
                 with pytest.raises(LockBusy):
                     async with zk_lock(KEY, max_waiters=most):

@@ -332,7 +332,7 @@ with rw.write() as hold:
     hold.downgrade()
     reader.join(10)
     print(reader.successful(), hold.kind)
-print(len(held_locks.all()), len(process.current().attached(Registry).listeners))
+print(len(held_locks.all()), len(process.current().attached(Registry).guids))
 """
     assert run(zoo, script) == [
         "[('permit', 2), ('read', 3), ('write', 1)]",

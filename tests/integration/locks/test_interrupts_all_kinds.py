@@ -9,15 +9,14 @@ from collections.abc import Callable
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall
-from support.primitives import turns_of
+from support.primitives import local_waiters
 from support.strike import Struck, assert_none_listed, functions_of, long_strides, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, maximum_hold, validation
 from django_zklock.locks.held import held_locks
-from django_zklock.locks.protocol import stay
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
 
@@ -28,7 +27,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold, stay),
+    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold, lingering),
     Contender.share,
     Contender.abandon,
 ]
@@ -88,7 +87,7 @@ def work_hand_over(key: str) -> None:
 
     with contextlib.suppress(Struck), lock:
         waiters.append(BackgroundCall(wait))
-        eventually(lambda: len(turns_of(lock)) == 2)
+        eventually(lambda: len(local_waiters(lock)) == 2)
     gc.collect()  # the traceback has the end of the block
     for waiter in waiters:
         waiter.result(5)

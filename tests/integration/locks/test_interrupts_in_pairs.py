@@ -14,16 +14,15 @@ from types import FrameType
 import pytest
 from support.faults import BackgroundCall
 from support.ledger import Ledger
-from support.primitives import turns_of
+from support.primitives import local_waiters
 from support.strike import Struck, assert_none_listed, functions_of, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution import cleanup, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, multi, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi, validation
 from django_zklock.locks.held import held_locks
-from django_zklock.locks.protocol import stay
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -33,7 +32,9 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-FUNCTIONS = functions_of(lock, base, blocks, hold, held, guard, acquisition, multi, waiters, validation, cleanup, stay)
+FUNCTIONS = functions_of(
+    lock, base, blocks, hold, held, guard, acquisition, multi, waiters, validation, cleanup, lingering
+)
 
 strides = pytest.mark.parametrize(
     ("first", "second"),
@@ -92,7 +93,7 @@ def hand_over(key: str) -> None:
 
     with contextlib.suppress(Struck), mutex:
         waiting.append(BackgroundCall(wait))
-        eventually(lambda: len(turns_of(mutex)) == 2)
+        eventually(lambda: len(local_waiters(mutex)) == 2)
     for waiter in waiting:
         waiter.result(10)
 
@@ -140,7 +141,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(
     def check(key: str) -> None:
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
-        eventually(lambda: len(turns_of(mutex)) <= here, 2, "a turn is left")
+        eventually(lambda: len(local_waiters(mutex)) <= here, 2, "a waiter is left")
 
     with holder(zoo, here):
         sweep(FUNCTIONS, work, check, first, second_stride=second)
@@ -173,7 +174,7 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float, r
             done.wait(30)
 
     def strike() -> None:
-        eventually(lambda: len(turns_of(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
+        eventually(lambda: len(local_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
         signal.pthread_kill(main, signal.SIGUSR1)
         signal.pthread_kill(main, signal.SIGUSR2)
 

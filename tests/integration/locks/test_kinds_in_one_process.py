@@ -43,8 +43,7 @@ def sizes() -> dict[str, int]:
     registry = session().attached(Registry)
     return {
         "guids": len(registry.guids),
-        "members": len(registry.listeners),
-        "departures": len(registry._deletes),
+        "departures": len(registry.deleting),
         "entries": len(session().attached(TimerQueue)._due),
         "observers": len(session().observers),
         "watches": sum(map(len, (*client()._data_watchers.values(), *client()._child_watchers.values()))),

@@ -1,12 +1,11 @@
-"""The line before a directory: in which order the waiters of one process enter."""
+"""The local queue: in which order the waiters of one process enter."""
 
 from __future__ import annotations
 
-from typing import Any, cast
 from unittest import mock
 
 from django_zklock import clock
-from django_zklock.locks.protocol.directory import MAX_WAITING, Directory
+from django_zklock.locks.protocol.local_queue import MAX_WAITING, LocalQueue
 
 
 class Caller:
@@ -24,17 +23,17 @@ class Caller:
 def test_a_late_waiter_is_late_no_more_when_grants_are_fast_again() -> None:
     """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
     entered: list[str] = []
-    directory = Directory(cast("Any", None), "/key", lambda directory: None)
+    queue = LocalQueue("/key", lambda parent: None)
     with mock.patch.object(clock, "now", return_value=0.0) as now:
         slow, *others = [Caller("", None, entered) for _ in range(MAX_WAITING)]
-        assert all(directory.admit(waiter) for waiter in (slow, *others))
+        assert all(queue.admit(waiter) for waiter in (slow, *others))
         first, patient = Caller("first", 100.0, entered), Caller("patient", None, entered)
-        directory.admit(first)
-        directory.admit(patient)
+        queue.append(first)
+        queue.append(patient)
         now.return_value = 90.0
-        directory.granted(slow)
+        queue.granted(slow)
         assert entered == ["patient"]
-        directory.admit(Caller("newcomer", 200.0, entered))
+        queue.append(Caller("newcomer", 200.0, entered))
         now.return_value = 91.0
-        directory.granted(patient)
+        queue.granted(patient)
         assert entered == ["patient", "first"]

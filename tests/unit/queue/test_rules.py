@@ -57,7 +57,7 @@ def test_exactly_one_contender_has_the_lock(queue: Queue) -> None:
 def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
     """So a release wakes one contender, not all of them."""
     for ahead, child in itertools.pairwise(queue):
-        assert exclusive(queue, child.name) == WaitFor((ahead.name,), alone=ahead is queue[0])
+        assert exclusive(queue, child.name) == WaitFor((ahead.name,), is_last=ahead is queue[0])
 
 
 @given(queues(PLAIN), LIMITS)
@@ -67,7 +67,7 @@ def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None
     for place, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)
         if isinstance(verdict, WaitFor):
-            assert verdict == WaitFor((leases[place - 1].name,), alone=place == 1, heed_limit=True)
+            assert verdict == WaitFor((leases[place - 1].name,), is_last=place == 1, depends_on_limit=True)
         else:
             assert (verdict, place) == (Granted(), 0)
 
@@ -100,7 +100,7 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
-            ahead = [each.name for each in queue[: queue.place(child.name)]]
+            ahead = [each.name for each in queue[: queue.index_of(child.name)]]
             assert set(verdict.children) <= set(ahead)
             others = [name for name in ahead if name not in verdict.children]
             gone = data.draw(st.sets(st.sampled_from(others))) if others else set()
@@ -108,12 +108,12 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
 
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
-def test_the_promise_of_alone_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
+def test_the_promise_of_is_last_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
     """When one of those that a contender waits for alone is gone, it has the lock, also if others came meanwhile."""
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
         verdict = told(queue, child, limit)
-        if isinstance(verdict, WaitFor) and verdict.alone:
+        if isinstance(verdict, WaitFor) and verdict.is_last:
             for name in verdict.children:
                 now = Queue((*without(queue, [name]), *later))
                 assert told(now, child, limit) == Granted()
@@ -125,7 +125,7 @@ def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], li
     queue = queue_of(kinds, mark=guids.Mark.REPLACEABLE)
     for child in queue:
         verdict = told(queue, child, limit)
-        assert not isinstance(verdict, WaitFor) or not verdict.alone
+        assert not isinstance(verdict, WaitFor) or not verdict.is_last
 
 
 @given(queues(KINDS), LIMITS, st.data())
@@ -142,8 +142,8 @@ def test_one_who_is_not_in_the_queue_has_nothing(queue: Queue, limit: int, data:
 def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     """A later contender blocks no earlier one (kazoo issue 649)."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
-    assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), alone=True)
-    assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), alone=False)
+    assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), is_last=True)
+    assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), is_last=False)
     assert shared(without(queue, [queue[0].name]), queue[1].name) == Granted()
 
 

@@ -30,7 +30,7 @@ from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, headers_of
-from django_zklock.locks.protocol.directory import Directory
+from django_zklock.locks.protocol.local_queue import LocalQueue
 from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.celery")
@@ -64,7 +64,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._accepts = True  # whether tasks may wait for their locks here
         self._dispatches = False  # whether `_dispatch` runs
         self._next_check: Any = None  # an entry of the loop
-        Directory.most_waiting = MOST_IN_QUEUE
+        LocalQueue.most_waiting = MOST_IN_QUEUE
 
     def include_if(self, consumer: Any) -> bool:
         """Come between the messages and the pool, before its processes are forked; return whether that went well."""

@@ -136,9 +136,9 @@ class ZkLockSubject:
             "fds": len(os.listdir("/proc/self/fd")),
             "watches": sum(len(each) for table in watchers for each in table.values()),
             "listeners": len(client.state_listeners) if client is not None else 0,
-            "members": len(registry.listeners),
+            "members": len(session.observers),
             "guids": len(registry.guids),
-            "departures": len(registry._deletes),
+            "departures": len(registry.deleting),
             "kept": len(registry.heartbeat._nodes),
             "unanswered": len(session._sent),
         }

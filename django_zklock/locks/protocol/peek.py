@@ -1,0 +1,96 @@
+"""
+Look whether a lock is free, for a contender that does not wait.
+
+A try that fails writes nothing: it lists the queue, and reads the holder for the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.locks.protocol.listing import ListedNames, ListingReply
+from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
+from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.locks.protocol.spec import QueueSpec
+from django_zklock.queue import operator_hold, order, rules
+from django_zklock.queue.nodes import Payload
+from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, ZkError
+from django_zklock.zk.gateway import Node, NodeReply
+
+NEWCOMER = "me"  # the name of a contender without a znode, among those of znodes
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The one that has the lock, as far as it is known."""
+
+    payload: Payload | None = None
+    operator: OperatorHold | None = None
+
+
+PeekReply: TypeAlias = Holder | UnreadableQueue | ZkError | None
+"""None: the lock is free. `OutcomeUnknown` or `SessionGone`: look again when there is a connection."""
+
+
+class Peek:
+    """One look at the queue, in up to two round trips; `done` gets the result."""
+
+    def __init__(
+        self, registry: Registry, spec: QueueSpec, replies: ReplyGuard, done: Callable[[PeekReply], object]
+    ) -> None:
+        self._registry = registry
+        self._spec = spec
+        self._replies = replies
+        self._done = done
+
+    def start(self) -> None:
+        """List the queue."""
+        self._registry.listing(self._spec.parent).names(self._replies.wrap(self._on_listed))
+
+    def _on_listed(self, answer: ListingReply) -> None:
+        if isinstance(answer, NodeMissing):
+            answer = ListedNames([])
+        if isinstance(answer, ZkError):
+            self._done(answer)
+            return
+        try:
+            queue = answer.queue.with_newcomer(NEWCOMER, self._spec.kind)
+        except UnreadableQueue as error:
+            self._done(error)
+            return
+        holds = operator_hold.holds_ahead(queue, NEWCOMER)
+        if self._is_granted(queue):
+            self._done(None)
+        elif holds:
+            check = HoldCheck(self._registry.gateway, self._spec.key, self._spec.parent, self._replies.wrap)
+            check.run(holds, partial(self._on_holds_checked, queue))
+        else:
+            self._read_holder(queue)
+
+    def _is_granted(self, queue: order.Queue) -> bool:
+        return isinstance(self._spec.rule(queue, NEWCOMER), rules.Granted)
+
+    def _on_holds_checked(self, queue: order.Queue, checked: CheckedHolds | None) -> None:
+        if checked is None:
+            self._done(OutcomeUnknown())
+            return
+        remaining = queue.without(checked.ended)
+        if self._is_granted(remaining):
+            self._done(None)
+        elif checked.first is not None:
+            self._done(Holder(operator=checked.first))
+        else:
+            self._read_holder(remaining)
+
+    def _read_holder(self, queue: order.Queue) -> None:
+        path = f"{self._spec.parent}/{queue[0].name}"
+        self._registry.gateway.read(path, self._replies.wrap(self._on_holder_read))
+
+    def _on_holder_read(self, answer: NodeReply) -> None:
+        self._done(Holder(Payload.decode(answer.data) if isinstance(answer, Node) else None))

@@ -1,0 +1,47 @@
+"""The marker of a writer that became a reader. It says so, as the name of its znode still says "write"."""
+
+from __future__ import annotations
+
+import logging
+
+from django_zklock.locks.protocol.registry import OwnNode, Registry
+from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.queue import markers
+from django_zklock.zk.errors import NodeExists, OutcomeUnknown, Outdated, SessionGone, ZkError
+from django_zklock.zk.gateway import Node, NodeReply, WriteReply
+from django_zklock.zk.multi import Create, SetData
+
+logger = logging.getLogger("django_zklock.locks")
+
+
+class ReaderMarker(OwnNode):
+    """The reader marker of one znode."""
+
+    def __init__(self, registry: Registry, parent: str, owner_guid: str, key: str, replies: ReplyGuard) -> None:
+        name = markers.reader_marker(owner_guid)
+        super().__init__(registry, parent, name, f"{parent}/{name}")
+        self._key = key
+        self._replies = replies
+        self._exists = False
+
+    def put(self, znode: Node) -> None:
+        """Create the marker, and write the znode, so that those that watch it list the queue again."""
+        if self._exists or self.path is None:
+            return
+        self._registry.add(self.guid)
+        marker = Create(path=self.path, ephemeral=True)
+        touch = SetData(path=znode.path, data=znode.data, version=znode.version)
+        self._registry.gateway.commit(
+            (marker, touch), self._replies.wrap(lambda answer: self._on_put(znode.path, answer))
+        )
+
+    def _on_put(self, znode: str, answer: WriteReply) -> None:
+        self._exists = answer is None or isinstance(answer, NodeExists)
+        if isinstance(answer, Outdated):  # written by a release request
+            self._registry.gateway.read(znode, self._replies.wrap(self._on_reread))
+        elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
+            logger.warning("no other readers can share lock %r with its holder: %s", self._key, answer)
+
+    def _on_reread(self, answer: NodeReply) -> None:
+        if isinstance(answer, Node):
+            self.put(answer)

@@ -1,0 +1,123 @@
+"""The protocol package runs on the protocol's thread, but for a short list."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from support.faults import BackgroundCall, expire, session
+from support.primitives import KEY
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock, zk_write
+from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.locks import protocol
+from django_zklock.operations import break_lock
+from django_zklock.queue import nodes
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+PROTOCOL = str(Path(protocol.__path__[0]))
+OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on either, never on both at once
+
+ANYWHERE = {
+    # A contender is made and started, and gets messages.
+    "contender.py": {"__init__", "start", "abandon", "share"},
+    "replies.py": {"__init__"},
+    # Any thread reads a grant, and observes it.
+    "grant.py": {
+        "__init__",
+        "check",
+        "claim_end",
+        "detach",
+        "has_news",
+        "has_observers",
+        "inherited",
+        "observe",
+        "overdue",
+        "why_invalid",
+        "why_overdue",
+    },
+}
+
+
+@contextmanager
+def recorded() -> Iterator[set[tuple[str, str]]]:
+    """Yield the set of the protocol's functions, with their modules, that other threads call meanwhile."""
+    functions: set[tuple[str, str]] = set()
+
+    def on_event(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(PROTOCOL) or code.co_name.startswith("<"):
+            return
+        if not threading.current_thread().name.startswith(OWN_THREADS):
+            functions.add((Path(code.co_filename).name, code.co_name))
+
+    threading.setprofile(on_event)
+    sys.setprofile(on_event)
+    try:
+        yield functions
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def wait_for_the_lock(zoo: Zoo) -> None:
+    def take() -> None:
+        with zk_lock(KEY, timeout=20) as hold:
+            hold.check()
+
+    with zoo.hold_elsewhere(KEY):
+        waiter = BackgroundCall(take)
+        zoo.wait_contenders(KEY, 2)
+        with pytest.raises(LockTimeout), zk_lock(KEY, timeout=0.1):
+            pass
+        with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
+            pass
+    waiter.result()
+
+
+def lose_the_lock(zoo: Zoo) -> None:
+    with zk_lock(KEY, abort_on="never") as hold:
+        expire(zoo)
+        assert hold.wait_lost(20)
+
+
+def have_it_broken(zoo: Zoo) -> None:
+    with zk_lock(KEY, abort_on="never") as hold:
+        guid = nodes.parse(hold.path.rpartition("/")[2]).guid  # type: ignore[union-attr]
+        break_lock(KEY, guid=guid, token=hold.token, reason="a test", by="tester")
+        assert hold.wait_lost(20)
+
+
+def read_on(zoo: Zoo) -> None:
+    with zk_write(KEY) as hold:
+        hold.downgrade()
+        with zk_lock(KEY, kind="read", timeout=5):
+            pass
+
+
+def pass_it_on(zoo: Zoo) -> None:
+    lock = zk_lock(KEY, linger=60, timeout=20)
+    with lock:
+        waiter = BackgroundCall(lambda: lock.acquire() and lock.release())
+        eventually(lambda: len(session().observers) > 1)
+    waiter.result()
+
+
+@pytest.mark.parametrize("action", [wait_for_the_lock, lose_the_lock, have_it_broken, read_on, pass_it_on])
+def test_the_protocol_runs_on_its_own_thread(zoo: Zoo, action: Callable[[Zoo], None]) -> None:
+    """An acquisition, a wait, a release and a loss call nothing else of it on a caller's thread."""
+    process.reset()  # so that the protocol's threads start below
+    with recorded() as functions:
+        action(zoo)
+        process.reset()
+    others = {(module, name) for module, name in functions if name not in ANYWHERE.get(module, ())}
+    assert not others
+    assert functions
