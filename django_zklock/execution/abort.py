@@ -175,7 +175,8 @@ class MainThreadAbort(Abort):
     _requested = False
 
     def arm(self) -> None:
-        _install_handler()
+        if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
+            _install_handler()
         _main_thread_aborts.append(self)
         self.armed = True
 
@@ -205,10 +206,8 @@ _previous_handler: Any = None
 
 def _install_handler() -> None:
     global _previous_handler
-    handler = getsignal(ABORT_SIGNAL)
-    if handler is not _on_abort_signal:
-        _previous_handler = handler
-        signal.signal(ABORT_SIGNAL, _on_abort_signal)
+    _previous_handler = getsignal(ABORT_SIGNAL)
+    signal.signal(ABORT_SIGNAL, _on_abort_signal)
 
 
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:

@@ -274,7 +274,8 @@ class Acquisition:
                 acquisitions.remove(self)
             if not acquisitions:
                 self.open_blocks.pop(self.owner.subject, None)
-            self.block.discard()
+            if self.block.is_open:
+                self.block.discard()
         if self.contender is not None:
             self.contender.abandon()
             self.contender = None

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
@@ -55,7 +56,7 @@ class LockBase(Generic[AnyHold]):
 
     def __init__(self) -> None:
         self._blocks: OpenBlocks = {}
-        self._expected: dict[object, Acquisition] = {}  # by owner: that of the `__exit__` that was looked up last
+        self._expected: dict[int, Acquisition] = {}  # by thread: that of the `__exit__` that was looked up last
 
     @property
     def _specs(self) -> tuple[LockSpec, ...]:
@@ -141,8 +142,10 @@ class LockBase(Generic[AnyHold]):
     @abort.shielded
     def _finish_release(self, uses: list[_Use]) -> None:
         """Finish a release that an exception has interrupted: the caller would not call it again."""
-        with contextlib.suppress(LockNotHeld):
-            _release(uses or self._uses_to_release())
+        if not uses:
+            with contextlib.suppress(LockNotHeld):
+                uses += self._uses_to_release()  # first, as a hold without uses is not found again
+        _release(uses)
 
     async def arelease(self) -> None:
         """Release as `release` does."""
@@ -183,7 +186,7 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        acquisition = self._expected.pop(current_owner().subject, None)
+        acquisition = self._expected.pop(get_ident(), None)
         return run(self._enter_caught(ThreadWaiter) if acquisition is None else self._enter(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
@@ -205,7 +208,8 @@ class LockBase(Generic[AnyHold]):
             return self._begin(acquisition)
         except BaseException as error:
             failed, _ = acquisition.end_block(error)
-            _raise_unless(failed, error)
+            if failed is not error:
+                _raise(failed, error)
             raise
 
     def _begin(self, acquisition: Acquisition) -> AnyHold:
@@ -219,7 +223,7 @@ class LockBase(Generic[AnyHold]):
         acquisition = Acquisition()
         end = functools.partial(self._leave, acquisition)
         acquisition.net = net_under(end, functools.partial(self._catch, acquisition))
-        self._expected[acquisition.owner.subject] = acquisition
+        self._expected[get_ident()] = acquisition
         return end
 
     @abort.shielded
@@ -231,7 +235,8 @@ class LockBase(Generic[AnyHold]):
         failed, waiters = acquisition.end_block(error, ThreadWaiter)
         try:
             wait_all(waiters)
-            _raise_unless(failed, error)
+            if failed is not error:
+                _raise(failed, error)
         finally:
             del failed
 
@@ -241,7 +246,8 @@ class LockBase(Generic[AnyHold]):
         failed, waiters = self._end_innermost(error, ThreadWaiter)
         try:
             wait_all(waiters)
-            _raise_unless(failed, error)
+            if failed is not error:
+                _raise(failed, error)
         finally:
             del failed
 
@@ -261,7 +267,8 @@ class LockBase(Generic[AnyHold]):
         try:
             if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
                 await await_all(waiters)
-            _raise_unless(failed, error)
+            if failed is not error:
+                _raise(failed, error)
         finally:
             del failed
 
@@ -276,7 +283,9 @@ class LockBase(Generic[AnyHold]):
     @abort.shielded
     def _release_innermost(self, innermost: list[Acquisition]) -> None:
         """Release the locks of a block whose end an exception has interrupted."""
-        (innermost[0] if innermost else self._innermost()).release()
+        if not innermost:
+            innermost.append(self._innermost())  # first, as it is not found again once its release has begun
+        innermost[0].release()
 
     def _innermost(self) -> Acquisition:
         """Return the acquisition of the caller's innermost block. Raises `LockNotHeld`."""
@@ -293,8 +302,8 @@ class LockBase(Generic[AnyHold]):
         """Release the locks of a block, because an exception has destroyed its end."""
         if acquisition.net is None:
             return
-        if self._expected.get(acquisition.owner.subject) is acquisition:
-            del self._expected[acquisition.owner.subject]  # no block was entered
+        if self._expected.get(get_ident()) is acquisition:
+            del self._expected[get_ident()]  # no block was entered
         destroyed = tuple(acquisition.holds) if acquisition.block is not None else ()
         acquisition.release()
         acquisition.net = None
@@ -328,10 +337,10 @@ def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> l
     return waiters
 
 
-def _raise_unless(failed: BaseException | None, error: BaseException | None) -> None:
-    """Raise the error that goes on at the end of a block, unless it is the one that has ended the block."""
+def _raise(failed: BaseException | None, error: BaseException | None) -> None:
+    """Raise the error that goes on at the end of a block instead of `error`, which has ended the block."""
     try:
-        if failed is None or failed is error:
+        if failed is None:
             return
         if error is not None and isinstance(failed, ZkLockError):
             raise failed from error

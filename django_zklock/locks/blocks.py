@@ -32,14 +32,14 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
 class Block:
     """One open `with` block, under one lock or several."""
 
-    __slots__ = ("_guards", "_holds", "_is_open", "_owner", "_transaction")
+    __slots__ = ("_guards", "_holds", "_owner", "_transaction", "is_open")
 
     def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
         self._transaction = Transaction(specs[-1].atomic) if specs[-1].atomic else None
-        self._is_open = True
+        self.is_open = True
 
     @abort.shielded
     def open(self) -> None:
@@ -70,20 +70,18 @@ class Block:
                 self._transaction.abandon()  # its end may not have begun
                 error = failed
         error = self._lost(error, around, committed=committed) or error
-        self._is_open = False
+        self.is_open = False
         return error
 
     @abort.shielded
     def discard(self) -> None:
-        """End what is left of a block that an exception has destroyed: disarm its guards, and roll back."""
-        if not self._is_open:
-            return
+        """End what remains of a block that an exception has destroyed: disarm its guards, and roll back."""
         self._disarm()
         if self._transaction is not None and self._holds[0].grant.inherited:
             self._transaction.forget()
         elif self._transaction is not None:
             self._transaction.abandon()
-        self._is_open = False
+        self.is_open = False
 
     @abort.shielded
     def _disarm(self) -> list[Guard]:

@@ -27,6 +27,8 @@ from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
 from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
 
+_Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
+
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
@@ -37,7 +39,7 @@ class HeldLock(Hold):
     Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
     """
 
-    __slots__ = ("_reference", "contender", "observer", "owner", "work")
+    __slots__ = ("_reference", "contender", "observer", "owner", "slot", "work")
 
     # The attributes of `Hold`, for this package.
     grant = Hold._grant  # type: ignore[misc]  # for mypy, a slot is no attribute of the class
@@ -57,6 +59,7 @@ class HeldLock(Hold):
         self._uses = {}
         self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
         self._reads = reads or grant.kind is Kind.READ
+        self.slot: _Slot = owner.subject, grant.key, self._reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
         grant.parts[reference] = self._reads
@@ -261,12 +264,6 @@ def _on_dropped(
 
 # --- the table ----------------------------------------------------------------------------------------------------
 
-_Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
-
-
-def _slot(held: HeldLock) -> _Slot:
-    return held.owner.subject, held.grant.key, held.reads
-
 
 class HeldLocks:
     """
@@ -310,14 +307,13 @@ class HeldLocks:
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
         table = self._kept if keep else self._weak
-        table[_slot(held)] = held
+        table[held.slot] = held
 
     def remove(self, held: HeldLock) -> None:
         """Remove a held lock. The call is idempotent."""
-        slot = _slot(held)
         for table in (self._kept, self._weak):
-            if table.get(slot) is held:
-                del table[slot]
+            if table.get(held.slot) is held:
+                del table[held.slot]
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
         return 0.0
-    if not isinstance(timeout, SupportsFloat):
+    if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # which takes microseconds
         raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
     if timeout == -1:
         return None
