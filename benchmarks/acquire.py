@@ -46,6 +46,8 @@ WARM_UP = 20
 JVM_WARM_UP = 500
 COUNTED = 15  # acquisitions that are counted; the most frequent result counts, as a heartbeat may slip into one
 
+PROCESSOR_BUDGET = 0.70  # of ours to kazoo's Lock, both with a new object each time, on loopback
+
 #: Ours, the other, the route, and what the ratio of their medians may be at most.
 RATIOS = [
     ("ours", "kazoo fresh", "loopback", 0.80),
@@ -59,6 +61,7 @@ ROUND_TRIPS = 2
 
 LABELS = {
     "ours": "zk_lock",
+    "ours fresh": "zk_lock, a new object each time",
     "ours, new key": "zk_lock, a new key each time",
     "kazoo fresh": "kazoo Lock, a new object each time",
     "kazoo fresh, new key": "kazoo Lock, a new key each time",
@@ -120,12 +123,17 @@ def our_contestants(address: str) -> dict[str, Candidate]:
         one.acquire()
         one.release()
 
+    def fresh(_: int) -> None:
+        lock = zk_lock("bench/one")
+        lock.acquire()
+        lock.release()
+
     def new_key(turn: int) -> None:
         lock = zk_lock(f"bench/new-{turn}")
         lock.acquire()
         lock.release()
 
-    return {"ours": same_key, "ours, new key": new_key}
+    return {"ours": same_key, "ours fresh": fresh, "ours, new key": new_key}
 
 
 def measure(runners: dict[str, Candidate], rounds: int) -> dict[str, dict[str, float]]:
@@ -157,6 +165,18 @@ def measure(runners: dict[str, Candidate], rounds: int) -> dict[str, dict[str, f
     }
 
 
+def processor_times(runners: dict[str, Candidate], rounds: int) -> dict[str, float]:
+    """Return the processor time of all threads of this process for one acquire and release, in milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in ("ours fresh", "kazoo fresh") if name in runners}
+    for _ in range(rounds):
+        for name, collected in times.items():
+            began = time.process_time()
+            for turn in range(BATCH):
+                runners[name](turn)
+            collected.append((time.process_time() - began) * 1000 / BATCH)
+    return {name: round(statistics.median(values), 4) for name, values in times.items()}
+
+
 def count(runners: dict[str, Candidate], proxy: Proxy) -> dict[str, dict[str, Any]]:
     """Count the round trips and requests of one acquire and release."""
     result: dict[str, dict[str, Any]] = {}
@@ -185,7 +205,11 @@ def run_route(route: str, address: str, rounds: int, *, ours: bool) -> dict[str,
         proxy.start()  # and never stopped: the locks' own connection goes through it until this process ends
     with ExitStack() as stack:
         runners = contestants(proxy.address if proxy else address, stack, ours=ours)
-        return {"times": measure(runners, rounds), "counts": count(runners, proxy) if proxy else {}}
+        return {
+            "times": measure(runners, rounds),
+            "counts": count(runners, proxy) if proxy else {},
+            "processor": {} if proxy else processor_times(runners, rounds),
+        }
 
 
 def run_route_apart(route: str, address: str, rounds: int, *, ours: bool) -> dict[str, Any]:
@@ -205,6 +229,11 @@ def judge(routes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
             value = round(times[ours]["median_ms"] / times[other]["median_ms"], 3)
             what = f"{LABELS[ours]} / {LABELS[other]}, {route}"
             verdicts.append({"what": what, "value": value, "budget": budget, "ok": value <= budget})
+    processor = routes["loopback"]["processor"]
+    if "ours fresh" in processor:
+        value = round(processor["ours fresh"] / processor["kazoo fresh"], 3)
+        what = f"{LABELS['ours fresh']} / {LABELS['kazoo fresh']}, processor time"
+        verdicts.append({"what": what, "value": value, "budget": PROCESSOR_BUDGET, "ok": value <= PROCESSOR_BUDGET})
     counted = routes["proxy"]["counts"].get("ours")
     if counted:
         trips = counted["round_trips"]

@@ -82,8 +82,8 @@ class SideOptions(LeaderOptions, total=False):
     """
     Seconds for which this process keeps the lock after a release, for its own next owners. Default 0.
 
-    They get it without a request to ZooKeeper. Another process that waits gets it at the first release later than this
-    after the grant, and at once if nobody here uses it. Only for exclusive locks.
+    They get it without a request to ZooKeeper. A waiter in another process gets it at the first release after `linger`
+    seconds, and at once if no owner here uses it. Only for exclusive locks.
     """
     max_waiters: int | None
     """

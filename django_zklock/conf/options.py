@@ -118,10 +118,10 @@ def _checked_once(options: tuple[tuple[str, type, object], ...]) -> LockOptions:
 
 
 def _checked(options: Mapping[str, object]) -> LockOptions:
-    found = Problems()
-    checked = read_options(options, "", found)
-    if found:
-        raise ValueError(" ".join(map(str, found)))
+    problems = Problems()
+    checked = read_options(options, "", problems)
+    if problems:
+        raise ValueError(" ".join(map(str, problems)))
     problem = contradiction(checked)
     if problem:
         raise ValueError(f"The call has {problem}; change one of them.")

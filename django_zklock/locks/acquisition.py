@@ -134,8 +134,8 @@ class Acquisition:
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
                 lock=spec.key,
             )
+        self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
         share.uses[self.mark] = by_acquire
-        self.holds.append(share)
         if by_acquire or share is not held:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
 
@@ -182,8 +182,8 @@ class Acquisition:
             raise refusals.refusal(contender, self.owner, outcome, clock.now() - self._since)
         outcome.on_release_request = notify.send_release_requested
         held = HeldLock(contender, outcome, self.owner, spec.policy)
-        held.uses[self.mark] = by_acquire
         self.holds.append(held)
+        held.uses[self.mark] = by_acquire
         self.contender = None
         if self._loss_observers:
             self._detach_observers()

@@ -131,7 +131,7 @@ class TimerQueue:
         if due == self._wakes_at:
             self._wakes_at = math.inf
         now = clock.now()
-        for bounds in [each for each, when in self._due.items() if when <= now]:
+        for bounds in [bounds for bounds, when in self._due.items() if when <= now]:
             if self._due.pop(bounds, None) is not None:
                 self._run(bounds)
         if self._due:

@@ -131,9 +131,9 @@ class MultiLock(LockBase[MultiHold]):
         check_arguments("zk_locks", given, (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
-        each = {option: value for option, value in options.items() if option != "timeout"}
+        single = {option: value for option, value in options.items() if option != "timeout"}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
-        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", each)) for name in names)
+        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", single)) for name in names)
         super().__init__()
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class MultiLock(LockBase[MultiHold]):
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
         chosen: dict[str, Lock] = {}
         for lock in self._given:
-            chosen[lock.key] = _stronger(chosen[lock.key], lock) if lock.key in chosen else lock
+            chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock
         return tuple(chosen[key] for key in sorted(chosen))
 
     @property
@@ -184,22 +184,22 @@ def keys_of(lock: Locks) -> tuple[str, ...]:
     return lock.keys if isinstance(lock, MultiLock) else (lock.key,)
 
 
-def _stronger(one: Lock, other: Lock) -> Lock:
-    """Return the one of two locks of the same key that keeps out whatever either keeps out."""
-    first, second = one.spec, other.spec
+def _stricter(lock: Lock, other: Lock) -> Lock:
+    """Return the stricter of two locks with one key."""
+    first, second = lock.spec, other.spec
     if first.shares and not second.shares:
         return other
     if first.shares and second.shares and (first.kind, first.limit) != (second.kind, second.limit):
         raise ValueError(
             f"{first.key!r} is requested both as a read lock and as a semaphore, or with two limits. Pass it once."
         )
-    return one
+    return lock
 
 
 def joined(keys: Iterable[str]) -> str:
     """Return one key that stands for several, in any order. A single key stands for itself."""
-    each = sorted(set(keys))
-    if len(each) == 1:
-        return each[0]
-    digest = hashlib.sha256("\0".join(each).encode()).hexdigest()  # no key has a NUL
+    unique = sorted(set(keys))
+    if len(unique) == 1:
+        return unique[0]
+    digest = hashlib.sha256("\0".join(unique).encode()).hexdigest()  # no key has a NUL
     return f"several/{digest[:40]}"
