@@ -63,13 +63,13 @@ class RunRecord:
     def decode(cls, node: Node) -> RunRecord | None:
         """Return the run in a record; None if the record cannot be read."""
         try:
-            found = json.loads(node.data)
+            fields = json.loads(node.data)
             return cls(
-                entry=str(found["entry"]),
-                at=datetime.fromisoformat(found["last_run_at"]).astimezone(timezone.utc),
-                count=int(found["total_run_count"]),
-                token=int(found["token"]),
-                leader=str(found["leader"]),
+                entry=str(fields["entry"]),
+                at=datetime.fromisoformat(fields["last_run_at"]).astimezone(timezone.utc),
+                count=int(fields["total_run_count"]),
+                token=int(fields["token"]),
+                leader=str(fields["leader"]),
                 version=node.version,
             )
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -93,9 +93,9 @@ class ScheduleRecords:
 
     def load(self) -> None:
         """Read what earlier leaders have recorded."""
-        found = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
+        nodes = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
         now = datetime.now(timezone.utc)
-        for node in found.values():
+        for node in nodes.values():
             run = RunRecord.decode(node)
             if run is None:
                 logger.warning("the record %r cannot be read and is ignored", node.path)
@@ -174,14 +174,14 @@ class ScheduleRecords:
         path = f"{self._folder}/{name}"
         data = run.encode()
 
-        def decide(found: DirectoryState | None, session_id: int) -> Step:
-            if found is None:
+        def decide(node: DirectoryState | None, session_id: int) -> Step:
+            if node is None:
                 return Commit((Create(path=path, data=data),), 0) if run.version is None else Done(None)
-            if found.data == data:  # by a request whose reply was lost
-                return Done(found.version)
-            if found.version != run.version:
+            if node.data == data:  # by a request whose reply was lost
+                return Done(node.version)
+            if node.version != run.version:
                 return Done(None)
-            return Commit((SetData(path=path, data=data, version=found.version),), found.version + 1)
+            return Commit((SetData(path=path, data=data, version=node.version),), node.version + 1)
 
         guess = None
         if run.version is not None:
