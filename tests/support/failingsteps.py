@@ -29,7 +29,7 @@ PROMISES: Final = (
         f"dispatcher.Dispatcher.{name}"
         for name in (
             *("__init__", "include_if", "accept", "register_with_event_loop", "stop", "shutdown"),
-            *("take_step", "_run_step", "_give_to_pool", "_give_now", "_check", "_on_wakeup"),
+            *("schedule", "_run_step", "_give_to_pool", "_give_now", "_check", "_on_wakeup"),
         )
     ),
     *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_and_end"),

@@ -63,7 +63,7 @@ task_postrun.connect(end, dispatch_uid="zklock.end")
 
 
 class LeakGuard:
-    """What the caller holds when its work begins; made and used by one owner, at the begin and at the end."""
+    """Remember what the caller holds when its work begins, and release the rest at its end; one owner uses it."""
 
     def __init__(self, work: Work) -> None:
         self._work = work

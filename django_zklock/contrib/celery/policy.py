@@ -1,4 +1,4 @@
-"""What happens to a task that does not get its lock, or loses it: it is sent again, is skipped, or fails."""
+"""Decide what happens to a task that does not get its lock, or loses it: it is sent again, is skipped, or fails."""
 
 from __future__ import annotations
 

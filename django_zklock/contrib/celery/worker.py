@@ -1,4 +1,4 @@
-"""What to do when a worker starts, and when one of its processes ends."""
+"""Prepare a worker when it starts, and close the session when one of its processes ends."""
 
 from __future__ import annotations
 

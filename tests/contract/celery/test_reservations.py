@@ -284,7 +284,7 @@ def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
         queued(task_id="two")
 
 
-def test_one_of_many_publishers_gets_the_key(zoo: Zoo) -> None:
+def test_many_publishers_get_the_same_task(zoo: Zoo) -> None:
     """All of them return the same task."""
     calls = [BackgroundCall(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
     assert len({call.result() for call in calls}) == 1

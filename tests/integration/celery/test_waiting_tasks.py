@@ -276,7 +276,7 @@ def test_a_coroutine_takes_its_lock_itself(worker: Worker) -> None:
     assert worker.zoo.children("coroutine") == []
 
 
-def test_one_of_several_locks_is_not_free_in_time(worker: Worker) -> None:
+def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Worker) -> None:
     """The task fails, and holds none of them."""
     with worker.zoo.hold_elsewhere("second"):
         assert isinstance(worker.wait_failed(worker.send("waiting.two", "first", "second")), LockTimeout)

@@ -152,11 +152,11 @@ class Dispatcher(bootsteps.StartStopStep):
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
+    def schedule(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
         """Take a step with a task soon, unless it has gone to the pool by then; from any thread."""
-        run_logged(self.loop.call_soon, self._take_step, task, step)
+        run_logged(self.loop.call_soon, self._run_scheduled, task, step)
 
-    def _take_step(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
+    def _run_scheduled(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
         if self.tasks.get(task.request.id) is task:
             self._run_step(step, task)
 
@@ -231,7 +231,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_task(task)
         elif task.is_granted:
             self._ahead.appendleft(task)
-            self.loop.call_later(SLOT_WITHIN, self._take_step, task, self._give_back)
+            self.loop.call_later(SLOT_WITHIN, self._run_scheduled, task, self._give_back)
         else:
             self.waiting.remove(task)
             self._ahead.append(task)
@@ -302,7 +302,7 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self._slots.release_ended)
         run_logged(self.waiting.check, self.tasks.values())
         for task in list(self.tasks.values()):
-            self._take_step(task, self._check_task)
+            self._run_scheduled(task, self._check_task)
         self._dispatch()
 
     def _check_task(self, task: WaitingTask) -> None:

@@ -33,7 +33,7 @@ class PoolSlots:
         self._used: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
         self._tasks_per_child: int | None = getattr(consumer.controller, "max_tasks_per_child", None)
         self._runs: Counter[int] = Counter()  # by pool process
-        self._leaving: dict[int, int] = {}  # by index in the pool: processes that have run their last task
+        self._retired: dict[int, int] = {}  # by index in the pool: processes that have run their last task
         self._ready_at = clock.now()
         self._most = 0  # processes at a time: a pool that shrinks leaves gaps in their indices
         self._apply_async = self._pool.apply_async
@@ -50,7 +50,7 @@ class PoolSlots:
             if ready:
                 self._ready_at = clock.now()
             if clock.now() - self._ready_at < READY_WITHIN:
-                limit = min(limit, sum(self._leaving.get(index) != pid for index, pid in ready))
+                limit = min(limit, sum(self._retired.get(index) != pid for index, pid in ready))
         return limit - len(self._used)
 
     def use(self, request: Any) -> None:
@@ -115,7 +115,7 @@ class PoolSlots:
         Celery would write a task into its pipe, and give it to another process when this one has ended.
         """
         ready = self._shared.ready_processes(self._most) if self._shared is not None else {}
-        self._leaving |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
+        self._retired |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
         pool: Any = getattr(self._pool, "_pool", None)  # Celery has no other name for it
         for process in getattr(pool, "_pool", ()):
             if process.pid == pid and hasattr(pool, "_busy_workers"):

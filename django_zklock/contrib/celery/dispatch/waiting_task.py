@@ -37,13 +37,13 @@ class MessageWaiter:
         """Set the value; on the protocol's thread."""
         self.value = value
         self._task.dispatcher.is_answered |= not isinstance(value, ZkLockError)
-        self._task.dispatcher.take_step(self._task, WaitingTask.step)
+        self._task.dispatcher.schedule(self._task, WaitingTask.step)
         return True
 
     def on_queued(self) -> None:
         """The task has to wait; on the protocol's thread."""
         self._task.dispatcher.is_answered = True
-        self._task.dispatcher.take_step(self._task, self._task.dispatcher.pass_slot_on)
+        self._task.dispatcher.schedule(self._task, self._task.dispatcher.pass_slot_on)
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
         """Return the value, or None if there is none within `timeout` seconds; yields the remaining seconds."""
@@ -136,7 +136,7 @@ class WaitingTask:
     def on_timer(self) -> None:
         """The time is over that the routine wanted to wait."""
         self._timer = None  # the timer of gevent is a greenlet: this one
-        self.dispatcher.take_step(self, WaitingTask.step)
+        self.dispatcher.schedule(self, WaitingTask.step)
 
     @property
     def has_value(self) -> bool:
