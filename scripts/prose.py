@@ -89,7 +89,7 @@ OTHER_SENSES = {
     "cluster": r"\w*cluster",  # kazoo's and PostgreSQL's word
     "enter": r"_?entered",  # said of a block
     "expiry": r"\w*expiry\w*",  # of a session or a message
-    "free": r"\w+_free|free_\w+",  # the adjective
+    "free": r"\w+_free|\w*free_\w+",  # the adjective
     "kill": r".*",  # said of processes
     "line": r"_?(?!in_|on_|wait_)(?:\w+_)?lines?(?:_(?:of|around|count|goals))?|line_strike",  # of text
     "member": r"members?|autodoc_member_order",  # of an enum
@@ -97,6 +97,7 @@ OTHER_SENSES = {
     "ping": r".*",  # ZooKeeper's request
     "revoke": r"\w*revoked?",  # Celery's word for tasks
     "sign": r"signs|_?sign|signed\w*|signing",  # said of tokens
+    "take": r"taken_at|_?take_snapshot",  # said of a snapshot
     "ttl": r".*",  # ZooKeeper's flag of a znode
 }
 #: Docstrings that begin like this are no sentences; those of the second kind only if they are short and have no verb.
