@@ -126,7 +126,7 @@ def test_a_cleared_limit_lets_that_of_the_code_count_again(zoo: Zoo, crowd: Crow
     assert markers_of(zoo) == []
 
 
-def test_who_holds_beyond_what_its_code_says_can_be_reached_when_the_limit_is_cleared(zoo: Zoo) -> None:
+def test_a_holder_beyond_the_limit_in_its_code_can_be_reached_after_a_clear(zoo: Zoo) -> None:
     """It is among the waiters, as one that may hold. The marker that says so goes with the last but one contender."""
     crowd = Crowd(zoo, "k", 1)
     crowd.come(3)
@@ -188,7 +188,7 @@ def test_a_second_change_grants_nothing_to_those_who_wait(zoo: Zoo, crowd: Crowd
     crowd.hold(2, 3)
 
 
-def test_who_asks_whether_a_permit_is_free_has_none_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_try_gets_no_permit_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
     """Though there are numbers left that had one: they were those of others, and are given to nobody again."""
     crowd.come(3)
     crowd.hold(0, 1, 2)
@@ -238,7 +238,7 @@ def test_a_change_is_audited_and_told_by_a_signal(zoo: Zoo, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, True, 2.5, None])
-def test_what_is_no_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
+def test_an_invalid_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
     """Before anything is sent."""
     with pytest.raises(ValueError, match="from 1 to 10000"):
         set_limit("k", limit, **WHY)

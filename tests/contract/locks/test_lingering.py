@@ -327,7 +327,7 @@ def test_the_second_owner_is_aborted_like_the_first(zoo: Zoo) -> None:
     assert token_of(lock) > hold.token
 
 
-def test_those_who_wait_line_up_anew_when_the_lock_is_lost(zoo: Zoo) -> None:
+def test_waiters_queue_again_when_the_lock_is_lost(zoo: Zoo) -> None:
     """In their order."""
     lock = zk_lock(KEY, linger=LONG, timeout=30)
     holder = Taker(lock)

@@ -90,7 +90,7 @@ async def test_a_crowd_has_few_nodes_and_is_served_in_order(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
-async def test_those_that_need_not_wait_are_not_kept_back_by_the_line(zoo: Zoo, options: dict[str, Any]) -> None:
+async def test_contenders_that_need_not_wait_pass_the_local_queue(zoo: Zoo, options: dict[str, Any]) -> None:
     """Only those that wait are counted: a process may have any number of permits, or of readers."""
     inside: list[int] = []
     everybody = asyncio.Event()
@@ -105,7 +105,9 @@ async def test_those_that_need_not_wait_are_not_kept_back_by_the_line(zoo: Zoo, 
     await asyncio.wait_for(asyncio.gather(*(take(number) for number in range(MANY))), 30)
 
 
-async def test_those_who_give_up_in_the_line_leave_nothing(zoo: Zoo, cleared: list[asyncio.Task[None]]) -> None:
+async def test_waiters_that_give_up_in_the_local_queue_leave_nothing(
+    zoo: Zoo, cleared: list[asyncio.Task[None]]
+) -> None:
     """They end in time, write nothing, and hold nobody up who came later."""
     order: list[int] = []
     async with zk_lock(KEY):
@@ -151,7 +153,7 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
 @pytest.mark.parametrize("kind", [{"kind": "read"}, {"limit": 2 * MANY}])
-async def test_a_line_of_those_that_are_granted_at_once_refuses_nobody(
+async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
     zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
 ) -> None:
     """Readers, and callers for whom there are permits, queue locally for a moment only, and block no other."""

@@ -31,7 +31,7 @@ def holders(zoo: Zoo, count: int) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-def test_whoever_lets_go_lets_the_next_one_in(zoo: Zoo, order: tuple[int, ...]) -> None:
+def test_each_release_grants_the_next_waiter(zoo: Zoo, order: tuple[int, ...]) -> None:
     """Not only the oldest: each permit that is given back is given on, to the one who waits longest."""
     with holders(zoo, 3) as paths, queued(zoo, *(permit() for _ in range(3))) as waiters:
         for number, waiter in zip(order, waiters, strict=True):
