@@ -43,7 +43,7 @@ class DatabaseTokens:
                 "manage.py migrate, or choose another store."
             )
         try:
-            import_module(FENCES_APP).advance(self.prefix + key, token, self.using)
+            import_module(f"{FENCES_APP}.rows").advance(self.prefix + key, token, self.using)
         except StaleToken as error:
             raise _stale(key, token) from error
 
