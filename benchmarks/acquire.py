@@ -117,11 +117,11 @@ def our_contestants(address: str) -> dict[str, Candidate]:
     django.setup()
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
-    one = zk_lock("bench/one")
+    first = zk_lock("bench/one")
 
     def same_key(_: int) -> None:
-        one.acquire()
-        one.release()
+        first.acquire()
+        first.release()
 
     def fresh(_: int) -> None:
         lock = zk_lock("bench/one")

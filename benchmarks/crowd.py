@@ -314,7 +314,7 @@ def measure(part: str, address: str, waiters: int) -> bool:
     over = False
     for name, value in figures.items():
         budget, wrong = "", False
-        for _, _, bound, most in (each for each in BUDGETS if each[:2] == (part, name)):
+        for _, _, bound, most in (budget for budget in BUDGETS if budget[:2] == (part, name)):
             wrong = value > bound if most else value < bound
             budget = f"at {'most' if most else 'least'} {bound:g}  {'OVER BUDGET' if wrong else 'ok'}"
         over = over or wrong

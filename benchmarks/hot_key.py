@@ -227,7 +227,7 @@ def measure(cases: Sequence[str], rounds: int, seconds: float, zookeeper: str, r
             for name in shuffled.sample(names, len(names)):
                 seen[name].append(run_apart(case, name, seconds, zookeeper, redis))
         results[case] = {
-            name: {figure: round(statistics.median(each[figure] for each in runs), 4) for figure in FIGURES}
+            name: {figure: round(statistics.median(run[figure] for run in runs), 4) for figure in FIGURES}
             for name, runs in seen.items()
         }
     return results

@@ -94,8 +94,8 @@ async def client(ensemble: Ensemble, *work: str) -> AsyncIterator[Callable[[], A
         output, _ = await process.communicate()
         if process.returncode:
             raise RuntimeError(f"the client failed: {work}")
-        found: Figures = json.loads(output)
-        return found
+        data: Figures = json.loads(output)
+        return data
 
     try:
         yield figures

@@ -156,12 +156,12 @@ def _no_linger(options: LockOptions) -> str:
     return ""
 
 
-def read_options(value: object, where: str, found: Problems, *, more: tuple[str, ...] = ()) -> LockOptions:
+def read_options(value: object, where: str, problems: Problems, *, more: tuple[str, ...] = ()) -> LockOptions:
     """Read the options of one lock, or of all. The keys in `more` are allowed, too, but not read here."""
     if not isinstance(value, Mapping):
-        found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
+        problems.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
         return NOT_GIVEN
-    found.add_unknown_keys(where, value, (*more, *_OPTIONS))
+    problems.add_unknown_keys(where, value, (*more, *_OPTIONS))
     options: dict[str, Any] = {}
     for key, (reader, expected) in _OPTIONS.items():
         if key in value:
@@ -171,7 +171,7 @@ def read_options(value: object, where: str, found: Problems, *, more: tuple[str,
                 kind = "the string " if isinstance(value[key], str) else ""
                 name = f'{where}["{key}"]' if where else key
                 hint = "Change it, or remove it to use the default." if where else ""
-                found.add("E009", f"{name} must be {expected}; got {kind}{given}.", hint)
+                problems.add("E009", f"{name} must be {expected}; got {kind}{given}.", hint)
     return LockOptions(**options) if options else NOT_GIVEN
 
 
@@ -180,23 +180,23 @@ def _seconds_or_none(value: object) -> float | Unset | None:
 
 
 def _seconds(value: object) -> float | Unset:
-    found = seconds(value)
-    return UNSET if found is None else found
+    number = seconds(value)
+    return UNSET if number is None else number
 
 
 def _positive_or_none(value: object) -> float | Unset | None:
-    found = _seconds_or_none(value)
-    return UNSET if found == 0 else found
+    number = _seconds_or_none(value)
+    return UNSET if number == 0 else number
 
 
 def _min_hold(value: object) -> float | Unset:
-    found = _seconds(value)
-    return found if isinstance(found, float) and found <= LONGEST else UNSET
+    number = _seconds(value)
+    return number if isinstance(number, float) and number <= LONGEST else UNSET
 
 
 def _limit(value: object) -> int | Unset | None:
-    found = _count(value)
-    return found if found is None or is_limit(found) else UNSET
+    count = _count(value)
+    return count if count is None or is_limit(count) else UNSET
 
 
 def is_limit(value: object) -> bool:

@@ -15,7 +15,7 @@ from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import markers, order
 from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted, show_tails
-from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_places
+from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_indexes
 from django_zklock.queue.names import MAX_KEY, path
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
@@ -91,7 +91,7 @@ class ScanResult:
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
-        indexes = holder_places(self.queues[key], self.limits(key))
+        indexes = holder_indexes(self.queues[key], self.limits(key))
         if not self.expired_holds:
             return indexes
         return tuple(index for index in indexes if (key, self.queues[key][index].name) not in self.expired_holds)

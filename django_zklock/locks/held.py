@@ -193,7 +193,7 @@ class HeldLock(Hold):
                 return
             self._reference = None
             share_with_readers(self.contender, grant)
-        maximum_hold.leave_if_overdue(grant, self.contender)
+        maximum_hold.release_if_overdue(grant, self.contender)
         if done is not None:
             done(True)
 

@@ -119,7 +119,7 @@ class LocalWaiter:
             self.session.post(self.queue_again)
         else:
             lock.enter(self)
-            self.wait_or_leave_busy(lock)
+            self.wait_or_conclude_busy(lock)
             if not self.session.connected:
                 self.session.post(
                     self.session.loop.call_later, self.session.options.connect_timeout, self.on_no_session
@@ -136,7 +136,7 @@ class LocalWaiter:
         if lock is not None:
             grant = self.grant
             if grant is not None:
-                if lock.first is self and lock.leaves_on_release(self.spec, grant):
+                if lock.first is self and lock.ends_on_release(self.spec, grant):
                     lock.ended = True
                 grant.released = True
                 if grant.has_observers:
@@ -264,7 +264,7 @@ class LocalWaiter:
             why = self.session.explain(self.session.options.connect_timeout)
             self.conclude(lock, ZooKeeperUnavailable(why, lock=self.spec.key))
 
-    def wait_or_leave_busy(self, lock: LingeringLock) -> None:
+    def wait_or_conclude_busy(self, lock: LingeringLock) -> None:
         """Wait, unless the owner does not, or too many of this process wait already."""
         if lock in self._outcomes or lock.ended:
             return
@@ -383,12 +383,12 @@ class LingeringLock(GrantObserver):
     @property
     def has_events(self) -> bool:
         """Whether there is an event that the owner may have missed."""
-        return self.base is not None and self.base.has_news
+        return self.base is not None and self.base.has_events
 
-    def leaves_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
+    def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when the owner with this grant releases it."""
         base = self.base
-        if base is None or base.has_news or base.node_gone or self._session.closing:
+        if base is None or base.has_events or base.node_gone or self._session.closing:
             return True  # the end of the lease is seen by the next owner
         if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
             return True
@@ -594,7 +594,7 @@ class LingeringLocks(SessionObserver):
         if lock is not None:
             for waiter in waiters:
                 lock.enter(waiter)
-                waiter.wait_or_leave_busy(lock)
+                waiter.wait_or_conclude_busy(lock)
         elif waiters:
             lock = LingeringLock(self, waiters[0])
             for waiter in waiters:

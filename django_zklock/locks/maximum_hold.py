@@ -39,14 +39,14 @@ def apply_bounds(grant: Grant, contender: GrantedContender, spec: LockSpec) -> N
     grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
 
 
-def leave_if_overdue(grant: Grant, contender: GrantedContender) -> None:
+def release_if_overdue(grant: Grant, contender: GrantedContender) -> None:
     """Delete the znode if the lock was held for too long and no work is left to be aborted; from any thread."""
     if grant.overdue:
-        grant.session.post(_leave_unless_watched, grant, contender)
+        grant.session.post(_release_unless_watched, grant, contender)
 
 
-def _leave_unless_watched(grant: Grant, contender: GrantedContender) -> None:
-    if not grant.observed_by(Guard) and all(held.is_unwatched for held in grant.parts_held()):
+def _release_unless_watched(grant: Grant, contender: GrantedContender) -> None:
+    if not grant.observed_by(Guard) and all(held.is_unwatched for held in grant.held_shares()):
         contender.abandon()
 
 
@@ -87,7 +87,7 @@ class MaximumHold(GrantObserver):
             self._warn()
         if self._grant.overdue:
             self._grant.lose(self._grant.why_overdue)
-            _leave_unless_watched(self._grant, self._contender)
+            _release_unless_watched(self._grant, self._contender)
         else:
             self._set_timer()
 

@@ -53,7 +53,7 @@ def send(grant: Grant, hold: object, signal: Signal, /, **kwargs: object) -> Non
 
 def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
     """Send a signal about a grant. Nothing is sent while the grant is being released."""
-    hold = next(iter(grant.parts_held()), None)
+    hold = next(iter(grant.held_shares()), None)
     if hold is not None:
         send(grant, hold, signal, **kwargs)
 
@@ -84,8 +84,8 @@ def send_lost(grant: Grant, hold: object, reason: str, receipt: Receipt | None) 
 
 
 def _send_lost_once(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
-    if not grant.loss_told:
-        grant.loss_told = True
+    if not grant.loss_reported:
+        grant.loss_reported = True
         send(grant, hold, signals.lock_lost, reason=reason, receipt=receipt)
 
 

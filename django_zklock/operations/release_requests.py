@@ -13,7 +13,7 @@ from django_zklock.operations.audit import check_by, check_reason, record_releas
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operator_hold, order, release_request
-from django_zklock.queue.holders import holder_places
+from django_zklock.queue.holders import holder_indexes
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.order import Queue
 from django_zklock.queue.release_request import ReleaseRequest
@@ -90,7 +90,7 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
     )
     queue = order.ordered(client.run(children))
     problem = ""
-    holders = tuple(queue[index] for index in holder_places(queue, client.limits_in(queue)))
+    holders = tuple(queue[index] for index in holder_indexes(queue, client.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
         holders = _possible_holders(client, queue, guid)
     for child in holders:

@@ -17,7 +17,7 @@ UNKNOWN_LIMITS: Final[Limits] = MappingProxyType({})
 _SHARE: Final = (Kind.READ, Kind.PERMIT)
 
 
-def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
+def holder_indexes(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
     """
     Return the indexes of the holders: one, or all readers at the front, or as many as there are permits.
 
@@ -35,7 +35,7 @@ def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, .
 
 def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
     """Return the index just behind the last holder; 0 if there is none."""
-    indexes = holder_places(queue, limits)
+    indexes = holder_indexes(queue, limits)
     return indexes[-1] + 1 if indexes else 0
 
 
@@ -74,9 +74,9 @@ def waits_for(queue: Queue, index: int, indexes: Container[int] | None = None) -
     """
     Return the name of the contender that the one at `index` waits for; empty for a holder.
 
-    `indexes` is the result of `holder_places`; without it, no own limits are known.
+    `indexes` is the result of `holder_indexes`; without it, no own limits are known.
     """
-    if index in (holder_places(queue) if indexes is None else indexes):
+    if index in (holder_indexes(queue) if indexes is None else indexes):
         return ""
     kind = queue[index].kind
     if kind in _SHARE:

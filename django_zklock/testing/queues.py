@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import order
 from django_zklock.queue.escaping import SEQUENCE_TAIL
-from django_zklock.queue.holders import holder_places
+from django_zklock.queue.holders import holder_indexes
 from django_zklock.queue.nodes import Kind, Payload, own_limit
 
 if TYPE_CHECKING:
@@ -57,5 +57,5 @@ def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
         for child in queue
         if child.kind is Kind.PERMIT and queue.limit is None
     }
-    held = holder_places(queue, limits)
+    held = holder_indexes(queue, limits)
     return {f"{directory}/{child.name}": (index in held, child.kind.word) for index, child in enumerate(queue)}

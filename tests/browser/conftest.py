@@ -62,9 +62,9 @@ def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
 
     yield come
     wire.heal()
-    for each in visitors:
-        each.page.context.close()
-    complaints = [complaint for each in visitors for complaint in each.complaints]
+    for visitor in visitors:
+        visitor.page.context.close()
+    complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
     assert not complaints, "\n".join(complaints)
 
 

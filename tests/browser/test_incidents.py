@@ -39,9 +39,9 @@ def assert_first_screen(operator: Visitor, *texts: str) -> None:
     for text in texts:
         found = operator.page.locator("#content").get_by_text(text).locator("visible=true").first
         found.wait_for()
-        place = found.bounding_box()
-        assert place is not None, text
-        assert place["y"] + place["height"] <= 800, text
+        box = found.bounding_box()
+        assert box is not None, text
+        assert box["y"] + box["height"] <= 800, text
 
 
 def test_a_dead_host_with_fifty_locks_is_one_row(stage: Stage, operator: Visitor) -> None:

@@ -68,9 +68,9 @@ def test_a_phone_shows_the_columns_that_matter(shop: Stage, visitor: Visit) -> N
     viewer = visitor("viewer", viewport=PHONE)
     viewer.open()
     for column in ("shown_key", "held", "waiters", "waited"):
-        place = viewer.row("orders/42").locator(f".field-{column}").bounding_box()
-        assert place is not None
-        assert place["x"] + place["width"] <= PHONE["width"], column
+        box = viewer.row("orders/42").locator(f".field-{column}").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE["width"], column
 
 
 @pytest.mark.chaos

@@ -201,7 +201,7 @@ def test_rows_without_a_link_are_not_doubled(stage: Stage, visitor: Visit) -> No
 
     def listed(pids: list[int]) -> bool:
         found = [row.split("\t")[:2] for row in rows.all_inner_texts()]
-        return found == [[str(place), f"web-1 · pid {pid}"] for place, pid in enumerate(pids, 1)]
+        return found == [[str(index), f"web-1 · pid {pid}"] for index, pid in enumerate(pids, 1)]
 
     for path, held, left in ((first, 701, [702, 703, 704]), (second, 702, [703, 704])):
         stage.leave(path)

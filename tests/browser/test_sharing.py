@@ -34,9 +34,9 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     The page says who set it and why; so does the history, also that it was cleared.
     """
     actor.hold(KEY, "shop.views.label", limit=1)
-    for place, each in enumerate(others):
-        each.tell("take", KEY, f"shop.tasks.print{place}", limit=1)
-        swept.wait_contenders(NODE, place + 2)
+    for index, other in enumerate(others):
+        other.tell("take", KEY, f"shop.tasks.print{index}", limit=1)
+        swept.wait_contenders(NODE, index + 2)
     operator = visitor("operator")
     operator.open()
     assert "1 of 1 permits" in operator.row(NODE).inner_text()

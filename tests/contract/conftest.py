@@ -68,8 +68,8 @@ def dev() -> Iterator[DevServer]:
 @pytest.fixture(params=["dev", "real"])
 def server(request: pytest.FixtureRequest) -> Ensemble | DevServer:
     """The dev server, and then the real one; a run of the one alone does not start the other."""
-    found: Ensemble | DevServer = request.getfixturevalue("dev" if request.param == "dev" else "single")
-    return found
+    chosen: Ensemble | DevServer = request.getfixturevalue("dev" if request.param == "dev" else "single")
+    return chosen
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def zoo(server: Ensemble | DevServer) -> Iterator[Zoo]:
 @pytest.fixture(params=PRIMITIVES, ids=lambda primitive: primitive.name)
 def primitive(request: pytest.FixtureRequest) -> Primitive:
     """Each kind of lock in turn."""
-    found: Primitive = request.param
-    return found
+    chosen: Primitive = request.param
+    return chosen
 
 
 @pytest.fixture

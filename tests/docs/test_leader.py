@@ -86,10 +86,10 @@ def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
     zookeeper = names["zookeeper"]
     zookeeper.start(timeout=10)
     try:
-        told = threading.Event()
+        called = threading.Event()
         election = names["election"](f"{zoo.base}/lead", "web-7")
         with zk_leader("lead") as hold:
-            theirs = BackgroundCall(lambda: election.run(lambda: told.wait(20)))
+            theirs = BackgroundCall(lambda: election.run(lambda: called.wait(20)))
             zoo.wait_contenders("lead", 2)
             ours = BackgroundCall(lambda: zk_leader("lead").run(lambda hold: hold.token))
             zoo.wait_contenders("lead", 3)
@@ -97,7 +97,7 @@ def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
             hold.check()
         eventually(lambda: str(zk_leader("lead").current_leader()).startswith("'web-7', a client of kazoo, "))
         assert ours.is_alive()
-        told.set()
+        called.set()
         theirs.result()
         assert (ours.result() or 0) > hold.token
     finally:

@@ -127,8 +127,8 @@ def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis: Redis, monkeypatch: pyt
     files = blocks("move-from-cache-lock.md")
     versions = {name: run(files[f"{name}.py"], name) for name in ("old", "both", "new")}
     try:
-        for one, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
-            keeps_out(versions[one]["restock"], versions[other]["restock"])
+        for first, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
+            keeps_out(versions[first]["restock"], versions[other]["restock"])
         eventually(lambda: versions["old"]["redis"].dbsize() == 0)
     finally:
         for name in ("old", "both"):
@@ -187,5 +187,5 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
         with advisory(f"stock/{sku}"):
             return work()
 
-    for one, other in ((old, both), (both, new)):
-        keeps_out(one, other)
+    for first, other in ((old, both), (both, new)):
+        keeps_out(first, other)

@@ -229,7 +229,7 @@ class SimulatedClient:
 
     def _reset_watchers(self) -> None:
         tables = (self._data_watchers, self._child_watchers)
-        watchers = [watcher for table in tables for each in table.values() for watcher in each]
+        watchers = [watcher for table in tables for watchers_of_path in table.values() for watcher in watchers_of_path]
         self._data_watchers, self._child_watchers = defaultdict(set), defaultdict(set)
         for watcher in watchers:
             watcher(WatchedEvent(EventType.NONE, self.client_state, None))
@@ -320,7 +320,7 @@ def _answer(request: Any, result: Any) -> Any:
     if request.type == GetData.type:
         return result.data, _stat(result)
     if request.type == Transaction.type:
-        return [each if each is True else EXCEPTIONS[each]() for each in result]
+        return [reply if reply is True else EXCEPTIONS[reply]() for reply in result]
     if request.type in (GetChildren.type, Sync.type):
         return request.path if request.type == Sync.type else list(result)
     return result

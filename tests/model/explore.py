@@ -120,11 +120,11 @@ def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], viola
     """Return fewer deviations that still break the rule."""
     budget = [SHRINKS]
 
-    def breaks(some: dict[Point, int]) -> dict[Point, int] | None:
+    def breaks(deviations: dict[Point, int]) -> dict[Point, int] | None:
         budget[0] -= 1
-        chooser: Any = Replay(some)
-        found = play(here, scenario, chooser).violation
-        return dict(chooser.taken) if found is not None and found.rule == violation.rule else None
+        chooser: Any = Replay(deviations)
+        broken_rule = play(here, scenario, chooser).violation
+        return dict(chooser.taken) if broken_rule is not None and broken_rule.rule == violation.rule else None
 
     size = max(1, len(deviations) // 2)
     while budget[0] > 0:

@@ -166,65 +166,65 @@ class Invariants:
 
     def _on_expiry(self, session: int) -> None:
         """The leader gives up a session: nobody may hold anything by it."""
-        for each in self._live:
-            if each.grant.session_id == session and self._valid(each):
-                left = each.grant.session.lease.until - self.world.now
-                raise Violation("lease within session", f"{each.caller.name} may trust it {left:.3f} s more")
+        for grant in self._live:
+            if grant.grant.session_id == session and self._valid(grant):
+                left = grant.grant.session.lease.until - self.world.now
+                raise Violation("lease within session", f"{grant.caller.name} may trust it {left:.3f} s more")
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Check what is held now."""
         valid: dict[str, list[Granted]] = {}
-        for each in [*self._live]:
-            if not each.process.alive or each.grant.released:
-                self._live.remove(each)
-            elif self._valid(each) and not self._excused(each):
-                valid.setdefault(each.grant.key, []).append(each)
-                self._stands(each)
+        for grant in [*self._live]:
+            if not grant.process.alive or grant.grant.released:
+                self._live.remove(grant)
+            elif self._valid(grant) and not self._excused(grant):
+                valid.setdefault(grant.grant.key, []).append(grant)
+                self._stands(grant)
         for holds in valid.values():
             self._agree(holds)
         self.world.crowded = bool(self._live)
 
-    def _valid(self, each: Granted) -> bool:
-        if each.grant.why_invalid() is not None:
-            each.invalid = True
+    def _valid(self, grant: Granted) -> bool:
+        if grant.grant.why_invalid() is not None:
+            grant.invalid = True
             return False
-        if each.invalid:
-            raise Violation("lost is for good", f"{each.caller.name} holds {each.grant.path} again")
+        if grant.invalid:
+            raise Violation("lost is for good", f"{grant.caller.name} holds {grant.grant.path} again")
         return True
 
-    def _excused(self, each: Granted) -> bool:
+    def _excused(self, grant: Granted) -> bool:
         now, timeout = self.world.now, self.ensemble.timeout
-        killed = self._killed.get(each.grant.session_id or 0)
+        killed = self._killed.get(grant.grant.session_id or 0)
         if killed is not None:
             if now > killed + LEASE_SHARE * timeout + 1e-6:
-                raise Violation("lease within session", f"{each.caller.name} trusts a session killed at {killed}")
+                raise Violation("lease within session", f"{grant.caller.name} trusts a session killed at {killed}")
             return True
-        robbed = self._robbed.get(each.grant.path)
+        robbed = self._robbed.get(grant.grant.path)
         if robbed is None:
             return False
         believed = now - robbed
         if believed > timeout:
-            raise Violation("robbed ones learn it", f"{each.caller.name} believes in {each.grant.path}: {believed} s")
+            raise Violation("robbed ones learn it", f"{grant.caller.name} believes in {grant.grant.path}: {believed} s")
         return True
 
     @staticmethod
     def _agree(holds: list[Granted]) -> None:
         """See that all these can have the lock at a time."""
-        kinds = {each.grant.kind for each in holds}
+        kinds = {hold.grant.kind for hold in holds}
         if len(holds) > 1 and (len(kinds) > 1 or not kinds & SHARE):
-            names = " and ".join(f"{each.caller.name} ({each.grant.kind.name})" for each in holds)
+            names = " and ".join(f"{hold.caller.name} ({hold.grant.kind.name})" for hold in holds)
             raise Violation("one holder", f"{names} hold {holds[0].grant.key}")
 
-    def _stands(self, each: Granted) -> None:
+    def _stands(self, grant: Granted) -> None:
         """See that a hold has a node to which the queue gives the lock."""
-        path = each.grant.path
+        path = grant.grant.path
         parent = path.rpartition("/")[0]
         if path not in self.ensemble.truth.nodes:
-            raise Violation("a hold has a node", f"{each.caller.name} holds by {path}, which is gone")
+            raise Violation("a hold has a node", f"{grant.caller.name} holds by {path}, which is gone")
         # A permit is kept when the limit is lowered; how many there are then, was in force when it was given.
-        known = self._once if each.grant.kind is Kind.PERMIT else self.entitled(parent)
+        known = self._once if grant.grant.kind is Kind.PERMIT else self.entitled(parent)
         if path not in known:
             others = sorted(self.ensemble.truth.nodes[parent].children, key=lambda name: name[-10:])
-            raise Violation("first come, first served", f"{each.caller.name} holds by {path}, in {others}")
+            raise Violation("first come, first served", f"{grant.caller.name} holds by {path}, in {others}")

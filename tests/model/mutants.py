@@ -222,20 +222,20 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
 def _seeing_first_writer(queue: Queue, me: str, /) -> rules.Verdict:
     """Have a reader wait for the end of the first writer ahead, and for no other."""
     verdict = _shared(queue, me)
-    place = queue.index_of(me)
-    if place is None or not isinstance(verdict, rules.WaitFor):
+    index = queue.index_of(me)
+    if index is None or not isinstance(verdict, rules.WaitFor):
         return verdict
-    first = next(child for child in queue[:place] if child.kind is not Kind.READ)
+    first = next(child for child in queue[:index] if child.kind is not Kind.READ)
     return rules.WaitFor((first.name,), is_last=True)
 
 
 def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]], *, hasty: bool = False) -> Any:
     def permits(self: rules.Permits, queue: Queue, me: str, /) -> rules.Verdict:
         verdict = _permits(self, queue, me)
-        place = queue.index_of(me)
-        if place is None or not isinstance(verdict, rules.WaitFor) or not verdict.depends_on_limit:
+        index = queue.index_of(me)
+        if index is None or not isinstance(verdict, rules.WaitFor) or not verdict.depends_on_limit:
             return verdict
-        names = tuple(child.name for child in choose(queue[:place], len(verdict.children)))
+        names = tuple(child.name for child in choose(queue[:index], len(verdict.children)))
         return replace(verdict, children=names, is_last=verdict.is_last or hasty)
 
     return permits
@@ -319,7 +319,7 @@ def _last(self: LingeringLock) -> LocalWaiter | None:
     return (held or [*self.queue, None][:-1] or [None])[-1]
 
 
-_must_end = LingeringLock.leaves_on_release
+_must_end = LingeringLock.ends_on_release
 _shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
 _delete_node, _reconnected, _found, _create = (
     ContenderNode.delete,
@@ -405,7 +405,7 @@ MUTANTS = (
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
-    Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "leaves_on_release", _keeping),)),
+    Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "ends_on_release", _keeping),)),
     Mutant("forgets the waiters when a lingering lock ends", ((LocalWaiter, "is_waiting", lambda self, lock: False),)),
     Mutant("hands the lock to the last one", ((LingeringLock, "first", property(_last)),)),
     Mutant(

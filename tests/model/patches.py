@@ -22,7 +22,7 @@ from django_zklock.zk import session
 from model.client import SimulatedClient
 from model.world import World
 
-PREEMPTED = ("enter", "leave", "grant_first", "leaves_on_release", "new_grant")  # begun by several threads
+PREEMPTED = ("enter", "leave", "grant_first", "ends_on_release", "new_grant")  # begun by several threads
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session: Any = session  # its imports are replaced, too
@@ -95,17 +95,17 @@ class _Complaints(logging.Handler):
 @contextmanager
 def stage() -> Iterator[Stage]:
     """Put the simulation where the protocol meets the world."""
-    found = Stage()
+    new_stage = Stage()
     replaced: list[tuple[Any, str, Any]] = [
-        (clock, "now", found.now),
-        (session, "Client", found.client),
-        (guids, "uuid", SimpleNamespace(uuid4=found.uuid4)),
+        (clock, "now", new_stage.now),
+        (session, "Client", new_stage.client),
+        (guids, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
-        *((LingeringLock, name, found.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
-        (LocalWaiter, "grant_now", found.preempting(LocalWaiter.grant_now)),
+        *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
+        (LocalWaiter, "grant_now", new_stage.preempting(LocalWaiter.grant_now)),
     ]
     logger = logging.getLogger("django_zklock")
-    handler = _Complaints(found)
+    handler = _Complaints(new_stage)
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     level, propagate = logger.level, logger.propagate
     for owner, name, value in replaced:
@@ -114,7 +114,7 @@ def stage() -> Iterator[Stage]:
     logger.setLevel(logging.ERROR)
     logger.propagate = False
     try:
-        yield found
+        yield new_stage
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)

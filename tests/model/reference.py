@@ -13,9 +13,9 @@ _LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):")
 def limit(tree: Tree, parent: str) -> tuple[str, int]:
     """Return the marker of the limit of a queue, and its value; empty and 0 if there is none."""
     for name in tree.nodes[parent].children if parent in tree.nodes else ():
-        found = _LIMIT.fullmatch(name)
-        if found:
-            return name, int(found["value"])
+        match = _LIMIT.fullmatch(name)
+        if match:
+            return name, int(match["value"])
     return "", 0
 
 
@@ -24,16 +24,16 @@ def entitled(tree: Tree, parent: str) -> set[str]:
     if parent not in tree.nodes:
         return set()
     names = tree.nodes[parent].children
-    found = sorted(filter(None, map(_CONTENDER.fullmatch, names)), key=lambda each: int(each["number"]))
+    matches = sorted(filter(None, map(_CONTENDER.fullmatch, names)), key=lambda match: int(match["number"]))
     _, most = limit(tree, parent)
-    kinds = ["__READ__" if f"!reads:{each['guid']}:" in names else each["recipe"] for each in found]
+    kinds = ["__READ__" if f"!reads:{match['guid']}:" in names else match["recipe"] for match in matches]
     having = set()
-    for place, each in enumerate(found):
-        path = f"{parent}/{each[0]}"
+    for index, match in enumerate(matches):
+        path = f"{parent}/{match[0]}"
         if (
-            place == 0
-            or set(kinds[: place + 1]) == {"__READ__"}
-            or (set(kinds[: place + 1]) == {"lease-"} and place < (most or own_limit(tree, path)))
+            index == 0
+            or set(kinds[: index + 1]) == {"__READ__"}
+            or (set(kinds[: index + 1]) == {"lease-"} and index < (most or own_limit(tree, path)))
         ):
             having.add(path)
     return having

@@ -151,28 +151,28 @@ class _Play:
 
     def _idle(self) -> list[str]:
         """Return the locks that linger and that nobody uses; see that none does so for too long."""
-        found = []
+        idle = []
         for process in self.processes:
             for shared in process.session.attached(LingeringLocks)._locks.values() if process.running else ():
                 if not shared.queue:
-                    found.append(shared.spec.key)
+                    idle.append(shared.spec.key)
                     if process.monotonic() > shared.idle_since + shared._linger + SOON:
                         raise Violation("leaves in time", f"{shared.spec.key} is idle in {process.name}")
-        return found
+        return idle
 
     def _known(self) -> set[str]:
         return {guid for process in self.processes if process.running for guid in process.registry.guids}
 
     def _compare(self, known: set[str]) -> None:
-        found: dict[str, str] = {}
+        differences: dict[str, str] = {}
         for path, node in self.ensemble.truth.nodes.items():
             if node.owner:
                 name = path.rpartition("/")[2]
                 child = nodes.parse(name)
-                found[name if child is None else child.guid] = path
-        if set(found) != known:
-            orphans = sorted(found[guid] for guid in set(found) - known)
-            raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(found))}")
+                differences[name if child is None else child.guid] = path
+        if set(differences) != known:
+            orphans = sorted(differences[guid] for guid in set(differences) - known)
+            raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(differences))}")
 
     def _at_the_end(self) -> None:
         """Nothing is left, neither in the tree nor in the tables."""

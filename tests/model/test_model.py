@@ -63,8 +63,8 @@ def test_all_mistakes_can_be_made() -> None:
             replaced = inspect.getattr_static(owner, name)
             if inspect.isfunction(replaced):
                 parameters = inspect.signature(replaced).parameters.values()
-                needed = [each for each in parameters if each.default is each.empty]
-                named = {each.name: None for each in needed if each.kind is each.KEYWORD_ONLY}
+                needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
+                named = {parameter.name: None for parameter in needed if parameter.kind is parameter.KEYWORD_ONLY}
                 inspect.signature(value).bind(*[None] * (len(needed) - len(named)), **named)
 
 
@@ -87,7 +87,7 @@ def test_a_finding_is_told_short() -> None:
     mutant = MUTANTS[0]
     (finding,) = mutant.search(BUDGET, SEED).findings
     with mutant.applied():
-        told = finding.told()
+        text = finding.told()
     assert len(finding.deviations) <= 12
-    assert f"seed {finding.seed}" in told
-    assert str(finding.violation) in told
+    assert f"seed {finding.seed}" in text
+    assert str(finding.violation) in text

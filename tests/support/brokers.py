@@ -34,20 +34,20 @@ TIED = debian.tied("KILL")
 
 def find_redis() -> str:
     """Return the path of `redis-server`."""
-    found = shutil.which(REDIS)
-    if found is None:
+    program = shutil.which(REDIS)
+    if program is None:
         raise debian.NotInstalled("Redis server", REDIS)
-    return found
+    return program
 
 
 def find_rabbitmq() -> Path:
     """Return the path of the `rabbitmq-server` that runs as the user who starts it."""
     if (RABBITMQ_SCRIPTS / RABBITMQ).exists():
         return RABBITMQ_SCRIPTS / RABBITMQ
-    found = shutil.which(RABBITMQ)
-    if found is None:
+    program = shutil.which(RABBITMQ)
+    if program is None:
         raise debian.NotInstalled("RabbitMQ server", RABBITMQ)
-    return Path(found).resolve()
+    return Path(program).resolve()
 
 
 class Broker(Served):
@@ -126,11 +126,11 @@ class Redis(Broker):
 
     def clients(self) -> set[str]:
         """Return the addresses of all clients that are connected."""
-        return {each["addr"] for each in self._list_clients()}
+        return {client["addr"] for client in self._list_clients()}
 
     def is_awaited(self) -> bool:
         """Tell whether a worker waits for a message."""
-        return any(each["cmd"] == "brpop" and "b" in each["flags"] for each in self._list_clients())
+        return any(client["cmd"] == "brpop" and "b" in client["flags"] for client in self._list_clients())
 
     def _list_clients(self) -> list[dict[str, str]]:
         with RedisClient(port=self.port, decode_responses=True) as client:

@@ -30,16 +30,16 @@ def session() -> Session:
 
 def client() -> Client:
     """Return the kazoo client of this process's session."""
-    found = session()._client
-    assert found is not None
-    return found
+    client = session()._client
+    assert client is not None
+    return client
 
 
 def connected(timeout: float = 10.0) -> Session:
     """Wait until the session of this process is connected; return it."""
-    found = session()
-    eventually(lambda: found.connected and found.session_id, timeout)
-    return found
+    current_session = session()
+    eventually(lambda: current_session.connected and current_session.session_id, timeout)
+    return current_session
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ class Candidate:
             with contextlib.suppress(ValueError):
                 token, before, after = json.loads(line)
                 looks[token].append((before, after))
-        return [Term(token, self.name, found[0][1], found[-1][0]) for token, found in looks.items()]
+        return [Term(token, self.name, times[0][1], times[-1][0]) for token, times in looks.items()]
 
 
 class Candidates:
@@ -120,20 +120,22 @@ class Candidates:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for each in self.all.values():
-            each.proxy.heal()
-            each.kill()
-            print(f"--- {each.name}\n{each.log.read_text(errors='replace')[-3000:]}")
+        for candidate in self.all.values():
+            candidate.proxy.heal()
+            candidate.kill()
+            print(f"--- {candidate.name}\n{candidate.log.read_text(errors='replace')[-3000:]}")
         self._stack.close()
 
     def queue(self) -> list[Candidate]:
         """Return the processes in the queue, the leader first; also dead ones that are still there."""
-        pids = {each.process.pid: each for each in self.all.values()}
-        return [pids[found.pid] for found in self.zoo.payloads(KEY) if found is not None and found.pid in pids]
+        pids = {candidate.process.pid: candidate for candidate in self.all.values()}
+        return [pids[payload.pid] for payload in self.zoo.payloads(KEY) if payload is not None and payload.pid in pids]
 
     def terms(self) -> list[Term]:
         """All leads so far, in the order of their tokens."""
-        return sorted((term for each in self.all.values() for term in each.terms()), key=lambda term: term.token)
+        return sorted(
+            (term for candidate in self.all.values() for term in candidate.terms()), key=lambda term: term.token
+        )
 
     def wait_term(self, since: float, timeout: float) -> Term:
         """Wait for the first term that began after `since`."""

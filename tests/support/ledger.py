@@ -68,16 +68,16 @@ class Ledger:
     @contextlib.contextmanager
     def ends(self, look: Callable[[], Any]) -> Iterator[list[tuple[str, Any]]]:
         """Collect what `look` returns just before each COMMIT and ROLLBACK of the calling thread."""
-        found: list[tuple[str, Any]] = []
+        endings: list[tuple[str, Any]] = []
         connection = self.connection
 
         def end(name: str, original: Callable[[], object]) -> None:
-            found.append((name, look()))
+            endings.append((name, look()))
             original()
 
         for name in ("_commit", "_rollback"):
             connection.__dict__[name] = functools.partial(end, name[1:], getattr(connection, name))
-        yield found
+        yield endings
         for name in ("_commit", "_rollback"):
             del connection.__dict__[name]
 

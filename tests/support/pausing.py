@@ -118,9 +118,9 @@ class Writer:
         return answer
 
     def wait_stopped(self) -> None:
-        found = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert found is not None
-        assert found.si_code == os.CLD_STOPPED, "the process ended"
+        status = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert status is not None
+        assert status.si_code == os.CLD_STOPPED, "the process ended"
 
     def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)

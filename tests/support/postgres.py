@@ -39,10 +39,10 @@ def find_postgres() -> Path:
     by_version = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if by_version:
         return by_version[-1].parent
-    found = shutil.which("initdb")
-    if found is None or not Path(found).resolve().with_name("postgres").exists():
+    program = shutil.which("initdb")
+    if program is None or not Path(program).resolve().with_name("postgres").exists():
         raise debian.NotInstalled("PostgreSQL server", PACKAGE)
-    return Path(found).resolve().parent
+    return Path(program).resolve().parent
 
 
 class Postgres(Served):

@@ -14,15 +14,15 @@ from support.zoo import Zoo
 def holder(key: str) -> str | None:
     """Return the id of the task that has the key now, by the rules of the next publisher; None if no task has it."""
 
-    def decide(found: DirectoryState | None, session_id: int) -> Step:
-        if found is None:
+    def decide(owner: DirectoryState | None, session_id: int) -> Step:
+        if owner is None:
             return Done(None)
-        current = Reservation.decode(found.data)
-        dead = current.judge(found.children, time.time()) is Verdict.DEAD
+        current = Reservation.decode(owner.data)
+        dead = current.judge(owner.children, time.time()) is Verdict.DEAD
         return Done(None if dead else current.task_id)
 
-    found: str | None = reservations._run(key, decide, 5.0)
-    return found
+    owner: str | None = reservations._run(key, decide, 5.0)
+    return owner
 
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:

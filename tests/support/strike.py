@@ -40,15 +40,15 @@ def first_line(stride: int) -> int:
 
 def functions_of(*modules: Any) -> list[Callable[..., object]]:
     """Return all functions and methods of some modules."""
-    found: list[Callable[..., object]] = []
+    functions: list[Callable[..., object]] = []
     for module in modules:
         for thing in vars(module).values():
             if getattr(thing, "__module__", "") != module.__name__:
                 continue
             members = vars(thing).values() if isinstance(thing, type) else [thing]
             plain = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
-            found += [function for function in plain if hasattr(function, "__code__")]
-    return found
+            functions += [function for function in plain if hasattr(function, "__code__")]
+    return functions
 
 
 def assert_none_listed() -> None:

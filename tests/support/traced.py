@@ -49,10 +49,10 @@ class Traced:
 @contextmanager
 def traced() -> Iterator[Traced]:
     """Trace the locks of this process in memory."""
-    found = Traced()
-    connect(found.provider)
+    traced = Traced()
+    connect(traced.provider)
     try:
-        yield found
+        yield traced
     finally:
         disconnect()
 
@@ -68,5 +68,5 @@ def to_file(path: Path) -> TracerProvider:
 
 def in_file(path: Path, name: str) -> list[dict[str, Any]]:
     """Return the spans with this name in such a file."""
-    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [span for span in found if span["name"] == name]
+    spans = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [span for span in spans if span["name"] == name]

@@ -82,8 +82,8 @@ class Trail:
 
     def _read(self) -> None:
         for line in self._lines:
-            if found := LINE.match(line):
-                self._note(float(found["t"]), found["client"], found["command"], found["key"], found["rest"])
+            if match := LINE.match(line):
+                self._note(float(match["t"]), match["client"], match["command"], match["key"], match["rest"])
 
     def _note(self, t: float, client: str, command: str, key: str, rest: str) -> None:
         if command == "BRPOP":
@@ -122,7 +122,7 @@ class Trail:
         for tag in self._tags[task]:
             last = self._steps[tag][-1]
             if last.what == "queued" and tag not in self._lost and last.t < time.time() - SETTLED:
-                taker = next((each for each in self._killed if self._may_have_popped(each, last.t)), None)
+                taker = next((worker for worker in self._killed if self._may_have_popped(worker, last.t)), None)
                 if taker is not None:
                     self._lost[tag] = taker
                     return True
@@ -148,8 +148,10 @@ class Trail:
     def tell_killed(self) -> list[str]:
         """Tell which workers were killed and what they did last, and whether messages can be restored now."""
         lines = []
-        for each in self._killed:
-            lines.append(f"{each.name} was killed at {each.killed:.6f}, and Redis saw it go by {each.closed:.6f}:")
+        for worker in self._killed:
+            lines.append(
+                f"{worker.name} was killed at {worker.killed:.6f}, and Redis saw it go by {worker.closed:.6f}:"
+            )
             for what, times in (("sent its last BRPOP", self._asked), ("stored its last message", self._stored)):
-                lines += [f"  {times[client]:.6f} {what} by {client}" for client in each.clients & times.keys()]
+                lines += [f"  {times[client]:.6f} {what} by {client}" for client in worker.clients & times.keys()]
         return [*lines, f"unacked_mutex expires in {self._redis.mutex():g} s"]

@@ -65,15 +65,17 @@ def compare(pair: Pair, script: Script) -> None:
     newer = is_3_9(pair)
     if newer and script in _changed:
         pytest.skip("ZooKeeper 3.9 answers in another way than 3.8 and the dev server")
-    told = {}
+    transcripts = {}
     for name, port in pair.items():
         with Talk(port) as talk:
             script(talk)
-        told[name] = [_without_changes(line) for line in talk.lines] if newer else talk.lines
-    if told["real"] != told["dev"]:
-        lines = difflib.unified_diff(told["real"], told["dev"], "ZooKeeper", "dev server", lineterm="", n=4)
+        transcripts[name] = [_without_changes(line) for line in talk.lines] if newer else talk.lines
+    if transcripts["real"] != transcripts["dev"]:
+        lines = difflib.unified_diff(
+            transcripts["real"], transcripts["dev"], "ZooKeeper", "dev server", lineterm="", n=4
+        )
         pytest.fail("\n".join(lines), pytrace=False)
-    assert told["real"], "the script asked nothing"
+    assert transcripts["real"], "the script asked nothing"
 
 
 def scripts(*functions: Script) -> pytest.MarkDecorator:

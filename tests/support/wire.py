@@ -166,12 +166,12 @@ class Wire:
         if xid == XID_PING and error == 0:
             assert frame.rest == b""
             return xid, error
-        told = f"{name} xid={xid} zxid={self._names.zxid(zxid)} err={error}"
+        header = f"{name} xid={xid} zxid={self._names.zxid(zxid)} err={error}"
         if error == 0:
             if name == "getChildren":
                 self.listed = Jute(frame.rest).texts()
-            told += self._names.body(name, frame)
-        self._note(f"{told} rest={frame.rest!r}" if frame.rest else told)
+            header += self._names.body(name, frame)
+        self._note(f"{header} rest={frame.rest!r}" if frame.rest else header)
         return xid, error
 
     def shut(self) -> None:
@@ -232,7 +232,7 @@ class Names:
         version, cversion, aversion, owner = frame.int32(), frame.int32(), frame.int32(), frame.int64()
         length, children, pzxid = frame.int32(), frame.int32(), frame.int64()
         now = time.time() * 1000
-        times = "now" if all(now - 60_000 < each < now + 1000 for each in (ctime, mtime)) else f"{ctime},{mtime}"
+        times = "now" if all(now - 60_000 < moment < now + 1000 for moment in (ctime, mtime)) else f"{ctime},{mtime}"
         return (
             f"(c={self.zxid(czxid)} m={self.zxid(mzxid)} p={self.zxid(pzxid)} versions={version},{cversion},{aversion} "
             f"owner={self.owner(owner)} length={length} children={children} times={times}"
@@ -244,18 +244,18 @@ class Names:
 
     def results(self, frame: Jute) -> list[str]:
         """The results of a multi."""
-        found: list[str] = []
+        texts: list[str] = []
         while True:
             code, done, error = frame.int32(), frame.flag(), frame.int32()
             if done:
-                return [*found, f"end {code} {error}"]
+                return [*texts, f"end {code} {error}"]
             name = NAMES.get(code, str(code))
             if code == -1:
-                found.append(f"error {error} {frame.int32()}")
+                texts.append(f"error {error} {frame.int32()}")
             else:
                 fields = self._fields(name, frame) if name != "check" else []
                 body = " ".join(f"{key}={value}" for key, value in fields)
-                found.append(f"{name} {error} {body}".rstrip())
+                texts.append(f"{name} {error} {body}".rstrip())
 
 
 def _short(value: bytes | None) -> str:

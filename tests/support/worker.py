@@ -187,12 +187,12 @@ class Worker:
 
     def group(self) -> set[int]:
         """Return the process ids of the worker and its pool that have not ended."""
-        found = set()
+        pids = set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 if os.getpgid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.add(process.pid)
-        return found
+                    pids.add(process.pid)
+        return pids
 
     def wait_ended(self, timeout: float) -> None:
         """Wait until no process of the worker is left. If one is, make it log its stack, and fail."""

@@ -87,16 +87,16 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
     def _in_thread(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if threading.current_thread() is self._maker:
             return call(*arguments, **options)
-        told: ThreadWaiter[tuple[Any, Exception | None]] = ThreadWaiter()
+        reported: ThreadWaiter[tuple[Any, Exception | None]] = ThreadWaiter()
 
         def make() -> None:
             try:
-                told.set((call(*arguments, **options), None))
+                reported.set((call(*arguments, **options), None))
             except Exception as error:
-                told.set((None, error))
+                reported.set((None, error))
 
         self._calls.put(make)
-        answer = told.wait(30)
+        answer = reported.wait(30)
         assert answer is not None, "ZooKeeper did not answer within 30 s"
         if answer[1] is not None:
             raise answer[1]
@@ -185,11 +185,11 @@ class Zoo:
     def contenders(self, path: str | None = None) -> list[str]:
         """The paths of all contenders in this namespace."""
         path = path or self.base
-        found = []
+        names = []
         for name in self.names(path):
             below = f"{path}/{name}"
-            found += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
-        return found
+            names += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
+        return names
 
     def signs(self, path: str | None = None) -> list[str]:
         """The paths of the markers of downgraded writers."""
@@ -201,11 +201,11 @@ class Zoo:
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
         """What the contenders of a key say of themselves, first come first."""
-        found = []
+        payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since
-                found.append(nodes.Payload.decode(self.client.get(f"{self.base}/{key}/{name}")[0]))
-        return found
+                payloads.append(nodes.Payload.decode(self.client.get(f"{self.base}/{key}/{name}")[0]))
+        return payloads
 
     def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
         """Wait until a key has exactly so many contenders; return them."""

@@ -107,7 +107,7 @@ def use() -> None:
     with zk_locks("a", zk_lock("b", kind="read"), fields={"b": 1}, timeout=5, atomic=True) as several:
         assert_type(several, MultiHold)
         assert_type(several["a"], Hold)
-        assert_type([each.token for each in several], list[int])
+        assert_type([single.token for single in several], list[int])
         assert_type(several.keys, tuple[str, ...])
         assert_type(several.lost, bool)
         assert_type(several.lease_remaining, float)

@@ -219,7 +219,7 @@ class Contender(SessionObserver):
         permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
         waiters = queue.waiting - permits
         if self._are_too_many(waiters):
-            self._leave_busy(waiters)
+            self._conclude_busy(waiters)
             return
         self._local_queue = queue
         queue.append(self)
@@ -240,13 +240,13 @@ class Contender(SessionObserver):
             self._enter()
         elif isinstance(answer, Holder):
             self.ahead, self.operator = answer.payload, answer.operator
-            self._leave_busy()
+            self._conclude_busy()
         elif isinstance(answer, (OutcomeUnknown, SessionGone)):
             self._await_session()
         else:
             self._fail(answer)
 
-    def _leave_busy(self, waiters: int | None = None) -> None:
+    def _conclude_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting. `waiters` are given if they are too many."""
         self.placed = True
         self._conclude(Busy(waiters))
@@ -312,14 +312,14 @@ class Contender(SessionObserver):
             check.run(holds, partial(self._on_holds_checked, queue, verdict))
             return
         self.operator = None
-        self._wait_or_leave_busy(queue, verdict)
+        self._wait_or_conclude_busy(queue, verdict)
 
-    def _wait_or_leave_busy(self, queue: order.Queue, verdict: rules.WaitFor) -> None:
+    def _wait_or_conclude_busy(self, queue: order.Queue, verdict: rules.WaitFor) -> None:
         waiters = holders.waiters_ahead(queue, self._node.name, self.spec.limit or 1)
         if not self._waits:
-            self._leave_busy()
+            self._conclude_busy()
         elif self._are_too_many(waiters):
-            self._leave_busy(waiters)
+            self._conclude_busy(waiters)
         else:
             self._is_queued = True
             self._phase = Phase.QUEUED
@@ -334,7 +334,7 @@ class Contender(SessionObserver):
             self._list()
             return
         self.operator = checked.first
-        self._wait_or_leave_busy(queue, verdict)
+        self._wait_or_conclude_busy(queue, verdict)
         seconds = checked.next_check(operator_hold.holds_to_end(queue, self._node.name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
             self._cancel_timer()

@@ -131,7 +131,7 @@ class Grant:
         self.released = False
         self.is_quiet = False  # whether nothing is logged about its loss
         self._end = [None]  # removed by the caller that reports the end; `pop` is one step, also between threads
-        self.loss_told = False  # `lock_lost` was sent; protocol's thread only
+        self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
 
     why_deleted: ClassVar[str] = "its znode was deleted by another session"
@@ -182,7 +182,7 @@ class Grant:
         """Return the error that tells the holder about the loss."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
-    def parts_held(self) -> list[Any]:
+    def held_shares(self) -> list[Any]:
         """Return the holds that were not released yet. Other threads may add and remove some meanwhile."""
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 
@@ -199,7 +199,7 @@ class Grant:
     def observe(self, observer: GrantObserver) -> None:
         """Add an observer. It soon gets what it has missed; events may repeat."""
         self._observers[observer] = None
-        if self.has_news:
+        if self.has_events:
             self.session.post(self._tell_missed, observer)
 
     def detach(self, observer: GrantObserver) -> None:
@@ -216,7 +216,7 @@ class Grant:
         return bool(self._observers)
 
     @property
-    def has_news(self) -> bool:
+    def has_events(self) -> bool:
         """Whether there is an event that a new observer has missed."""
         return self.suspect_since is not None or self.lost_reason is not None or self.release_request is not None
 

@@ -76,7 +76,7 @@ class Faults:
             else:
                 self.delays.pop(op, None)
 
-    def take_dropped_reply(self, op: int, session_id: int | None) -> DroppedReply | None:
+    def pop_dropped_reply(self, op: int, session_id: int | None) -> DroppedReply | None:
         """Return the fault that drops this reply, and remove it."""
         for dropped in self.dropped_replies:
             if op in dropped.ops and dropped.session_id in (None, session_id):

@@ -65,7 +65,7 @@ def _srvr(service: Service) -> str:
 
 
 def _stat(service: Service) -> str:
-    clients = "".join(f"{_line(one)},sent={one.sent})\n" for one in _clients(service))
+    clients = "".join(f"{_line(client)},sent={client.sent})\n" for client in _clients(service))
     return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n{_counter_lines(service)}"
 
 
@@ -92,14 +92,16 @@ def _dump(service: Service) -> str:
     text = f"SessionTracker dump:\nSession Sets ({len(by_deadline)})/({len(database.sessions)}):\n"
     for deadline, ids in sorted(by_deadline.items()):
         at = datetime.fromtimestamp(now() / 1000 + deadline - clock.now(), timezone.utc)
-        text += f"{len(ids)} expire at {at:%a %b %d %H:%M:%S} UTC {at:%Y}:\n" + "".join(f"\t0x{one:x}\n" for one in ids)
+        text += f"{len(ids)} expire at {at:%a %b %d %H:%M:%S} UTC {at:%Y}:\n" + "".join(
+            f"\t0x{client:x}\n" for client in ids
+        )
     ephemerals = database.tree.ephemerals
     text += f"ephemeral nodes dump:\nSessions with Ephemerals ({len(ephemerals)}):\n"
     for session_id, paths in ephemerals.items():
         text += f"0x{session_id:x}:\n" + "".join(f"\t{path}\n" for path in paths)
     text += f"Connections dump:\nConnections Sets (1)/({len(service.connections)}):\n"
-    for one in _clients(service):
-        text += f"\tip: {one.client} sessionId: 0x{one.session.id if one.session else 0:x}\n"
+    for client in _clients(service):
+        text += f"\tip: {client.client} sessionId: 0x{client.session.id if client.session else 0:x}\n"
     return text
 
 

@@ -154,7 +154,7 @@ def _get_ephemerals(db: Database, client: Client, reader: Reader) -> bytes:
 def _get_all_children_number(db: Database, client: Client, reader: Reader) -> bytes:
     path = r.read(r.PathRequest, reader).path
     permit(db.tree.node(path).acl, Perm.READ, client.credentials)
-    count = len(db.tree.nodes) - 2 if path == "/" else sum(one.startswith(f"{path}/") for one in db.tree.nodes)
+    count = len(db.tree.nodes) - 2 if path == "/" else sum(node.startswith(f"{path}/") for node in db.tree.nodes)
     return count.to_bytes(4, "big")
 
 

@@ -165,7 +165,7 @@ class Service:
         xid, op = reader.int32(), reader.int32()
         self.counters.received += 1
         connection.last_xid = xid
-        dropped = self.faults.take_dropped_reply(op, connection.session.id)
+        dropped = self.faults.pop_dropped_reply(op, connection.session.id)
         if not dropped:
             self._request(connection, connection.session, xid, op, reader)
             return
@@ -196,7 +196,7 @@ class Service:
                 sessions.touch(session, now)
             else:
                 session = None
-        dropped = self.faults.take_dropped_reply(Op.CONNECT, session.id if session else None)
+        dropped = self.faults.pop_dropped_reply(Op.CONNECT, session.id if session else None)
         if dropped:
             self.drop(connection)
             dropped.done.set()

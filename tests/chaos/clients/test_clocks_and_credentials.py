@@ -90,7 +90,9 @@ def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(stric
         figure("reconnects", len(reconnects))
         figure("errors", f"{len(errors)} {' '.join(kinds)}".strip())
         assert len(reconnects) > 2, "no client connected to another server"
-        assert not any(re.search("auth|permi", repr(each), re.IGNORECASE) for each in errors for each in chain_of(each))
+        assert not any(
+            re.search("auth|permi", repr(error), re.IGNORECASE) for error in errors for error in chain_of(error)
+        )
         assert all(isinstance(error, (LockTimeout, LockLost, ZooKeeperUnavailable)) for error in errors), errors
         serving(zoo)
         zoo.assert_empty()

@@ -193,9 +193,9 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: 
             until = time.monotonic() + SECONDS
             clients = [LeaseClient(f"client-{number}", places, claims, done, seed) for number in range(CLIENTS)]
             await asyncio.gather(Nemesis(places, done, seed).run(until), *(client.run(until) for client in clients))
-            for place in places:
-                place.link.heal()
-                assert await asyncio.to_thread(place.serving.drain) == 0
+            for position in places:
+                position.link.heal()
+                assert await asyncio.to_thread(position.serving.drain) == 0
     figure("leases", len(claims))
     print(f"seed {seed}: {len(claims)} leases; {dict(sorted(done.items()))}")
     assert violations(claims) == [], f"--soak-seed={seed}"

@@ -56,10 +56,10 @@ def told_before_the_next(
         assert answer["granted"]
         if not working.done():
             a.stop_work()
-        told = working.result()
-        assert told["lost"], "the holder was not told"
-        assert told["t"] < answer["t"], "the holder was told after the next one was granted"
-    return [told["t"] - began, answer["t"] - began]
+        outcome = working.result()
+        assert outcome["lost"], "the holder was not told"
+        assert outcome["t"] < answer["t"], "the holder was told after the next one was granted"
+    return [outcome["t"] - began, answer["t"] - began]
 
 
 # --- a link that carries nothing --------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
     call = b.acquire(timeout=1.5)
     pool.wait_contenders(8)
     began = next(event["t"] for event in pool.history() if event["e"] == "invoke")
-    for place, gone in enumerate(reversed(ahead[1:]), start=1):
-        time.sleep(max(0.0, began + place * 0.7 - time.monotonic()))  # a pace, from the nearest to the second
+    for index, gone in enumerate(reversed(ahead[1:]), start=1):
+        time.sleep(max(0.0, began + index * 0.7 - time.monotonic()))  # a pace, from the nearest to the second
         pool.note("vanish", path=gone)
         arena.client.delete(gone)
     answer = call.result()

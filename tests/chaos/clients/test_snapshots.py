@@ -45,12 +45,12 @@ def filled(zoo: Zoo, locks: int, contenders: int, extra: int) -> Iterator[None]:
 def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any:
     parts = client.transaction()
     parts.create(directory)
-    for place in range(contenders):
+    for index in range(contenders):
         guid = str(uuid.uuid4())
         payload = Payload(
             guid=guid,
-            host=f"web-{place}",
-            pid=place + 1,
+            host=f"web-{index}",
+            pid=index + 1,
             thread="MainThread",
             what="POST /buy/<sku>",
             since="2026-11-20T10:00:00.000+00:00",
@@ -82,8 +82,8 @@ def test_a_lock_of_the_process_that_looks_is_safe(zoo: Zoo, locks: int, contende
         least = session.timeout
         for _ in range(3):
             began = time.monotonic()
-            found = snapshot(max_age=0, reply_timeout=5)
-            print(f"{time.monotonic() - began:.2f} s, {len(found.locks)} of {found.total}, {found.problem}")
+            shown = snapshot(max_age=0, reply_timeout=5)
+            print(f"{time.monotonic() - began:.2f} s, {len(shown.locks)} of {shown.total}, {shown.problem}")
             least = min(least, hold.lease_remaining)
             hold.check()
         assert session.session_id == before
@@ -101,9 +101,9 @@ def test_a_look_holds_few_bytes_at_a_time(
         snapshot(max_age=0, reply_timeout=20)
         tracemalloc.start()
         try:
-            found = snapshot(max_age=0, reply_timeout=20)
+            shown = snapshot(max_age=0, reply_timeout=20)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert len(found.locks) == locks
+        assert len(shown.locks) == locks
         assert peak < most

@@ -46,10 +46,10 @@ def test_without_a_quorum_the_holder_is_told_and_nobody_is_granted(
     killed = pool.note("kill server")
     for server in (leader, follower):
         server.kill()
-    told = working.result(20)
-    assert told["lost"]
-    figure("told after", told["t"] - killed, "s")
-    assert told["t"] - killed <= LEASE_SHARE * a.session_timeout + LATER
+    outcome = working.result(20)
+    assert outcome["lost"]
+    figure("told after", outcome["t"] - killed, "s")
+    assert outcome["t"] - killed <= LEASE_SHARE * a.session_timeout + LATER
     released = a.release()
     hopeless = c.acquire(timeout=3)
     time.sleep(max(0.0, killed + 3 * a.session_timeout - time.monotonic()))

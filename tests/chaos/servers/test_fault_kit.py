@@ -154,7 +154,7 @@ def ahead(process: subprocess.Popen[str]) -> list[int]:
     """By how many tens of seconds a process's wall clock, boot-time clock and monotonic clock are ahead of ours."""
     theirs = map(float, ask(process))
     ours = [time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic()]
-    return [round((one - other) / 10) * 10 for one, other in zip(theirs, ours, strict=True)]
+    return [round((first - other) / 10) * 10 for first, other in zip(theirs, ours, strict=True)]
 
 
 @needs_compiler

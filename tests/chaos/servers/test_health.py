@@ -28,15 +28,15 @@ def test_the_loss_of_each_server_is_reported_with_its_consequence(servers: Ensem
     zoo = Zoo(servers.hosts, servers)
     with zoo.configured(hosts=servers.hosts):
         check_quorum(reply_timeout=20)
-        assert sorted(each.role for each in report().servers) == ["follower", "follower", "leader"]
+        assert sorted(server.role for server in report().servers) == ["follower", "follower", "leader"]
         assert eventually(lambda: not report().findings)
-        follower = next(each for each in servers.servers if each.mode() == "follower")
+        follower = next(server for server in servers.servers if server.mode() == "follower")
         follower.kill()
         (finding,) = report().findings
         assert (finding.result, "one more server fails" in finding.text) == ("warning", True)
         check_quorum(reply_timeout=20, max_age=0)
         servers.leader.kill()
-        eventually(lambda: any("No server leads" in each.text for each in report().findings), 30)
+        eventually(lambda: any("No server leads" in finding.text for finding in report().findings), 30)
         with pytest.raises(ZooKeeperUnavailable):
             check_quorum(max_age=0)
     zoo.close()

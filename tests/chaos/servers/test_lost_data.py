@@ -46,9 +46,9 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     pool.wait_contenders(2)
     wiped = pool.note("wipe")
     ensemble.stop()
-    told = working.result(10)
-    assert told["lost"]
-    assert told["t"] - wiped <= LEASE_SHARE * TIMEOUT + LATER
+    outcome = working.result(10)
+    assert outcome["lost"]
+    assert outcome["t"] - wiped <= LEASE_SHARE * TIMEOUT + LATER
     released = a.release()
     ensemble.start()
     back = pool.note("done", of="wipe")

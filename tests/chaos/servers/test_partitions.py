@@ -88,13 +88,13 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
             assert cut_off.exists(pool.zoo.base), "a read of the cut-off follower"  # it does not know that it is
             assert answer["granted"]
             by_other = b.work()
-            told = working.result(2 * SYNC_LIMIT * TICK)  # at the latest when the follower sends its clients away
+            outcome = working.result(2 * SYNC_LIMIT * TICK)  # at the latest when the follower sends its clients away
             b.stop_work()
             by_other.result()
-        assert told["lost"]
-        figure("told after", told["t"] - began, "s")
+        assert outcome["lost"]
+        figure("told after", outcome["t"] - began, "s")
         figure("next holder after", answer["t"] - began, "s")
-        assert told["t"] < answer["t"], f"told {told['t'] - answer['t']:.2f} s after the next one was granted"
+        assert outcome["t"] < answer["t"], f"told {outcome['t'] - answer['t']:.2f} s after the next one was granted"
         pool.assert_kept()
 
 

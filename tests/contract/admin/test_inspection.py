@@ -47,16 +47,16 @@ def contender(zoo: Zoo, key: str, **more: Any) -> str:
 
 def fresh(**more: Any) -> Snapshot:
     """Take a snapshot that nobody has taken before."""
-    found = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
-    assert not found.problem
-    return found
+    shown = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
+    assert not shown.problem
+    return shown
 
 
 def seen(key: str) -> LockInfo:
     """Look at a lock that somebody holds."""
-    found = look_at(key, reply_timeout=5)
-    assert found is not None
-    return found
+    info = look_at(key, reply_timeout=5)
+    assert info is not None
+    return info
 
 
 @pytest.fixture
@@ -69,7 +69,9 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 def test_a_holder_and_its_waiters_are_shown_in_order(zoo: Zoo) -> None:
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold:
-        waiting = [contender(zoo, hold.key, host=f"web-{place}", about={"task": "buy", "id": "7"}) for place in (1, 2)]
+        waiting = [
+            contender(zoo, hold.key, host=f"web-{number}", about={"task": "buy", "id": "7"}) for number in (1, 2)
+        ]
         (lock,) = fresh().locks
         assert (lock.key, lock.kind, lock.problem, lock.waiting) == ("inventory/a%20b", "lock", "", 2)
         assert lock.path == f"{zoo.base}/{lock.key}"
@@ -95,9 +97,9 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
         contender(zoo, key)
     zoo.client.ensure_path(f"{zoo.base}/free/lock")
     zoo.client.create(f"{zoo.base}/!unique/x/t-worker", makepath=True)
-    found = fresh()
-    assert [lock.key for lock in found.locks] == ["a", "a/b", "a/b/c/d", "z"]
-    assert found.total == 4
+    shown = fresh()
+    assert [lock.key for lock in shown.locks] == ["a", "a/b", "a/b/c/d", "z"]
+    assert shown.total == 4
     assert look_at("free/lock") is None
     assert look_at("never/seen") is None
     assert look_at("no//key") is None
@@ -130,8 +132,8 @@ def test_clients_are_distinguished(zoo: Zoo) -> None:
         Payload(guid=guid, host="evil", pid=1, thread="", what="", since="", template="").encode(),
     )
     join(zoo, "l", f"{uuid.uuid4().hex}__lock__", b"cron on db-1")
-    found = (one for lock in (seen("k"), seen("l")) for one in (*lock.holders, *lock.waiters))
-    assert [(one.client, one.host, one.what) for one in found] == [
+    contenders = (first for lock in (seen("k"), seen("l")) for first in (*lock.holders, *lock.waiters))
+    assert [(contender.client, contender.host, contender.what) for contender in contenders] == [
         ("Curator", "10.0.3.9", ""),
         ("Curator", "", "indexer on\\x1b web-7"),
         ("Curator", "", ""),
@@ -162,14 +164,14 @@ def lease(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
 def test_a_semaphore_has_as_many_holders_as_permits(zoo: Zoo, max_waiters: int) -> None:
     """By the limit in code, if none is set."""
-    names = [lease(zoo, "k", 3, what=f"print {place}") for place in range(6)]
+    names = [lease(zoo, "k", 3, what=f"print {index}") for index in range(6)]
     (lock,) = fresh(max_waiters=max_waiters).locks
     assert (lock.kind, lock.limit, lock.limit_set, lock.waiting) == ("semaphore", 3, None, 3)
-    assert [each.name for each in lock.holders] == names[:3]
-    assert [each.name for each in lock.waiters] == names[3 : 3 + max_waiters]
-    assert {each.kind for each in (*lock.holders, *lock.waiters)} == {"semaphore"}
-    assert all(each.held_since is not None and not each.waits_behind for each in lock.holders)
-    assert [(each.held_since, each.waits_behind) for each in lock.waiters[:1]] == [(None, names[2])][:max_waiters]
+    assert [holder.name for holder in lock.holders] == names[:3]
+    assert [waiter.name for waiter in lock.waiters] == names[3 : 3 + max_waiters]
+    assert {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
+    assert all(holder.held_since is not None and not holder.waits_behind for holder in lock.holders)
+    assert [(waiter.held_since, waiter.waits_behind) for waiter in lock.waiters[:1]] == [(None, names[2])][:max_waiters]
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
@@ -178,20 +180,20 @@ def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waite
     limits = [2, 1, 3, 4, 2, 2, 2]
     names = [lease(zoo, "k", limit) for limit in limits]
     (lock,) = fresh(max_waiters=max_waiters).locks
-    assert [each.name for each in lock.holders] == [names[0], names[2], names[3]]
-    assert [each.name for each in lock.waiters] == [names[1], *names[4:]][:max_waiters]
+    assert [holder.name for holder in lock.holders] == [names[0], names[2], names[3]]
+    assert [waiter.name for waiter in lock.waiters] == [names[1], *names[4:]][:max_waiters]
     assert (lock.limit, lock.waiting) == (4, 4)
     assert lock.own_limits[:1] == (1,)
     assert lock.own_limits[-1:] == (4,)
-    assert [each.limit for each in lock.holders] == [2, 3, 4]
-    holders = [(each.guid, each.token) for each in lock.holders]
-    assert [(each.guid, each.token) for each in request_release("k", "drain", by="anna").holders] == holders
+    assert [holder.limit for holder in lock.holders] == [2, 3, 4]
+    holders = [(holder.guid, holder.token) for holder in lock.holders]
+    assert [(holder.guid, holder.token) for holder in request_release("k", "drain", by="anna").holders] == holders
     set_limit("k", 2, by="anna", reason="they differ")
     (lock,) = fresh(max_waiters=max_waiters).locks
     assert (lock.limit, lock.own_limits) == (2, ())
-    assert [each.name for each in lock.holders] == names[:2]
+    assert [holder.name for holder in lock.holders] == names[:2]
     # The contender at place 1 knows of one permit, so it holds none by its code; by the new limit it does.
-    assert [each.may_hold for each in lock.waiters] == [True, True, False, False, False][:max_waiters]
+    assert [waiter.may_hold for waiter in lock.waiters] == [True, True, False, False, False][:max_waiters]
     clear_limit("k", by="anna", reason="mended")
 
 
@@ -202,8 +204,8 @@ def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
         names.append(lease(zoo, "k", 9))
         for lock in (*fresh().locks, seen("k")):
             assert (lock.limit, lock.waiting) == (1, 5)
-            assert [each.name for each in lock.holders] == names[:1]
-            assert [each.may_hold for each in lock.waiters] == [True, True, False, False, False]
+            assert [holder.name for holder in lock.holders] == names[:1]
+            assert [waiter.may_hold for waiter in lock.waiters] == [True, True, False, False, False]
             assert lock.limit_set is not None
             assert (lock.limit_set.by, lock.limit_set.reason) == ("anna", "the printer is slow")
             assert abs((lock.limit_set.when - lock.holders[0].came).total_seconds()) < 5  # type: ignore[operator]
@@ -216,10 +218,10 @@ def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
 
 def test_a_downgraded_writer_is_shown_as_a_reader(zoo: Zoo) -> None:
     with zk_lock("k", kind="write") as hold:
-        assert [each.kind for each in seen("k").holders] == ["write"]
+        assert [holder.kind for holder in seen("k").holders] == ["write"]
         hold.downgrade()
         with zoo_reader(zoo):
-            eventually(lambda: [each.kind for each in seen("k").holders] == ["read", "read"])
+            eventually(lambda: [holder.kind for holder in seen("k").holders] == ["read", "read"])
 
 
 @contextlib.contextmanager
@@ -234,7 +236,7 @@ def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo: Zoo) -
     with zk_lock("k", compat="kazoo"):
         join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")
         lock = seen("k")
-        assert [each.client for each in (*lock.holders, *lock.waiters)] == ["zklock", "kazoo"]
+        assert [contender.client for contender in (*lock.holders, *lock.waiters)] == ["zklock", "kazoo"]
         assert lock.holders[0].pid == os.getpid()
 
 
@@ -277,10 +279,10 @@ def test_names_that_are_not_keys_are_skipped_and_reported(zoo: Zoo) -> None:
     contender(zoo, "fine")
     zoo.client.ensure_path(f"{zoo.base}/evil\u202elock")
     zoo.client.ensure_path(f"{zoo.base}/{'x' * 1100}")
-    found = fresh()
-    assert [lock.key for lock in found.locks] == ["fine"]
-    assert len(found.skipped) == 2
-    assert all(note.isascii() and note.isprintable() and len(note) < 200 for note in found.skipped)
+    shown = fresh()
+    assert [lock.key for lock in shown.locks] == ["fine"]
+    assert len(shown.skipped) == 2
+    assert all(note.isascii() and note.isprintable() and len(note) < 200 for note in shown.skipped)
 
 
 HOSTILE = [
@@ -322,9 +324,9 @@ def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.Monkey
     """Even if the clock of this process is an hour wrong."""
     contender(zoo, "k")
     monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 3600))
-    found = fresh()
-    assert found.locks[0].holders[0].age < 60
-    assert abs((found.taken_at - found.locks[0].holders[0].came).total_seconds()) < 60
+    shown = fresh()
+    assert shown.locks[0].holders[0].age < 60
+    assert abs((shown.taken_at - shown.locks[0].holders[0].came).total_seconds()) < 60
     assert "!clock" not in zoo.client.get_children(zoo.base)
 
 
@@ -333,7 +335,7 @@ def test_a_lock_is_held_since_its_grant(zoo: Zoo) -> None:
     first = contender(zoo, "k")
     second = contender(zoo, "k")
     # Or the look is as old as the contender, within what is known of the server's clock.
-    (waited,) = eventually(lambda: [each for each in fresh().locks[0].waiters if each.age >= 0.2])
+    (waited,) = eventually(lambda: [waiter for waiter in fresh().locks[0].waiters if waiter.age >= 0.2])
     zoo.client.delete(f"{zoo.base}/k/{first}")
     (lock,) = eventually(lambda: [lock for lock in fresh().locks if (lock.held_for or 0) >= 0.2])
     (holder,) = lock.holders
@@ -367,9 +369,9 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     proxy.reset()
     proxy.delay = 0.1
     askers = [BackgroundCall(lambda: snapshot(max_age=5, max_waiters=3)) for _ in range(20)]
-    found = [asker.result() for asker in askers]
+    answers = [asker.result() for asker in askers]
     proxy.delay = 0.0
-    assert all([lock.key for lock in each.locks] == ["k"] for each in found)
+    assert all([lock.key for lock in answer.locks] == ["k"] for answer in answers)
     assert proxy.counts[GET_CHILDREN] == 2
 
 
@@ -411,12 +413,12 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
     proxy.cut_all()
     time.sleep(0.3)
     with within(1.2):
-        found = snapshot(max_age=0, reply_timeout=0.5)
-    assert "No connection to ZooKeeper at" in found.problem
-    assert [lock.key for lock in found.locks] == ["k"]
-    assert found.age >= 0.3
-    assert found.connection.state == "suspended"
-    assert found.connection.server == ""
+        shown = snapshot(max_age=0, reply_timeout=0.5)
+    assert "No connection to ZooKeeper at" in shown.problem
+    assert [lock.key for lock in shown.locks] == ["k"]
+    assert shown.age >= 0.3
+    assert shown.connection.state == "suspended"
+    assert shown.connection.server == ""
     with within(1.2), pytest.raises(ZooKeeperUnavailable):
         look_at("k", reply_timeout=0.5)
     proxy.hang = False
@@ -442,9 +444,9 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     asker = BackgroundCall(lambda: look_at("k", reply_timeout=10))
     eventually(lambda: awaiting._calls)
     proxy.heal()
-    found = asker.result()
-    assert found is not None
-    assert len(found.holders) == 1
+    outcome = asker.result()
+    assert outcome is not None
+    assert len(outcome.holders) == 1
 
 
 def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
@@ -453,8 +455,8 @@ def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
     proxy.delay = 20.0
     with within(2.0):
         askers = [BackgroundCall(lambda: snapshot(max_age=0, reply_timeout=0.6)) for _ in range(5)]
-        found = [asker.result() for asker in askers]
-    assert all(each.problem and each.locks[0].key == "k" for each in found)
+        answers = [asker.result() for asker in askers]
+    assert all(answer.problem and answer.locks[0].key == "k" for answer in answers)
     proxy.delay = 0.0
     proxy.cut_all()
     connected()
@@ -464,9 +466,9 @@ def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo)
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
         with zoo.configured(proxy.address), within(1.2):
-            found = snapshot(reply_timeout=0.4)
-            assert found.problem
-            assert (found.locks, found.total, found.connection.session_id) == ((), 0, 0)
+            shown = snapshot(reply_timeout=0.4)
+            assert shown.problem
+            assert (shown.locks, shown.total, shown.connection.session_id) == ((), 0, 0)
 
 
 def test_an_incomplete_snapshot_is_not_shared_with_a_caller_that_waits_longer(zoo: Zoo) -> None:
@@ -542,9 +544,9 @@ def test_each_coroutine_is_an_owner(zoo: Zoo) -> None:
     try:
         for key in "xy":
             zoo.wait_contenders(key, 2)
-        found = fresh()
-        assert sum(lock.waiting for lock in found.locks) == 2
-        assert (found.waits, found.cycles) == ((), ())
+        shown = fresh()
+        assert sum(lock.waiting for lock in shown.locks) == 2
+        assert (shown.waits, shown.cycles) == ((), ())
     finally:
         end()
 
@@ -555,19 +557,19 @@ def test_each_coroutine_is_an_owner(zoo: Zoo) -> None:
 def test_a_deadlock_is_found(zoo: Zoo, take_crosswise: Callable[[], Callable[[], object]]) -> None:
     end = take_crosswise()
     try:
-        found = eventually(lambda: fresh().cycles, 5)
+        cycles = eventually(lambda: fresh().cycles, 5)
     finally:
         end()
-    ((first, second),) = found
+    ((first, second),) = cycles
     assert {(first.holds, first.waits_for), (second.holds, second.waits_for)} == {("x", "y"), ("y", "x")}
     assert first.who != second.who
 
 
 def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
-    names = [contender(zoo, "k", pid=place + 1) for place in range(60)]
+    names = [contender(zoo, "k", pid=index + 1) for index in range(60)]
     join(zoo, "odd", "who-knows-")
     lock, odd = fresh(max_locks=None, max_waiters=None).locks
     contenders = (*lock.holders, *lock.waiters)
-    assert [each.name for each in contenders] == names
-    assert [each.pid for each in contenders] == list(range(1, 61))
+    assert [contender.name for contender in contenders] == names
+    assert [contender.pid for contender in contenders] == list(range(1, 61))
     assert "no known client writes" in odd.problem

@@ -86,7 +86,7 @@ def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> N
     other = ledger_of(zoo, second)
     entries = [entry(name) for name in names]
     other.adopt(entries)
-    assert [each.total_run_count for each in entries] == [0] * (len(names) - 8) + [1] * 8
+    assert [entry.total_run_count for entry in entries] == [0] * (len(names) - 8) + [1] * 8
 
 
 def test_a_former_leader_records_no_run(zoo: Zoo, candidate: Make) -> None:
@@ -231,7 +231,7 @@ def test_a_time_without_a_zone_stays_one() -> None:
 
 def records(zoo: Zoo) -> list[RunRecord]:
     folder = f"{zoo.base}/!beat/nightly"
-    found = []
+    rows = []
     for name in zoo.client.get_children(folder):
         path = f"{folder}/{name}"
         try:
@@ -240,5 +240,5 @@ def records(zoo: Zoo) -> list[RunRecord]:
             continue
         tick = RunRecord.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
         assert tick is not None
-        found.append(tick)
-    return found
+        rows.append(tick)
+    return rows

@@ -36,19 +36,19 @@ def connect() -> Iterator[Connect]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.drop()
+    for connection in made:
+        connection.drop()
 
 
 def descriptors() -> set[tuple[str, str]]:
     """Return the files and sockets of this process."""
-    found = set()
+    numbers = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+            numbers.add((name, os.readlink(f"/proc/self/fd/{name}")))
         except FileNotFoundError:  # the one that the directory was read by
             continue
-    return found
+    return numbers
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing else tells the open files")

@@ -179,18 +179,20 @@ NUMBERS = re.compile(r"Zookeeper version: .*|expire at .*|0x[0-9a-f]+|-?[0-9][0-
 @pytest.mark.parametrize("word", ["ruok", "srvr", "stat", "cons", "dump", "isro", "mntr"])
 def test_four_letter_words(pair: Pair, word: str) -> None:
     """The answers have the form of ZooKeeper's: the same words in the same places, other numbers."""
-    told = {}
+    answers = {}
     for name, port in pair.items():
         with Talk(port) as talk:
             talk.a.do(create("/e", b"", EPHEMERAL), exists("/e", True))
-            told[name] = four_letter("127.0.0.1", port, word)
-    shapes = {name: sorted({re.sub(NUMBERS, "#", line) for line in text.splitlines()}) for name, text in told.items()}
+            answers[name] = four_letter("127.0.0.1", port, word)
+    shapes = {
+        name: sorted({re.sub(NUMBERS, "#", line) for line in text.splitlines()}) for name, text in answers.items()
+    }
     if word == "mntr":  # many of the real server's are about what a dev server does not have
         wanted = {"zk_version", "zk_server_state", "zk_znode_count", "zk_watch_count", "zk_ephemerals_count"}
         wanted |= {"zk_num_alive_connections", "zk_packets_received", "zk_packets_sent", "zk_outstanding_requests"}
         wanted |= {"zk_avg_latency", "zk_min_latency", "zk_max_latency", "zk_approximate_data_size"}
-        names = {name: {line.partition("\t")[0] for line in text.splitlines()} for name, text in told.items()}
+        names = {name: {line.partition("\t")[0] for line in text.splitlines()} for name, text in answers.items()}
         assert wanted <= names["real"]
         assert wanted <= names["dev"]
     else:
-        assert shapes["dev"] == shapes["real"], told
+        assert shapes["dev"] == shapes["real"], answers

@@ -314,13 +314,13 @@ async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator)
 
 async def test_a_release_request_reaches_the_lease(zoo: Zoo, coordinator: Coordinator) -> None:
     _, lease = await take(coordinator)
-    told = asyncio.Event()
-    lease.observe(told.set)
+    called = asyncio.Event()
+    lease.observe(called.set)
     hold = lease.hold
     assert hold is not None
     guid = hold.path.rpartition("/")[2][3:39]
     await asyncio.to_thread(request_release, hold.key, guid=guid, token=hold.token, reason="backup", by="anna")
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(called.wait(), 10)
     assert "backup" in lease.release_requested
 
 

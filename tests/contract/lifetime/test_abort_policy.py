@@ -138,19 +138,19 @@ def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
     lock = Lock("tells")
     hold = lock.acquire()
     assert hold
-    told: list[Hold] = []
-    hold.add_lost_callback(told.append)
+    reported: list[Hold] = []
+    hold.add_lost_callback(reported.append)
     hold.check()
     assert hold.lost is False
     assert hold.wait_lost(0.01) is False
     assert 0.5 < hold.lease_remaining <= 4
-    waiting = threading.Thread(target=lambda: told.append(hold) if hold.wait_lost() else None)
+    waiting = threading.Thread(target=lambda: reported.append(hold) if hold.wait_lost() else None)
     waiting.start()
     zoo.client.delete(hold.path)
     assert hold.wait_lost(20)
     waiting.join(20)
-    hold.add_lost_callback(told.append)
-    eventually(lambda: told == [hold] * 3)
+    hold.add_lost_callback(reported.append)
+    eventually(lambda: reported == [hold] * 3)
     with pytest.raises(LockLost):
         hold.check()
     with pytest.raises(LockLost):

@@ -46,9 +46,9 @@ def take(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
 
 
 def fresh() -> Snapshot:
-    found = snapshot(max_age=0, reply_timeout=5)
-    assert not found.problem
-    return found
+    shown = snapshot(max_age=0, reply_timeout=5)
+    assert not shown.problem
+    return shown
 
 
 def is_free(key: str) -> bool:
@@ -67,8 +67,8 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
     take("k", SHORT)
     eventually(lambda: is_free("k"))
     with zk_lock("other"):
-        found = fresh()
-        assert ([lock.key for lock in found.locks], found.total) == (["other"], 1)
+        shown = fresh()
+        assert ([lock.key for lock in shown.locks], shown.total) == (["other"], 1)
         assert "1 lock held" in zklock("status")
         assert zklock("list").endswith("1 locks\n")
         locks = eventually(lambda: as_json("list", "--longer-than=1ms")["locks"])  # known up to a reply's travel time
@@ -78,8 +78,8 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
     (left,) = zoo.children("k")
     assert is_operator(left)
     with zk_lock("k", timeout=0) as hold:
-        found = fresh()
-        assert [lock.holders[0].token for lock in found.locks] == [hold.token]
+        shown = fresh()
+        assert [lock.holders[0].token for lock in shown.locks] == [hold.token]
     assert zoo.children("k") == []
 
 
@@ -102,19 +102,19 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, take
     (expired,) = lock.expired_holds
     assert expired.operator is not None
     assert expired.held_since is None
-    assert ([each.name for each in lock.waiters], lock.waiting, lock.held_for) == ([waiter], 1, None)
+    assert ([waiter.name for waiter in lock.waiters], lock.waiting, lock.held_for) == ([waiter], 1, None)
     assert lock.waiters[0].waits_behind == expired.name
     text = zklock("show", "k")
     assert sum(line.startswith("expired ") for line in text.splitlines()) == 1
     assert "held it until" in text
     assert "holds" not in text
-    told = as_json("show", "k")
-    assert (told["holders"], [each["token"] for each in told["expired_holds"]]) == ([], [str(expired.token)])
+    data = as_json("show", "k")
+    assert (data["holders"], [each["token"] for each in data["expired_holds"]]) == ([], [str(expired.token)])
     assert "0 locks held, 1 contended, 1 waiting" in zklock("status")
     assert "ends this hold" in zklock("list")
     assert as_json("list", "--longer-than=1ms")["locks"] == []
     zklock("end-hold", "k")
-    assert [each.name for each in fresh().locks[0].holders] == [waiter]
+    assert [holder.name for holder in fresh().locks[0].holders] == [waiter]
 
 
 def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
@@ -131,4 +131,4 @@ def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
 
         lock = eventually(holders)
         assert lock.holders[0].token == hold.token
-        assert ([each.name for each in lock.waiters], len(lock.expired_holds)) == ([first], 1)
+        assert ([waiter.name for waiter in lock.waiters], len(lock.expired_holds)) == ([first], 1)

@@ -85,9 +85,9 @@ def test_first_come_is_first_served(zoo: Zoo, primitive: Primitive) -> None:
     with primitive.full(zoo) as blockers, queued(zoo, *(primitive.lock(timeout=30) for _ in range(5))) as takers:
         for path in blockers:
             zoo.client.delete(path)
-        for place, taker in enumerate(takers):
+        for index, taker in enumerate(takers):
             taker.wait_granted()
-            assert not any(each.granted.is_set() for each in takers[place + primitive.room :])
+            assert not any(taker.granted.is_set() for taker in takers[index + primitive.room :])
             taker.go()
 
 
@@ -245,6 +245,6 @@ def test_no_watch_is_left_behind(zoo: Zoo, primitive: Primitive) -> None:
     if primitive.is_semaphore:
         eventually(lambda: reaped(zoo))
     eventually(lambda: not watched(zoo))
-    found = session()._client
-    assert found is not None
-    eventually(lambda: not any(found._data_watchers.values()))
+    client = session()._client
+    assert client is not None
+    eventually(lambda: not any(client._data_watchers.values()))

@@ -32,7 +32,7 @@ def take(zoo: Zoo, primitive: Primitive) -> None:
         stat = zoo.client.exists(hold.path)
         assert (stat.czxid, stat.ephemeralOwner) == (hold.token, session().session_id)
         paths = [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)]
-        owners = [found.ephemeralOwner for found in map(zoo.client.exists, paths) if found]
+        owners = [path.ephemeralOwner for path in map(zoo.client.exists, paths) if path]
         assert owners.count(session().session_id) == 1
 
 

@@ -72,9 +72,9 @@ class Crowd:
 @pytest.fixture
 def crowd(zoo: Zoo) -> Iterator[Crowd]:
     """A semaphore of three permits in everybody's code."""
-    found = Crowd(zoo, "k", 3)
-    yield found
-    found.go(*range(len(found._stops)))
+    crowd = Crowd(zoo, "k", 3)
+    yield crowd
+    crowd.go(*range(len(crowd._stops)))
     clear_limit("k", **WHY)
 
 
@@ -138,7 +138,7 @@ def test_a_holder_beyond_the_limit_in_its_code_can_be_reached_after_a_clear(zoo:
     info = look_at("k")
     assert info is not None
     assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (1, 3, 1, None)
-    assert [each.may_hold for each in info.waiters] == [True, True, False]
+    assert [waiter.may_hold for waiter in info.waiters] == [True, True, False]
     assert limit_of("k") is None
     _, third, waiter = info.waiters
     (asked,) = request_release("k", "drain", by="anna", guid=third.guid).holders
@@ -171,7 +171,7 @@ def test_a_holder_by_a_limit_of_long_ago_may_hold_after_many_changes(zoo: Zoo, c
     crowd.come(1)
     info = look_at("k")
     assert info is not None
-    assert [each.may_hold for each in info.waiters] == [True, True, True, False, False]
+    assert [waiter.may_hold for waiter in info.waiters] == [True, True, True, False, False]
     crowd.hold(0, 1, 2, 3, 4)
 
 
@@ -205,10 +205,10 @@ def test_a_limit_is_set_where_nobody_has_ever_been(zoo: Zoo) -> None:
     """It waits there for those who come; once it is cleared, the server may delete the directory."""
     assert limit_of("far/away") is None
     set_limit("far/away", 1, **WHY)
-    found = limit_of("far/away")
-    assert found is not None
-    assert (found.limit, found.by, found.reason) == (1, "anna", "the printer is slow")
-    assert found.when is not None
+    limit = limit_of("far/away")
+    assert limit is not None
+    assert (limit.limit, limit.by, limit.reason) == (1, "anna", "the printer is slow")
+    assert limit.when is not None
     with (
         zk_lock("far/away", limit=5),
         pytest.raises(LockBusy),

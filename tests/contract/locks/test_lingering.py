@@ -37,9 +37,9 @@ def token_of(lock: Lock) -> int:
 
 def shown() -> LockInfo:
     """Return what inspection says of the lock."""
-    found = look_at(KEY)
-    assert found is not None
-    return found
+    info = look_at(KEY)
+    assert info is not None
+    return info
 
 
 def shown_version(zoo: Zoo) -> int:
@@ -185,7 +185,7 @@ def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
     for _ in range(3):
         with zk_locks("a", "b", linger=LONG) as hold:
             hold.check()
-            assert len({each.token for each in hold}) == 2
+            assert len({single.token for single in hold}) == 2
     assert (len(zoo.children("a")), len(zoo.children("b"))) == (1, 1)
 
 
@@ -359,8 +359,8 @@ def test_those_who_wait_do_not_wait_for_work_that_goes_on_without_the_lock(zoo: 
 def test_an_idle_lock_that_was_broken_is_not_handed_out(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
-    found = shown()
-    break_lock(KEY, guid=found.holders[0].guid, token=token, reason="a test", by="tester")
+    info = shown()
+    break_lock(KEY, guid=info.holders[0].guid, token=token, reason="a test", by="tester")
     eventually(lambda: token_of(lock) > token)
 
 
@@ -370,11 +370,11 @@ def test_an_idle_lock_is_shown_as_kept(zoo: Zoo) -> None:
     began = time.monotonic()
     token_of(lock)
     eventually(lambda: shown().idle_for is not None)
-    found = shown()
-    assert found.idle_for is not None
-    assert 0.5 < found.idle_for <= time.monotonic() - began + 0.1
-    assert found.held_for is None
-    holder = found.holders[0]
+    info = shown()
+    assert info.idle_for is not None
+    assert 0.5 < info.idle_for <= time.monotonic() - began + 0.1
+    assert info.held_for is None
+    holder = info.holders[0]
     assert (holder.what, holder.thread, dict(holder.about), holder.owner) == ("kept for the next user", "", {}, 0)
     with zk_lock(KEY, linger=LONG, what="the second work", about={"task": "t", "id": "2"}):
         eventually(lambda: shown().holders[0].what == "the second work")

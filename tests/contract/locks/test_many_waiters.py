@@ -166,10 +166,12 @@ async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
     warm.hang = True
     cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
     await in_local_queue(MANY - MAX_WAITING)
-    one = asyncio.create_task(take(**kind, **options))
-    await until(lambda: sum(isinstance(each, Contender) for each in session().observers) == MANY + 1 or one.done())
+    first = asyncio.create_task(take(**kind, **options))
+    await until(
+        lambda: sum(isinstance(observer, Contender) for observer in session().observers) == MANY + 1 or first.done()
+    )
     warm.hang = False
-    await one
+    await first
     leave.set()
 
 
@@ -181,7 +183,7 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         tries = asyncio.gather(*(take(timeout=0) for _ in range(100)), return_exceptions=True)
         await until(lambda: waiting_for_listings() == 100)
         warm.hang = False
-        assert {type(each) for each in await tries} == {LockBusy}
+        assert {type(outcome) for outcome in await tries} == {LockBusy}
         assert warm.counts[GET_CHILDREN] == 2
 
 
@@ -243,14 +245,14 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
     with zoo.hold_elsewhere(KEY):
         before = connected().session_id
         killed = warm.kill_before_op(CREATE2)
-        one = asyncio.create_task(take(timeout=60, max_waiters=1))
+        first = asyncio.create_task(take(timeout=60, max_waiters=1))
         await until(killed.is_set)
         warm.refuse = True
         await asyncio.to_thread(expire, zoo)
         warm.refuse = False
         await until(lambda: session().session_id not in (None, before))
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-    await one
+    await first
 
 
 @pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}, {"linger": 0.5}])
@@ -294,15 +296,15 @@ def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) ->
         raise RuntimeError(answer)
 
     with warmed(zoo, "a") as proxy:
-        found = connected()
+        current_session = connected()
         proxy.hang = True
-        found.post(lambda: found.attached(Gateway).read("/nothing", fail))
-        eventually(lambda: found._sent)
+        current_session.post(lambda: current_session.attached(Gateway).read("/nothing", fail))
+        eventually(lambda: current_session._sent)
         closing = BackgroundCall(process.reset)
-        eventually(lambda: found.closing)
+        eventually(lambda: current_session.closing)
         proxy.hang = False
         closing.result()
-        assert found._closed.is_set()
+        assert current_session._closed.is_set()
 
 
 def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None:

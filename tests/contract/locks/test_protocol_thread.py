@@ -36,7 +36,7 @@ ANYWHERE = {
         "check",
         "claim_end",
         "detach",
-        "has_news",
+        "has_events",
         "has_observers",
         "inherited",
         "observe",

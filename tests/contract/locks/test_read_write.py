@@ -62,7 +62,7 @@ def test_a_plain_lock_keeps_both_sides_out_and_is_kept_out_by_both(zoo: Zoo) -> 
     with queued(zoo, *order) as takers:
         for number, taker in enumerate(takers):
             taker.wait_granted()
-            assert not any(each.granted.is_set() for each in takers[number + 1 :])
+            assert not any(taker.granted.is_set() for taker in takers[number + 1 :])
             taker.go()
 
 

@@ -34,8 +34,8 @@ def test_all_are_held_in_the_order_of_their_keys(zoo: Zoo) -> None:
     """However they are named, and as often as that is; the tokens say in which order they were taken."""
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
         assert hold.keys == ("a", "b/1", "c")
-        assert [one.key for one in hold] == ["a", "b/1", "c"]
-        tokens = [one.token for one in hold]
+        assert [single.key for single in hold] == ["a", "b/1", "c"]
+        tokens = [single.token for single in hold]
         assert tokens == sorted(tokens)
         assert all(len(zoo.children(key)) == 1 for key in hold.keys)
         assert hold["b/1"] is hold["b/{x}"] is current_hold("b/1")
@@ -43,7 +43,7 @@ def test_all_are_held_in_the_order_of_their_keys(zoo: Zoo) -> None:
         assert "d" not in hold
         hold.check()
         assert not hold.lost
-        assert 0 < hold.lease_remaining <= min(one.lease_remaining for one in hold) + 1
+        assert 0 < hold.lease_remaining <= min(single.lease_remaining for single in hold) + 1
     with pytest.raises(LockNotHeld):
         hold.check()
     zoo.assert_empty(0)
@@ -67,8 +67,8 @@ def test_none_is_held_when_one_is_busy(zoo: Zoo) -> None:
     other = BackgroundCall(hold_c)
     assert held.wait(10)
     try:
-        told = r"'a', 'c'.*'c' was not free.*the other work"
-        with pytest.raises(LockTimeout, match=told) as late, within(2), zk_locks("c", "a", timeout=0.5):
+        message = r"'a', 'c'.*'c' was not free.*the other work"
+        with pytest.raises(LockTimeout, match=message) as late, within(2), zk_locks("c", "a", timeout=0.5):
             pass
         assert late.value.lock == "c"
         with zk_lock("a", timeout=0):
@@ -217,7 +217,7 @@ def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo
                 both.wait(10)
 
     singly = [BackgroundCall(lambda: take_singly("a", "b")), BackgroundCall(lambda: take_singly("b", "a"))]
-    assert not any(each.result() for each in singly)
+    assert not any(worker.result() for worker in singly)
 
 
 def take_by_block(lock: MultiLock) -> None:
@@ -304,7 +304,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
         assert specs_of(lock)[0].timeout == 7
         assert specs_of(zk_locks("till", timeout=None))[0].timeout is None
         own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
-        assert [each.spec.policy.abort_on for each in own.locks] == ["suspended", "lost"]
+        assert [lock.spec.policy.abort_on for lock in own.locks] == ["suspended", "lost"]
         with lock as hold:
             assert hold["stock"] is hold["stock/5"]
     with zoo.configured():
@@ -324,7 +324,7 @@ def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
     """Each in its own way: two who read the one may not both have the other."""
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
-        assert [one.kind for one in hold] == ["read", "semaphore", "lock"]
+        assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
         other = BackgroundCall(
             lambda: take_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5))
         )

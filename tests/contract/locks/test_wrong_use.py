@@ -81,7 +81,7 @@ def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, capl
 
         hold.add_release_request_callback(fail)
         request_release("k", "enough", by="anna")
-        (record,) = eventually(lambda: [each for each in caplog.records if each.exc_info])
+        (record,) = eventually(lambda: [record for record in caplog.records if record.exc_info])
     assert "callback of the hold on 'k' " in record.message
     assert "fail" in record.message
 
@@ -193,9 +193,9 @@ def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
     """Who would hand one to a task, or to a pool of processes, is told what to hand over instead."""
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
         with zk_lock("k") as hold, zk_locks("a", "b") as several:
-            for each in (hold, several):
+            for kept in (hold, several):
                 with pytest.raises(TypeError, match=r"hold\.token"):
-                    make(each)
+                    make(kept)
             hold.check()
 
 

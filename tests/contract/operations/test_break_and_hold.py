@@ -54,8 +54,8 @@ def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why
     eventually(lambda: ready)
     with within(1.3):
         broke(holds[0])
-        told = elsewhere.result()
-    assert "broken by anna: the machine is on fire" in told
+        outcome = elsewhere.result()
+    assert "broken by anna: the machine is on fire" in outcome
     assert holds[0].lost
 
 
@@ -97,10 +97,10 @@ def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Z
     """Also of Curator's read-write locks."""
     made = []
     for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
-        one = str(uuid.uuid4())
-        path = f"{zoo.base}/k/{nodes.prefix(one, kind)}"
-        found, stat = zoo.client.create(path, b"", ephemeral=True, sequence=True, makepath=True, include_data=True)
-        made.append((one, stat.czxid, found))
+        first = str(uuid.uuid4())
+        path = f"{zoo.base}/k/{nodes.prefix(first, kind)}"
+        created, stat = zoo.client.create(path, b"", ephemeral=True, sequence=True, makepath=True, include_data=True)
+        made.append((first, stat.czxid, created))
     with pytest.raises(LockChangedHands):
         break_lock("k", guid=made[2][0], token=made[2][1], **WHY)
     break_lock("k", guid=made[1][0], token=made[1][1], **WHY)
@@ -111,10 +111,10 @@ def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Z
 
 def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """The record has the operator, the reason, the lock and the holder, in one printable line."""
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
-        told.append({**kwargs, "audited": len(caplog.records)})
+        reported.append({**kwargs, "audited": len(caplog.records)})
 
     lock_broken.connect(receive, weak=False)
     payload = nodes.Payload(
@@ -125,8 +125,8 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
             zoo.client.set(path, payload.encode())
             guid = guid_of(path)
             token = zoo.client.exists(path).czxid
-            found = break_lock("k", guid=guid, token=token, reason="stuck\nsince Monday", by="anna\x1b[0m")
-            eventually(lambda: told)
+            outcome = break_lock("k", guid=guid, token=token, reason="stuck\nsince Monday", by="anna\x1b[0m")
+            eventually(lambda: reported)
     finally:
         lock_broken.disconnect(receive)
     (record,) = caplog.records
@@ -135,9 +135,9 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
     assert message.isprintable()
     for part in ("lock 'k'", "anna", "since Monday", guid, str(token), "process 7"):
         assert part in message
-    assert (told[0]["lock"], told[0]["holder"], told[0]["reason"]) == ("k", found.holder, found.reason)
-    assert told[0]["audited"] == 1
-    assert (found.holder.pid, found.holder.token) == (7, token)
+    assert (reported[0]["lock"], reported[0]["holder"], reported[0]["reason"]) == ("k", outcome.holder, outcome.reason)
+    assert reported[0]["audited"] == 1
+    assert (outcome.holder.pid, outcome.holder.token) == (7, token)
 
 
 def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def served(dev: DevServer) -> Iterator[Zoo]:
 def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the clock of the server counts."""
     hold = hold_lock("k", seconds=LONG, **WHY)
-    told = time.time
+    real_time = time.time
     for jump in (1e6, -1e6):
-        monkeypatch.setattr(time, "time", lambda jump=jump: told() + jump)
+        monkeypatch.setattr(time, "time", lambda jump=jump: real_time() + jump)
         with pytest.raises(LockBusy, match="operator anna"), zk_lock("k", timeout=0):
             pass
         with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):

@@ -87,7 +87,7 @@ def test_a_look_at_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int,
         with within(3):
             seen = contenders("k", f"{zoo.base}/k")
         assert fired.is_set()
-        assert [each.name for each in seen] == zoo.children("k")
+        assert [contender.name for contender in seen] == zoo.children("k")
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

@@ -48,9 +48,9 @@ def events_of(asked: Sent) -> list[tuple[str, str, str]]:
 
 def seen(hold: Hold) -> tuple[str, str]:
     """Wait until the holder has seen a request; return who asks and why."""
-    found = hold.wait_release_requested(5)
-    assert found is not None
-    return found.by, found.reason
+    request = hold.wait_release_requested(5)
+    assert request is not None
+    return request.by, request.reason
 
 
 def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
@@ -60,8 +60,8 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, aske
         assert hold.release_requested is None
         assert hold.wait_release_requested(0) is None
         hold.add_release_request_callback(lambda hold: called.set())
-        found = request_release("k/1", WHY, **WHO)
-        assert [(each.token, each.guid) for each in found.holders] == [(hold.token, guid_of(hold.path))]
+        outcome = request_release("k/1", WHY, **WHO)
+        assert [(holder.token, holder.guid) for holder in outcome.holders] == [(hold.token, guid_of(hold.path))]
         assert seen(hold) == ("anna", WHY)
         assert called.wait(5)
         eventually(lambda: asked)
@@ -130,8 +130,8 @@ def test_all_holders_of_a_shared_lock_are_asked_or_the_named_one(zoo: Zoo) -> No
     holding.wait(5)
     waiter = BackgroundCall(wait)
     zoo.wait_contenders("k", 3)
-    found = request_release("k", WHY, **WHO, guid=guid_of(holds[0].path))
-    assert [each.token for each in found.holders] == [holds[0].token]
+    outcome = request_release("k", WHY, **WHO, guid=guid_of(holds[0].path))
+    assert [holder.token for holder in outcome.holders] == [holds[0].token]
     assert seen(holds[0]) == ("anna", WHY)
     assert len(request_release("k", "all", by="ben").holders) == 2
     assert seen(holds[1]) == ("ben", "all")
@@ -185,9 +185,9 @@ def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_i
         zoo.client.set(hold.path, b"__REVOKE__")
         assert seen(hold) == (release_request.BY_CURATOR, "")
         eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
-        (found,) = zoo.payloads("k")
-        assert found is not None
-        assert found.guid == guid_of(hold.path)
+        (payload,) = zoo.payloads("k")
+        assert payload is not None
+        assert payload.guid == guid_of(hold.path)
         eventually(lambda: asked)
     assert events_of(asked) == [("k", release_request.BY_CURATOR, "")]
 
@@ -216,8 +216,8 @@ def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back
 def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is written once, known for one's own work, and audited once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
-        one = guids.new(guids.Mark.OWN)
-        data = Payload(guid=one, host="h", pid=7, thread="t", what="w", since="", template="")
+        first = guids.new(guids.Mark.OWN)
+        data = Payload(guid=first, host="h", pid=7, thread="t", what="w", since="", template="")
         zoo.client.set(path, data.encode())
         fired = getattr(proxy, when)(SET_DATA)
         request_release("k", WHY, **WHO)

@@ -39,14 +39,14 @@ def counting(path: str) -> OptimisticUpdate:
     """An update that adds one to the number in a node; its value is the sum."""
     name = str(uuid.uuid4())
 
-    def decide(found: DirectoryState | None, session_id: int) -> Step:
-        number, writer = found.data.decode().split() if found is not None else ("0", "")
+    def decide(directory: DirectoryState | None, session_id: int) -> Step:
+        number, writer = directory.data.decode().split() if directory is not None else ("0", "")
         if writer == name:
             return Done(int(number))
         data = f"{int(number) + 1} {name}".encode()
-        if found is None:
+        if directory is None:
             return Commit((Create(path=path, data=data),), 1)
-        return Commit((SetData(path=path, data=data, version=found.version),), int(number) + 1)
+        return Commit((SetData(path=path, data=data, version=directory.version),), int(number) + 1)
 
     return OptimisticUpdate(session(), path, decide)
 
@@ -96,8 +96,8 @@ def test_nothing_is_written_without_the_fence(zoo: Zoo, proxy: Proxy) -> None:
     path = f"{zoo.base}/deep/record"
     fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
 
-    def decide(found: DirectoryState | None, session_id: int) -> Step:
-        return Done("there") if found is not None else Commit((Create(path=path),), "new")
+    def decide(directory: DirectoryState | None, session_id: int) -> Step:
+        return Done("there") if directory is not None else Commit((Create(path=path),), "new")
 
     def write() -> object:
         return run(OptimisticUpdate(session(), path, decide, fence=fence), soon())
@@ -115,8 +115,8 @@ def test_a_child_that_stays_is_told_from_a_missing_reply(zoo: Zoo, proxy: Proxy)
     path = f"{zoo.base}/directory"
     zoo.client.create(f"{path}/child", makepath=True)
 
-    def decide(found: DirectoryState | None, session_id: int) -> Step:
-        return WaitUntilGone("child") if found is not None and "child" in found.children else Done("gone")
+    def decide(directory: DirectoryState | None, session_id: int) -> Step:
+        return WaitUntilGone("child") if directory is not None and "child" in directory.children else Done("gone")
 
     with pytest.raises(StillThere):
         run(OptimisticUpdate(session(), path, decide), soon(0.3))

@@ -82,11 +82,11 @@ def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
     is_stopped = stopped.is_set
 
     def look_and_wait() -> bool:
-        found: bool = is_stopped()
+        stopped: bool = is_stopped()
         if threading.current_thread().name == "zklock-loop":
             client.drop_connection()
             client.join()
-        return found
+        return stopped
 
     monkeypatch.setattr(stopped, "is_set", look_and_wait)
 

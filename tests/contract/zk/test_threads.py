@@ -19,7 +19,7 @@ pytestmark = pytest.mark.zookeeper
 def test_no_signal_is_delivered_to_the_protocol(zoo: Zoo) -> None:
     """A signal that the application blocks in its main thread is not taken by one of our threads."""
     with zk_lock("threads"):
-        threads = [each for each in threading.enumerate() if each.name in ("zklock-loop", "zklock-connection")]
+        threads = [thread for thread in threading.enumerate() if thread.name in ("zklock-loop", "zklock-connection")]
         assert len(threads) == 2
         for thread in threads:
             status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()

@@ -43,8 +43,8 @@ def flipped(at: int) -> Change:
 
     def change(reply: bytes) -> bytes:
         (length,) = struct.unpack_from(">i", reply, HEADER)
-        place = HEADER + 4 + at % length
-        return reply[:place] + bytes([reply[place] ^ 1]) + reply[place + 1 :]
+        offset = HEADER + 4 + at % length
+        return reply[:offset] + bytes([reply[offset] ^ 1]) + reply[offset + 1 :]
 
     return change
 

@@ -150,13 +150,13 @@ def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
         )
     ]
     assert not any("Connection dropped" in line for line in loud)
-    tries = [each for each in caplog.records if "Connection dropped" in each.getMessage()]
+    tries = [record for record in caplog.records if "Connection dropped" in record.getMessage()]
     assert len(tries) > 2
-    assert {each.levelno for each in tries} == {logging.DEBUG}
+    assert {record.levelno for record in tries} == {logging.DEBUG}
 
 
 def test_kazoos_lines_are_dropped_above_debug(caplog: pytest.LogCaptureFixture) -> None:
     """A project that logs from INFO on gets no line for each try."""
     with caplog.at_level(logging.INFO, "django_zklock"):
         failure(f"127.0.0.1:{free_ports(1)[0]}")
-    assert not [each for each in caplog.records if each.name == "django_zklock.zk.kazoo"]
+    assert not [record for record in caplog.records if record.name == "django_zklock.zk.kazoo"]

@@ -112,10 +112,10 @@ def test_a_limit_is_set_and_cleared_with_a_reason(
     with caplog.at_level(logging.INFO, "zklock.audit"):
         assert set_to(operator, permits="3", reason="a new one")["Location"] == f"{LIST}printers/change/"
     eventually(lambda: len(printing) == 3)
-    found = limit_of("printers")
-    assert found is not None
-    assert (found.limit, found.reason) == (3, "a new one")
-    assert found.by.rstrip("…") in caplog.text
+    limit = limit_of("printers")
+    assert limit is not None
+    assert (limit.limit, limit.reason) == (3, "a new one")
+    assert limit.by.rstrip("…") in caplog.text
     page = operator.get(f"{LIST}limit/?key=printers").content.decode()
     assert "a new one" in page
     assert "is now 3" in page

@@ -108,9 +108,9 @@ def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
     """ZooKeeper was slow when the copy began. Then the copy was ignored, as another one runs: that one has the key."""
     with zoo.configured():
         key = "task/until_done/unique/copy"
-        place = reservations.reserve(key, "one")
-        assert isinstance(place, Reserved)
-        reservations.conclude(place, sent=True)
+        reservation = reservations.reserve(key, "one")
+        assert isinstance(reservation, Reserved)
+        reservations.conclude(reservation, sent=True)
         assert reservations.start(key, "one") is not None
         until_done.push_request(id="one", headers={lifecycle.UNIQUE_HEADER: key})
         try:

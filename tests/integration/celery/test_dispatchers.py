@@ -64,8 +64,8 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
     return {
         pid
         for pid in worker.group()
-        for each in psutil.Process(pid).net_connections("tcp")
-        if each.raddr and each.raddr.port in ports
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.raddr and connection.raddr.port in ports
     }
 
 

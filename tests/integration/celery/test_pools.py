@@ -60,7 +60,7 @@ def test_a_task_at_work_gets_a_lock_that_waits_for_its_thread(worker: Worker) ->
         holders = [worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number in range(4)]
         gate.wait_entered()
     gate.open()
-    assert all(worker.get(each) < 10 for each in holders)
+    assert all(worker.get(holder) < 10 for holder in holders)
     worker.get(waiting)
 
 

@@ -31,7 +31,7 @@ def test_a_worker_writes_what_is_left_when_it_ends(
             worker.run("waiting.wait", "b")
             assert worker.stop() == 0
         rows = {each.key: each for each in Attempt._default_manager.using(alias).all()}
-    assert {each.outcome for each in rows.values()} == {Attempt.RELEASED}
+    assert {row.outcome for row in rows.values()} == {Attempt.RELEASED}
     assert set(rows) == {"a", "b"}
     assert rows["a"].work == f"task plain {first.id}"
     assert (rows["a"].pid == worker.process.pid) is (pool == "threads")

@@ -296,7 +296,7 @@ def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> 
             gate.wait_entered()
     for gate in gates:
         gate.open()
-    assert all(worker.get(each) < 10 for each in holders)
+    assert all(worker.get(holder) < 10 for holder in holders)
     worker.get(waiting)
 
 

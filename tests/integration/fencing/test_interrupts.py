@@ -59,7 +59,7 @@ def functions_of(*modules: ModuleType) -> list[Callable[..., Any]]:
         for thing in vars(module).values():
             if getattr(thing, "__module__", "") == module.__name__:
                 members = vars(thing).values() if isinstance(thing, type) else [thing]
-                found += [getattr(each, "__wrapped__", each) for each in members if hasattr(each, "__code__")]
+                found += [getattr(member, "__wrapped__", member) for member in members if hasattr(member, "__code__")]
     return found
 
 

@@ -213,7 +213,7 @@ def test_a_view_that_is_opted_out_is_warned_of(zoo: Zoo, ledger: Ledger) -> None
         connections["ledger"].settings_dict["ATOMIC_REQUESTS"] = True
         try:
             with override_settings(ROOT_URLCONF=module):
-                assert [found.id for found in checks.check_views()] == ["zklock.W004"]
+                assert [view.id for view in checks.check_views()] == ["zklock.W004"]
             module = ModuleType("urls")
             module.urlpatterns = [path("a", out(zk_locked(["one", "y"])(plain)))]  # type: ignore[attr-defined]
             with override_settings(ROOT_URLCONF=module):

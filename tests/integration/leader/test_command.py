@@ -23,9 +23,9 @@ def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
     """The name may be that of an entry. A status of its own means that there is no leader."""
     with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):
         for name in (("lead/7",), ("lead/{shard}", "--field=shard=7")):
-            found = as_json("leader", *name)
-            assert (found["key"], found["standing_by"]) == ("lead/7", 1)
-            leader = found["leader"]
+            data = as_json("leader", *name)
+            assert (data["key"], data["standing_by"]) == ("lead/7", 1)
+            leader = data["leader"]
             assert (leader["host"], leader["pid"], leader["token"]) == (
                 socket.gethostname(),
                 os.getpid(),

@@ -76,26 +76,26 @@ def test_our_observers_show_their_candidates(
     """By the name that their program gives itself."""
     onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
-        found = onlooker.current_leader()
-        assert found is not None
-        assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
-        assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
+        leader = onlooker.current_leader()
+        assert leader is not None
+        assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
+        assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
         waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
         zoo.wait_contenders("a", 2)
         first, second = onlooker.candidates()
-        assert (first, second.client, second.what) == (found, "zklock", "ours")
+        assert (first, second.client, second.what) == (leader, "zklock", "ours")
         (holder,) = inspection.snapshot().locks[0].holders
         assert (holder.client, holder.what) == (CLIENTS[which], "web-7")
-    assert waiter.result() == second.token > found.token
+    assert waiter.result() == second.token > leader.token
 
 
 def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbour) -> None:
     """Curator writes the address then."""
     with leading(zoo, jvm, "selector", ""):
-        found = zk_leader("a").current_leader()
-        assert found is not None
-        assert (found.client, found.what, found.host) == ("Curator", "", "127.0.0.1")
-        assert str(found).startswith("a client of Curator on 127.0.0.1, _c_")
+        leader = zk_leader("a").current_leader()
+        assert leader is not None
+        assert (leader.client, leader.what, leader.host) == ("Curator", "", "127.0.0.1")
+        assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
 
 
 def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
@@ -103,7 +103,7 @@ def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: Neighb
     with zk_leader("a"):
         assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
         with leading(zoo, plain_kazoo, "election", "web-7"):
-            assert [each.what for each in zk_leader("a").candidates()][1:] == ["web-7"]
+            assert [candidate.what for candidate in zk_leader("a").candidates()][1:] == ["web-7"]
 
 
 LOOKS: list[Callable[[], Any]] = [

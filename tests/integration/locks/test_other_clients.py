@@ -93,14 +93,14 @@ def test_each_keeps_the_other_out(zoo: Zoo, theirs: Neighbour, ours: Ours, case:
 @pytest.mark.parametrize("case", [case for case in EXCLUSIVE if "read" not in name(case)], ids=name)
 def test_first_come_first_served(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...]) -> None:
     """Whichever client they are of."""
-    one, other = sides(zoo, theirs, ours, case)
-    assert one.take("0")
+    first, other = sides(zoo, theirs, ours, case)
+    assert first.take("0")
     queue = []
     for number in range(1, 7):
-        side = (one, other)[number % 2]
+        side = (first, other)[number % 2]
         queue.append((side, str(number), side.begin(str(number))))
         zoo.wait_contenders("a", number + 1)
-    before, actor = one, "0"
+    before, actor = first, "0"
     for index, (side, waiter, answer) in enumerate(queue):
         assert not any(later.done() for *_, later in queue[index:])
         before.release(actor)

@@ -107,11 +107,11 @@ def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
     with zk_lock("k", linger=60) as first:
         (row,) = rows()
         assert (row.outcome, row.held) == (Attempt.HELD, None)
-    assert [each.outcome for each in rows()] == [Attempt.RELEASED]
+    assert [row.outcome for row in rows()] == [Attempt.RELEASED]
     with zk_lock("k", linger=60) as second:
         assert second.token == first.token
-        assert [each.outcome for each in rows()] == [Attempt.RELEASED, Attempt.HELD]
-    assert [each.outcome for each in rows()] == [Attempt.RELEASED, Attempt.RELEASED]
+        assert [row.outcome for row in rows()] == [Attempt.RELEASED, Attempt.HELD]
+    assert [row.outcome for row in rows()] == [Attempt.RELEASED, Attempt.RELEASED]
     process.reset()  # or the lock would linger
 
 
@@ -168,7 +168,7 @@ def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
     with zk_lock("k"):
         BackgroundCall(lambda: wait(0)).result()
         BackgroundCall(lambda: wait(0.2)).result()
-    found = {each.outcome: each for each in rows()}
+    found = {row.outcome: row for row in rows()}
     assert set(found) == {Attempt.RELEASED, Attempt.TIMED_OUT}
     timed_out = found[Attempt.TIMED_OUT]
     assert (timed_out.key, timed_out.token, timed_out.held) == ("k", None, None)
@@ -184,7 +184,7 @@ def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCapt
             with zk_lock(key):
                 recorder.flush(10)
         make_table(alias)
-        assert sorted(each.key for each in rows()) == ["a", "b", "c"]
+        assert sorted(row.key for row in rows()) == ["a", "b", "c"]
     assert [record.getMessage().partition(";")[0] for record in caplog.records if "events" in record.name] == [
         "events of locks cannot be written now",
         "events of locks are written again",
@@ -201,7 +201,7 @@ def test_an_event_that_the_database_refuses_costs_no_other(
     for key in ("a", "b", "b", "c", "d"):
         with zk_lock(key):
             pass
-    assert [each.key for each in rows()] == ["a", "b", "c", "d"]
+    assert [row.key for row in rows()] == ["a", "b", "c", "d"]
     assert "refuses an event" in caplog.text
 
 
@@ -226,13 +226,13 @@ def test_an_error_that_may_be_an_outage_costs_one_event_at_most(
     for key in ("a", "b", "c", "b", "d"):
         with zk_lock(key):
             pass
-    eventually(lambda: [each.key for each in rows()] == ["a", "c", "d"])
+    eventually(lambda: [row.key for row in rows()] == ["a", "c", "d"])
     assert "refuses an event" in caplog.text
     with zk_lock("b"):
         recorder.flush(10)
     with zk_lock("e"):
         pass
-    eventually(lambda: [each.key for each in rows()] == ["a", "c", "d", "e"])
+    eventually(lambda: [row.key for row in rows()] == ["a", "c", "d", "e"])
 
 
 def test_keys_are_compared_byte_by_byte(alias: str) -> None:
@@ -241,7 +241,7 @@ def test_keys_are_compared_byte_by_byte(alias: str) -> None:
         with zk_lock(key):
             pass
     recorder.flush(10)
-    assert [each.key for each in table.last_attempts("k/a", 20)] == ["k/a"]
+    assert [attempt.key for attempt in table.last_attempts("k/a", 20)] == ["k/a"]
 
 
 def test_too_many_events_drop_the_oldest(
@@ -282,10 +282,10 @@ sys.exit(0)
     other = zoo.spawn(script, TEST_DATABASES=json.dumps({"default": database_settings}))
     _, errors = other.communicate(timeout=60)
     assert other.returncode == 0, errors
-    assert sorted(each.key for each in rows()) == ["again", "child", "kept", "last", "parent"]
-    found = {each.key: each for each in rows()}
+    assert sorted(row.key for row in rows()) == ["again", "child", "kept", "last", "parent"]
+    found = {row.key: row for row in rows()}
     assert {key for key, row in found.items() if row.pid == other.pid} == {"again", "kept", "last", "parent"}
-    assert [each.key for each in rows() if each.outcome != Attempt.RELEASED] == ["kept"]
+    assert [row.key for row in rows() if row.outcome != Attempt.RELEASED] == ["kept"]
     assert found["kept"].outcome == Attempt.LOST
 
 
@@ -297,7 +297,7 @@ def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
     while table.delete_old(7, 2):
         steps += 1
     assert steps == 3
-    assert [each.held for each in rows()] == [-300, 6.9, 0]
+    assert [row.held for row in rows()] == [-300, 6.9, 0]
 
 
 def test_the_usual_hold_is_a_median(alias: str) -> None:
@@ -323,7 +323,7 @@ def test_the_last_attempts_of_a_key_come_first(alias: str) -> None:
         with zk_lock(key):
             pass
         recorder.flush(10)
-    assert [each.key for each in table.last_attempts("a", 20)] == ["a", "a"]
+    assert [attempt.key for attempt in table.last_attempts("a", 20)] == ["a", "a"]
     assert len(table.last_attempts(f"{LONG}1", 20)) == 1
     newest = table.last_attempts("", 3)
     assert [each.key[0] for each in newest] == ["k", "k", "a"]

@@ -36,10 +36,10 @@ def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
     assert "No limit is set" in zklock("limit", "k")
     assert as_json("limit", "k") == {"key": "k", "limit_set": None}
     assert "Limit 2, set by " in zklock("limit", "k", 2, WHY)
-    found = as_json("limit", "k")["limit_set"]
-    assert (found["limit"], found["reason"]) == (2, "the printer is slow")
-    assert found["by"]
-    assert found["when"].startswith("20")
+    data = as_json("limit", "k")["limit_set"]
+    assert (data["limit"], data["reason"]) == (2, "the printer is slow")
+    assert data["by"]
+    assert data["when"].startswith("20")
     assert "Limit 2, set by " in ending("show", "k")[2]
     assert as_json("limit", "k", 3, WHY)["limit_set"]["limit"] == 3
     assert "is cleared" in zklock("limit", "k", "--clear", WHY)
@@ -94,7 +94,7 @@ def test_a_waiter_that_may_hold_a_permit_is_broken_by_its_token_only(zoo: Zoo) -
 def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
     with taken("k", 3, 3, limit=3) as holds:
         holders = as_json("show", "k")["holders"]
-        assert [each["kind"] for each in holders] == ["semaphore"] * 3
+        assert [holder["kind"] for holder in holders] == ["semaphore"] * 3
         (asked,) = as_json("request-release", "k", WHY, "--guid", holders[1]["guid"])["holders"]
         assert (asked["guid"], asked["token"]) == (holders[1]["guid"], holders[1]["token"])
         (named,) = [hold for hold in holds if str(hold.token) == holders[1]["token"]]

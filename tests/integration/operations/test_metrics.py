@@ -229,9 +229,9 @@ def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected)
 
 def guid_in(name: str) -> str:
     """Return the guid in the name of a node."""
-    found = re.match(r"_c_([0-9a-f-]{36})-", name)
-    assert found is not None
-    return found[1]
+    match = re.match(r"_c_([0-9a-f-]{36})-", name)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")

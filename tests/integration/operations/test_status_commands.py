@@ -45,9 +45,9 @@ def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
         text = zklock("status")
         assert text.startswith("CONNECTED to ")
         assert "2 locks held, 1 contended, 1 waiting" in text
-        found = as_json("status")
-        assert (found["held"], found["contended"], found["waiting"], found["problem"]) == (2, 1, 1, "")
-        assert found["connection"]["state"] == "connected"
+        data = as_json("status")
+        assert (data["held"], data["contended"], data["waiting"], data["problem"]) == (2, 1, 1, "")
+        assert data["connection"]["state"] == "connected"
 
 
 def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
@@ -67,9 +67,9 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
     """The exit code 3 tells that the lock is free."""
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold, zoo.hold_elsewhere(hold.key) as path:
         for name in (hold.key, "inventory/a b"):
-            found = as_json("show", name)
-            assert found["holders"][0]["token"] == str(hold.token)
-            assert [each["name"] for each in found["waiters"]] == [path.rpartition("/")[2]]
+            data = as_json("show", name)
+            assert data["holders"][0]["token"] == str(hold.token)
+            assert [each["name"] for each in data["waiters"]] == [path.rpartition("/")[2]]
         assert as_json("show", "inventory/{sku}", "--field=sku=a b")["key"] == hold.key
         text = zklock("show", hold.key)
         assert "holds" in text
@@ -199,15 +199,15 @@ def test_on_a_terminal_rich_draws_the_table(zoo: Zoo) -> None:
 def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
     """It measures, and leaves nothing behind."""
     with zk_lock("k"):
-        found = as_json("doctor", "--rounds=5")
-    results = {check["name"]: check["result"] for check in found["checks"]}
-    assert found["healthy"] is True
+        data = as_json("doctor", "--rounds=5")
+    results = {check["name"]: check["result"] for check in data["checks"]}
+    assert data["healthy"] is True
     assert {results[name] for name in ("connection", "session timeout", "read", "write", "rights", "clock")} <= {
         "ok",
         "warning",  # a busy machine is slow
     }
-    assert 0 < found["read_seconds"] < 5
-    assert abs(found["clock_ahead_seconds"]) < 5
+    assert 0 < data["read_seconds"] < 5
+    assert abs(data["clock_ahead_seconds"]) < 5
     assert "!doctor" not in zoo.names(zoo.base)
 
 

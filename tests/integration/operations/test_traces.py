@@ -278,9 +278,9 @@ def test_a_hold_that_was_dropped_is_forgotten(zoo: Zoo, spans: Traced) -> None:
 
 
 def test_without_the_app_nothing_of_a_trace_is_written(zoo: Zoo) -> None:
-    found = Traced()
+    traced = Traced()
     assert trace.items is None
-    with found.tracer.start_as_current_span("request"), zk_lock("k"):
+    with traced.tracer.start_as_current_span("request"), zk_lock("k"):
         assert [payload.about for payload in zoo.payloads("k") if payload] == [{}]
 
 

@@ -181,7 +181,7 @@ def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
         leaving = [
-            threading.Timer(0.35 * place, zoo.client.delete, [path]) for place, path in enumerate(ahead[:0:-1], start=1)
+            threading.Timer(0.35 * index, zoo.client.delete, [path]) for index, path in enumerate(ahead[:0:-1], start=1)
         ]
         for timer in leaving:
             timer.start()

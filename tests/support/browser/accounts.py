@@ -29,8 +29,8 @@ def enrol() -> dict[str, str]:
     sessions = {}
     for name, permissions in VISITORS.items():
         user = User.objects.create_user(name, is_staff=True)
-        found = Permission.objects.filter(codename__in=permissions)
-        assert len(found) == len(permissions), f"no such permissions: {permissions}"
-        user.user_permissions.set(found)
+        granted = Permission.objects.filter(codename__in=permissions)
+        assert len(granted) == len(permissions), f"no such permissions: {permissions}"
+        user.user_permissions.set(granted)
         sessions[name] = log_in(user)
     return sessions

@@ -164,14 +164,14 @@ class Stage:
             key = f"{self._base}/{prefix}/{number:04d}"
             batch = self._client.transaction()
             batch.create(key)
-            for place in range(waiters + 1):
+            for index in range(waiters + 1):
                 guid = str(uuid.uuid4())
-                part = Part.task("shop.tasks.restock", f"worker-{place % 7}", 100 + place)
+                part = Part.task("shop.tasks.restock", f"worker-{index % 7}", 100 + index)
                 batch.create(f"{key}/{nodes.prefix(guid)}", part.data(guid), ephemeral=True, sequence=True)
             under_way.append(batch.commit_async())
         for answer in under_way:
             eventually(answer.ready, 60)
-            failed = [each for each in answer.get() if isinstance(each, Exception)]
+            failed = [error for error in answer.get() if isinstance(error, Exception)]
             assert not failed, failed
 
     def close(self) -> None:

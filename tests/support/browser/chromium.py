@@ -23,10 +23,10 @@ PACKAGES = ("chromium", "fonts-dejavu-core")
 
 def find_chromium() -> str:
     """Return the path of the program; the variable CHROMIUM may name it."""
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is None:
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
         raise debian.NotInstalled("Chromium", *PACKAGES)
-    return found
+    return program
 
 
 @contextlib.contextmanager

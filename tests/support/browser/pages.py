@@ -110,9 +110,9 @@ class Visitor:
     def await_refresh(self, seconds: float) -> None:
         """Put the page's clock forward by one interval, and wait until the script has brought the list up to date."""
         self._refresh_snapshot()
-        told = "new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))"
+        refreshed = "new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))"
         for _ in range(2):  # the first may have been under way, with an older snapshot; the second begins after it
-            self.page.evaluate(f"void (window.refreshed = {told})")
+            self.page.evaluate(f"void (window.refreshed = {refreshed})")
             self.put_forward(seconds)
             self.page.evaluate("window.refreshed")
 
@@ -143,7 +143,7 @@ class Visitor:
 
     def focused(self) -> dict[str, Any]:
         """What the keyboard is at, and whether that is to be seen."""
-        found: dict[str, Any] = self.page.evaluate(
+        element: dict[str, Any] = self.page.evaluate(
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
                 return {
@@ -153,7 +153,7 @@ class Visitor:
                 };
             }"""
         )
-        return found
+        return element
 
     # --- breaking and holding -----------------------------------------------------------------------------------
 
@@ -184,16 +184,16 @@ class Visitor:
         self.page.get_by_label("Reason").fill(reason)
         self.press("Set the limit")
 
-    def ask(self, place: str, reason: str) -> None:
+    def ask(self, section_text: str, reason: str) -> None:
         """On the page of a lock, request the release of the holder whose section has this text."""
-        section = self.page.locator("section.module").filter(has_text=place)
+        section = self.page.locator("section.module").filter(has_text=section_text)
         section.get_by_label("Reason").fill(reason)
         self._go(section.get_by_role("button", name="Request release"))
 
     def messages(self) -> str:
         """What the page has to say about what was done."""
-        place = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
-        return "\n".join(self.page.locator(place).all_inner_texts())
+        selector = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
+        return "\n".join(self.page.locator(selector).all_inner_texts())
 
     # --- what a page is like ------------------------------------------------------------------------------------
 
@@ -216,15 +216,18 @@ class Visitor:
         complaints = list(self.complaints)
         self.page.evaluate(axe())
         # What is wrong with a theme's own frame is not ours.
-        place = "{include: [['#content']]}" if THEMED else "document"
-        found = self.page.evaluate(f"axe.run({place}, {{resultTypes: ['violations'], preload: false}})")
+        context = "{include: [['#content']]}" if THEMED else "document"
+        report = self.page.evaluate(f"axe.run({context}, {{resultTypes: ['violations'], preload: false}})")
         self.complaints[:] = complaints  # axe-core tries out styles of its own, which the policy forbids
         violations = [
-            f"{each['id']} ({each['impact']}): {each['help']}: "
+            f"{violation['id']} ({violation['impact']}): {violation['help']}: "
             + json.dumps(
-                [node["html"][:200] + str(node["any"][0]["message"] if node["any"] else "") for node in each["nodes"]]
+                [
+                    node["html"][:200] + str(node["any"][0]["message"] if node["any"] else "")
+                    for node in violation["nodes"]
+                ]
             )
-            for each in found["violations"]
+            for violation in report["violations"]
         ]
         assert not violations, "\n".join(violations)
 
@@ -237,10 +240,10 @@ class Visitor:
 def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Visitor:
     """Return somebody who is logged in, or nobody; further arguments are those of Playwright's contexts."""
     options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
-    place = browser.new_context(**options)
-    place.set_default_timeout(30_000)  # a busy machine takes its time
+    browser_context = browser.new_context(**options)
+    browser_context.set_default_timeout(30_000)  # a busy machine takes its time
     cookies = [{"name": "csrftoken", "value": "a" * 32, "url": site.url}]
     if user is not None:
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
-    place.add_cookies(cookies)  # type: ignore[arg-type]
-    return Visitor(site, place.new_page())
+    browser_context.add_cookies(cookies)  # type: ignore[arg-type]
+    return Visitor(site, browser_context.new_page())

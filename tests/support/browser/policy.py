@@ -34,7 +34,7 @@ def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
         response = get_response(request)
         response["Content-Security-Policy"] = POLICY
         took = {"view": time.perf_counter() - began, "cpu": time.process_time() - computed}
-        response["Server-Timing"] = ", ".join(f"{name};dur={each * 1000:.1f}" for name, each in took.items())
+        response["Server-Timing"] = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in took.items())
         return response
 
     return answer

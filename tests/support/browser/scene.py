@@ -22,12 +22,12 @@ def busy_shop(stage: Stage) -> None:
     for part in (invoice, refund):
         stage.enter("prices", part, Kind.READ)
     stage.enter("prices", restock, Kind.WRITE)
-    for place in range(3):
+    for index in range(3):
         about = {"request": "POST /labels/"}
         stage.enter(
-            "printers", Part(f"web-{place}", 80 + place, what="shop.views.label", about=about, limit=2), Kind.PERMIT
+            "printers", Part(f"web-{index}", 80 + index, what="shop.views.label", about=about, limit=2), Kind.PERMIT
         )
-    for place in range(12):
-        stage.enter("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{place % 4}", 300 + place))
+    for index in range(12):
+        stage.enter("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{index % 4}", 300 + index))
     for number in range(7):
         stage.enter(f"orders/{1043 + number}", Part.task("shop.tasks.charge", f"worker-{number % 4}", 812 + number))

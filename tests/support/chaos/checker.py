@@ -213,8 +213,8 @@ def _rising(key: str, holds: Sequence[Hold]) -> Iterator[Violation]:
             yield Violation("tokens", key, message, (twin.grant, hold.grant))
 
 
-def _greater(one: Hold, other: Hold) -> Hold:
-    return other if other.token > one.token else one
+def _greater(first: Hold, other: Hold) -> Hold:
+    return other if other.token > first.token else first
 
 
 def deadlines(run: Run) -> Iterator[Violation]:

@@ -95,5 +95,5 @@ class ClockShim:
         self._map[:] = SHIFTS.pack(0, 0)
         read = [float(word) for word in said.stdout.split()]
         true = [time.time() + 1e6, time.clock_gettime(time.CLOCK_BOOTTIME) + 1e7, time.monotonic()]
-        if len(read) != 3 or any(abs(one - other) > 1000 for one, other in zip(read, true, strict=True)):
+        if len(read) != 3 or any(abs(first - other) > 1000 for first, other in zip(read, true, strict=True)):
             raise ToolFailed(f"the clocks of {sys.executable} cannot be moved: {said.stdout}{said.stderr}")

@@ -140,14 +140,14 @@ def _is_sudden(event: Event) -> bool:
 
 def _end_claim(hold: Hold) -> None:
     """Set the end as far as the holder itself says: by its release, by what it was told, by its last claim."""
-    told = hold.told
+    notified = hold.told
     if hold.leased:
         last = max(hold.claims, key=lambda event: float(event.get("until") or 0.0))
         hold.end, hold.stopped_by = hold.trusted_until, last
-        if told is not None and time_of(told) < hold.end:
-            hold.end, hold.stopped_by = time_of(told), told
-    elif told is not None and told is hold.release:
-        hold.end, hold.stopped_by = time_of(told), told
+        if notified is not None and time_of(notified) < hold.end:
+            hold.end, hold.stopped_by = time_of(notified), notified
+    elif notified is not None and notified is hold.release:
+        hold.end, hold.stopped_by = time_of(notified), notified
     else:
         # Without a lease a silence says nothing: held as long as somebody asked, and was told so.
         hold.end, hold.stopped_by = hold.proven, hold.valids[-1] if hold.valids else hold.grant

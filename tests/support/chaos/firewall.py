@@ -118,19 +118,19 @@ def connections_of(pid: int, server_ports: Collection[int]) -> list[int]:
 
 def connection_of(pid: int, server_ports: Collection[int]) -> int:
     """Return the local port of a process's connection to these ports. Raises LookupError if it has none, or several."""
-    found = connections_of(pid, server_ports)
-    if len(found) != 1:
-        raise LookupError(f"process {pid} has {len(found)} connections to ports {sorted(server_ports)}, not 1")
-    return found[0]
+    established = connections_of(pid, server_ports)
+    if len(established) != 1:
+        raise LookupError(f"process {pid} has {len(established)} connections to ports {sorted(server_ports)}, not 1")
+    return established[0]
 
 
 def _quorum_port(leader: Server) -> int:
     """Read from a server's configuration where it listens for followers when it leads."""
     text = (leader.directory / "zoo.cfg").read_text()
-    found = re.search(rf"^server\.{leader.number}=[^:]+:(\d+):", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^server\.{leader.number}=[^:]+:(\d+):", text, re.MULTILINE)
+    if match is None:
         raise LookupError(f"{leader} is alone, and has no followers")
-    return int(found[1])
+    return int(match[1])
 
 
 # --- iptables ---------------------------------------------------------------------------------------------------------

@@ -162,8 +162,8 @@ class Hold:
     def released(self) -> Event | None:
         """The answer to that call."""
         release = self.release
-        found = [event for event in self.answers if release is not None and event.get("op") == release.get("op")]
-        return found[-1] if found else None
+        answers = [event for event in self.answers if release is not None and event.get("op") == release.get("op")]
+        return answers[-1] if answers else None
 
     @property
     def lost(self) -> Event | None:
@@ -217,8 +217,8 @@ def _has_lease(event: Event) -> bool:
 
 def earliest(*events: Event | None) -> Event | None:
     """Return the first of those that there are."""
-    found = [event for event in events if event is not None]
-    return min(found, key=time_of) if found else None
+    known = [event for event in events if event is not None]
+    return min(known, key=time_of) if known else None
 
 
 def time_of(event: Event) -> float:

@@ -14,9 +14,9 @@ SEMAPHORE: Final = "semaphore"
 EXCLUSIVE: Final = frozenset({LOCK, WRITE})
 
 
-def share(one: str, other: str) -> bool:
+def share(first: str, other: str) -> bool:
     """Tell whether holds of these two kinds may last at the same time: readers, and permits as far as there are any."""
-    return one == other and one not in EXCLUSIVE
+    return first == other and first not in EXCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)

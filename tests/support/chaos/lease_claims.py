@@ -30,15 +30,15 @@ def violations(claims: Iterable[Claim]) -> list[str]:
     by_key: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         by_key[claim.key].append(claim)
-    found = []
-    for key, each in by_key.items():
-        each.sort(key=lambda claim: claim.since)
-        longest = each[0]
-        for earlier, later in itertools.pairwise(each):
+    overlaps = []
+    for key, claims_of_key in by_key.items():
+        claims_of_key.sort(key=lambda claim: claim.since)
+        longest = claims_of_key[0]
+        for earlier, later in itertools.pairwise(claims_of_key):
             longest = max(longest, earlier, key=lambda claim: claim.until)
             if later.since < longest.until:
                 over = longest.until - later.since
-                found.append(f"{key}: {later} was granted {over:.3f} s before the end of {longest}")
+                overlaps.append(f"{key}: {later} was granted {over:.3f} s before the end of {longest}")
             if later.token <= earlier.token:
-                found.append(f"{key}: the token of {later} is not above that of {earlier}")
-    return found
+                overlaps.append(f"{key}: the token of {later} is not above that of {earlier}")
+    return overlaps

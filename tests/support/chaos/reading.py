@@ -45,8 +45,8 @@ class Run:
 
     def ended(self, process: str, start: float, end: float) -> Event | None:
         """Return what ended the process in this interval."""
-        found = (e for e in self.nemesis if e["what"] in ENDS and e.get("target") == process)
-        return next((event for event in found if start <= time_of(event) <= end), None)
+        ends = (e for e in self.nemesis if e["what"] in ENDS and e.get("target") == process)
+        return next((event for event in ends if start <= time_of(event) <= end), None)
 
 
 def read_run(events: Sequence[Event]) -> Run:
@@ -132,8 +132,8 @@ class _Reader:
         return None
 
     def _invoke(self, event: Event) -> str | None:
-        place = event["p"], int(event["op"])
-        earlier = self._calls.get(place)
+        call_id = event["p"], int(event["op"])
+        earlier = self._calls.get(call_id)
         # A process that was ended may have a successor of the same name, which counts from 1 again.
         if earlier is not None and self._ends.get(event["p"], -math.inf) < earlier.start:
             return "the number of an acquisition is used twice"
@@ -142,18 +142,18 @@ class _Reader:
         if event.get("kind", LOCK) not in (*EXCLUSIVE, READ, SEMAPHORE):
             return "an acquisition of an unknown kind"
         call = Call(event["p"], _owner(event), str(event["key"]), time_of(event), timeout, [event])
-        self._calls[place] = call
+        self._calls[call_id] = call
         self._run.calls.append(call)
         return None
 
     def _limit(self, event: Event) -> str | None:
-        place, changes = (event["p"], int(event["op"])), self._run.limits[str(event["key"])]
+        call_id, changes = (event["p"], int(event["op"])), self._run.limits[str(event["key"])]
         if event["e"] == "set_limit":
             limit = None if event["limit"] is None else int(event["limit"])
-            self._changes[place] = len(changes)
+            self._changes[call_id] = len(changes)
             changes.append(LimitChange(str(event["key"]), limit, time_of(event), certain=False))
             return None
-        number = self._changes.pop(place, None)
+        number = self._changes.pop(call_id, None)
         if number is None:
             return "a limit was set that nobody had asked for"
         if event["e"] == "limit_set":

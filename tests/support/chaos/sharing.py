@@ -47,8 +47,8 @@ def excludes(earlier: Hold, hold: Hold) -> bool:
 
 
 def _proof(before: Hold, after: Hold) -> tuple[Event, ...]:
-    found = [before.grant, before.stopped_by, before.told, after.grant, after.stopped_by]
-    return tuple(event for event in found if event is not None)
+    proof_events = [before.grant, before.stopped_by, before.told, after.grant, after.stopped_by]
+    return tuple(event for event in proof_events if event is not None)
 
 
 def permits(run: Run) -> Iterator[Violation]:
@@ -60,18 +60,21 @@ def permits(run: Run) -> Iterator[Violation]:
             if hold.kind != SEMAPHORE or not hold.claimed:
                 continue
             active = [*(other for other in active if other.end > hold.granted), hold]
-            seen = [limits.most(each.first.limit, each.start, each.granted) for each in active]
+            seen = [
+                limits.most(hold_of_permit.first.limit, hold_of_permit.start, hold_of_permit.granted)
+                for hold_of_permit in active
+            ]
             if _too_many(seen) and not _too_many(seen[:-1]):
                 message = (
                     f"{hold.owner} was granted one of {len(active)} permits, when there were {max(seen):g} at most"
                 )
-                proof = [hold.first.events[0], *(each.grant for each in active)]
+                proof = [hold.first.events[0], *(hold_of_permit.grant for hold_of_permit in active)]
                 yield Violation("permits", key, message, tuple(proof))
 
 
 def _too_many(limits: Sequence[float]) -> bool:
     """Tell whether holders that may each have seen such a limit cannot have been granted in any order."""
-    return any(limit < place for place, limit in enumerate(sorted(limits), start=1))
+    return any(limit < index for index, limit in enumerate(sorted(limits), start=1))
 
 
 def checked_in_vain(run: Run) -> Iterator[Violation]:
@@ -156,9 +159,9 @@ def created(hold: Hold) -> int:
 def epochs(run: Run, holds: Sequence[Hold]) -> Iterator[list[Hold]]:
     """Split the holds where the servers lost their memory: transaction ids begin again, which no lock can prevent."""
     wipes = [time_of(event) for event in run.nemesis if event["what"] == "wipe"]
-    found: dict[int, list[Hold]] = defaultdict(list)
+    by_epoch: dict[int, list[Hold]] = defaultdict(list)
     for hold in holds:
         epoch = bisect.bisect(wipes, hold.granted)
         if epoch == bisect.bisect(wipes, hold.start):  # else it may be of either
-            found[epoch].append(hold)
-    yield from found.values()
+            by_epoch[epoch].append(hold)
+    yield from by_epoch.values()

@@ -23,11 +23,11 @@ SURE = 1.0  # seconds after which a caller has lined up, and a process knows who
 def stays(run: Run) -> Iterator[list[Hold]]:
     """Return the holds of each stay, in the order of their grants."""
     for holds in run.holds.values():
-        found: dict[tuple[str, int], list[Hold]] = defaultdict(list)
+        by_stay: dict[tuple[str, int], list[Hold]] = defaultdict(list)
         for hold in holds:
             if hold.token and hold.first.linger:
-                found[hold.process, hold.token].append(hold)
-        yield from found.values()
+                by_stay[hold.process, hold.token].append(hold)
+        yield from by_stay.values()
 
 
 def overtaken(run: Run) -> Iterator[Violation]:
@@ -41,7 +41,7 @@ def overtaken(run: Run) -> Iterator[Violation]:
                 message = f"{late.owner} was granted the lock before {hold.owner}, which had come {ahead:.3f} s before"
                 calls = hold.first.events[0], late.first.events[0], late.grant, hold.grant
                 yield Violation("overtaken", hold.key, message, calls)
-            late = max(late, hold, key=lambda each: each.start)
+            late = max(late, hold, key=lambda earlier: earlier.start)
 
 
 def kept_too_long(run: Run) -> Iterator[Violation]:

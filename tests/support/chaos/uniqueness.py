@@ -165,7 +165,7 @@ class Verdict:
             if event.task:
                 self.of[event.task][event.what].append(event)
         # Killed between sending and saying so: the one case in which a second one may be sent.
-        self.excused = {task for task, found in self.of.items() if found["sent"] and not found["confirmed"]}
+        self.excused = {task for task, history in self.of.items() if history["sent"] and not history["confirmed"]}
 
     def count(self, what: str) -> int:
         return sum(event.what == what for event in self.events)
@@ -173,14 +173,14 @@ class Verdict:
     def spans(self, *, late: bool) -> dict[str, list[tuple[float, float, str]]]:
         """From each task's sending to its end, by key: that it was done, or that all who had it were killed."""
         spans = defaultdict(list)
-        for task, found in self.of.items():
-            if not found["sent"] or task in self.excused:
+        for task, history in self.of.items():
+            if not history["sent"] or task in self.excused:
                 continue
-            ends = [event.at for event in found["leave"]]
+            ends = [event.at for event in history["leave"]]
             if not ends and not late:
-                ends = [self.killed[event.pid] for event in found["claimed"] if event.pid in self.killed]
-            spans[found["sent"][0].key].append((found["sent"][0].at, ends[0] if ends else float("inf"), task))
-        return {key: sorted(each) for key, each in spans.items()}
+                ends = [self.killed[event.pid] for event in history["claimed"] if event.pid in self.killed]
+            spans[history["sent"][0].key].append((history["sent"][0].at, ends[0] if ends else float("inf"), task))
+        return {key: sorted(spans_of_key) for key, spans_of_key in spans.items()}
 
     def assert_one_at_a_time(self, *, late: bool) -> None:
         """Never are two tasks of one key queued or running."""
@@ -190,19 +190,19 @@ class Verdict:
 
     def assert_told_the_truth(self) -> None:
         """Who was told of another task was told of one that was sent."""
-        for task, found in self.of.items():
-            assert not found["taken"] or found["sent"], f"{task} was never sent"
+        for task, history in self.of.items():
+            assert not history["taken"] or history["sent"], f"{task} was never sent"
 
     def assert_nothing_lost(self) -> None:
         """What was sent was done, where messages outlive the workers."""
-        for task, found in self.of.items():
-            assert not found["sent"] or not found["confirmed"] or found["leave"], f"{task} was lost"
+        for task, history in self.of.items():
+            assert not history["sent"] or not history["confirmed"] or history["leave"], f"{task} was lost"
 
     def assert_begun_after_each_call(self) -> None:
         """Who was told of a task that is still to start saw it start after the call."""
-        for task, found in self.of.items():
-            for call in found["taken"]:
-                assert any(enter.at > call.called for enter in found["enter"]), f"{task} had begun before"
+        for task, history in self.of.items():
+            for call in history["taken"]:
+                assert any(enter.at > call.called for enter in history["enter"]), f"{task} had begun before"
 
 
 def deadline(seconds: float) -> Any:

@@ -246,14 +246,14 @@ class Worker:
 
 def main() -> None:
     """Run a worker as the arguments say."""
-    told = json.loads(sys.argv[1])
+    data = json.loads(sys.argv[1])
     signal.signal(signal.SIGALRM, on_alarm)
     threading.current_thread().name = "main"
-    recorder = Recorder(Path(told["directory"]), told["name"])
-    lock = subject(told["lock"], told["url"], told["hosts"], told["base"], told["session_timeout"])
+    recorder = Recorder(Path(data["directory"]), data["name"])
+    lock = subject(data["lock"], data["url"], data["hosts"], data["base"], data["session_timeout"])
     lock.connect()
     print(json.dumps({"id": 0, "answer": "ready"}), flush=True)
-    Worker(lock, recorder, Path(told["store"])).run()
+    Worker(lock, recorder, Path(data["store"])).run()
 
 
 if __name__ == "__main__":

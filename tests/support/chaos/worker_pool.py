@@ -62,7 +62,7 @@ class LockWorker:
         self._calls: dict[int, Call] = {}
         self._numbers = iter(range(1, sys.maxsize))
         self._log = pool.directory / f"{name}.log"
-        told = {
+        orders = {
             "name": name,
             "lock": pool.lock,
             "url": pool.zoo.url(hosts, session_timeout),
@@ -75,7 +75,7 @@ class LockWorker:
         ready = self._calls[0] = Call(self, "start")
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "support.chaos.worker", json.dumps(told)],
+                [sys.executable, "-m", "support.chaos.worker", json.dumps(orders)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -246,14 +246,14 @@ class WorkerPool:
 
     def orphans(self) -> dict[str, list[str]]:
         """Return the contenders and their signs in ZooKeeper that no process answers for, by key."""
-        known = [each for worker in self.workers if worker.alive for each in worker.ask("known")]
-        found = {}
+        known = [guid for worker in self.workers if worker.alive for guid in worker.ask("known")]
+        orphaned = {}
         for key in self.keys:
             there = [*self.zoo.children(key), *self.zoo.reading(key)]
-            left = [name for name in there if not any(each in name for each in known)]
+            left = [name for name in there if not any(guid in name for guid in known)]
             if left:
-                found[key] = left
-        return found
+                orphaned[key] = left
+        return orphaned
 
     def check_history(self, *, settle: float = 2.0) -> Verdict:
         """

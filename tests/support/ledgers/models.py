@@ -35,8 +35,8 @@ class OwnQuerySet(FencedQuerySet["Vault"]):
     """As a project derives one."""
 
     def heavy(self) -> OwnQuerySet:
-        found: OwnQuerySet = self.filter(weight__gt=9)
-        return found
+        heavy_rows: OwnQuerySet = self.filter(weight__gt=9)
+        return heavy_rows
 
 
 class Vault(FencedModel):

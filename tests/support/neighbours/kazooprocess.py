@@ -56,8 +56,8 @@ class Candidate:
 
     def contenders(self) -> list[str]:
         """Return what kazoo says about who is there."""
-        found: list[str] = self._election.contenders()
-        return found
+        names: list[str] = self._election.contenders()
+        return names
 
 
 class Actor(threading.Thread):

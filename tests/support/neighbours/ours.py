@@ -80,10 +80,10 @@ class Ours:
         return zk_lock(name, **options_of(kind))
 
     def _lock(self, actor: str, kind: str, path: str) -> Any:
-        place = (actor, kind, path)
-        if place not in self._locks or isinstance(self._locks[place], Candidate):
-            self._locks[place] = self._object(kind, path)
-        return self._locks[place]
+        lock_id = (actor, kind, path)
+        if lock_id not in self._locks or isinstance(self._locks[lock_id], Candidate):
+            self._locks[lock_id] = self._object(kind, path)
+        return self._locks[lock_id]
 
     def _send(self, actor: str, call: Any) -> Future[str]:
         if actor not in self._actors:

@@ -226,5 +226,5 @@ def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
     call_command("makemigrations", "--check", "--dry-run", stdout=out)
     assert "No changes" in out.getvalue()
     assert Lock._meta.db_table not in connection.introspection.table_names()
-    found = Permission.objects.filter(content_type__app_label="zklock").values_list("codename", flat=True)
-    assert set(found) == {"view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"}
+    codenames = Permission.objects.filter(content_type__app_label="zklock").values_list("codename", flat=True)
+    assert set(codenames) == {"view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"}

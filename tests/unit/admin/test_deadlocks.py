@@ -54,9 +54,9 @@ def wait(holds: str, waits_for: str) -> Wait:
 
 
 def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
-    (found,) = find_waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
-    assert (found.holds, found.waits_for) == ("x", "y")
-    assert found.who == "web-1 pid 1 MainThread (owner 1): work"
+    (waits,) = find_waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
+    assert (waits.holds, waits.waits_for) == ("x", "y")
+    assert waits.who == "web-1 pid 1 MainThread (owner 1): work"
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,20 @@ def test_each_cycle_is_found_once_and_in_order() -> None:
     circle = [wait("a", "b"), wait("b", "c"), wait("c", "a")]
     pair = [wait("p", "q"), wait("q", "p")]
     strays = [wait("in", "a"), wait("c", "out"), wait("out", "further"), wait("b", "p")]
-    found = find_cycles([*strays, *reversed(circle), *pair])
-    assert found == (tuple(circle), tuple(pair))
+    cycles = find_cycles([*strays, *reversed(circle), *pair])
+    assert cycles == (tuple(circle), tuple(pair))
     assert find_cycles(strays) == ()
     assert find_cycles([]) == ()
 
 
 def permits(key: str, holders: Sequence[ScannedContender], *waiters: ScannedContender) -> LockInfo:
     """A semaphore."""
-    found = replace(lock(key, holders[0], *waiters), kind="semaphore", limit=len(holders), holders=tuple(holders))
-    shared = tuple(tuple(replace(each, kind="semaphore") for each in group) for group in (found.holders, found.waiters))
-    return replace(found, holders=shared[0], waiters=shared[1])
+    semaphore = replace(lock(key, holders[0], *waiters), kind="semaphore", limit=len(holders), holders=tuple(holders))
+    shared = tuple(
+        tuple(replace(contender, kind="semaphore") for contender in group)
+        for group in (semaphore.holders, semaphore.waiters)
+    )
+    return replace(semaphore, holders=shared[0], waiters=shared[1])
 
 
 def test_a_semaphore_is_in_a_cycle_only_if_all_its_holders_are() -> None:
@@ -136,13 +139,15 @@ def test_forged_waits_are_capped_in_number_and_time() -> None:
     """Anybody may write payloads that seem to wait for everything, or form an endless chain."""
     everybody = [lock(str(number), somebody(1), *[somebody(1)] * 50) for number in range(500)]
     began = time.process_time()
-    found = find_waits(everybody)
-    assert len(found) == MAX_WAITS
-    assert len(find_cycles(found)) <= MAX_CYCLES
+    waits = find_waits(everybody)
+    assert len(waits) == MAX_WAITS
+    assert len(find_cycles(waits)) <= MAX_CYCLES
     chain = [wait(f"{number:05}", f"{number + 1:05}") for number in range(MAX_WAITS)]
     assert find_cycles(chain) == ()
     pairs = [
-        each for number in range(500) for each in (wait(f"a{number}", f"b{number}"), wait(f"b{number}", f"a{number}"))
+        forged
+        for number in range(500)
+        for forged in (wait(f"a{number}", f"b{number}"), wait(f"b{number}", f"a{number}"))
     ]
     assert len(find_cycles(pairs)) == MAX_CYCLES
     assert time.process_time() - began < 5

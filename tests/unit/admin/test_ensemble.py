@@ -26,7 +26,7 @@ Node count: 12
 
 
 def found(*servers: ServerReport) -> list[tuple[str, str]]:
-    return [(each.result, each.text) for each in _findings(servers, 10.0)]
+    return [(finding.result, finding.text) for finding in _findings(servers, 10.0)]
 
 
 def test_three_good_servers_are_well() -> None:

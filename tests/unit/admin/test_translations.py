@@ -25,9 +25,9 @@ def called(source: str) -> Iterator[tuple[str, ...]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             many = 2 if node.func.id in PLURALS else 1 if node.func.id in MARKERS else 0
-            found = tuple(arg.value for arg in node.args[:many] if isinstance(arg, ast.Constant))
-            if many and len(found) == many:
-                yield tuple(str(each) for each in found)
+            constants = tuple(arg.value for arg in node.args[:many] if isinstance(arg, ast.Constant))
+            if many and len(constants) == many:
+                yield tuple(str(constant) for constant in constants)
 
 
 def marked(source: str) -> Iterator[tuple[str, ...]]:
@@ -37,26 +37,28 @@ def marked(source: str) -> Iterator[tuple[str, ...]]:
 
 
 def wanted() -> set[tuple[str, ...]]:
-    found: set[tuple[str, ...]] = set()
+    texts: set[tuple[str, ...]] = set()
     for path in ROOT.rglob("*.py"):
         source = path.read_text()
         if "django.utils.translation" in source:
-            found.update(called(source))
+            texts.update(called(source))
     for path in ROOT.rglob("*.html"):
-        found.update(marked(path.read_text()))
-    return found
+        texts.update(marked(path.read_text()))
+    return texts
 
 
 def written(language: str) -> dict[tuple[str, ...], list[str]]:
     """Return what the readable catalogue says."""
     text = (ROOT / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
-    found: dict[tuple[str, ...], list[str]] = {}
+    translations: dict[tuple[str, ...], list[str]] = {}
     for entry in text.split("\n\n")[1:]:
         lines = [line for line in entry.splitlines() if not line.startswith("#")]
         texts = [ast.literal_eval(line[line.index('"') :]) for line in lines]
         ids = [value for line, value in zip(lines, texts, strict=True) if line.startswith("msgid")]
-        found[tuple(ids)] = [value for line, value in zip(lines, texts, strict=True) if line.startswith("msgstr")]
-    return found
+        translations[tuple(ids)] = [
+            value for line, value in zip(lines, texts, strict=True) if line.startswith("msgstr")
+        ]
+    return translations
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -24,4 +24,4 @@ def test_claims_one_after_another_are_fine() -> None:
     ],
 )
 def test_others_are_not(claims: list[Claim], match: str) -> None:
-    assert any(match in found for found in violations(claims))
+    assert any(match in violation for violation in violations(claims))

@@ -38,8 +38,8 @@ class Watched:
 
     @property
     def id(self) -> int:
-        found: int = self.zk.client_id[0]
-        return found
+        session_id: int = self.zk.client_id[0]
+        return session_id
 
     def _note(self, state: str) -> None:
         with self._changed:
@@ -124,7 +124,7 @@ def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
     client.until(SUSPENDED)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
-    assert not any(one.connected for one in server.sessions())
+    assert not any(session.connected for session in server.sessions())
     server.refuse = False
     client.until(CONNECTED)
 
@@ -217,7 +217,7 @@ def test_a_paused_server_stands_still(server: DevServer) -> None:
             client.until(SUSPENDED)
             assert not late.successful()
             assert server.paths("/late") == []
-            assert [one.id for one in server.sessions()] == [session]
+            assert [session.id for session in server.sessions()] == [session]
             server.resume()
             assert waiting.recv(4) == b"imok"
         client.until(CONNECTED)

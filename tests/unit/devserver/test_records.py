@@ -16,7 +16,7 @@ LONG = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.none() | st.text(st.characters(codec="utf-8"))
 TEXTS = st.none() | st.lists(st.text(st.characters(codec="utf-8")))
 BLOB = st.none() | st.binary(max_size=2000)
-ACLS = st.none() | st.lists(st.builds(r.Acl, INT, TEXT.filter(lambda one: one is not None), st.just("anyone")))
+ACLS = st.none() | st.lists(st.builds(r.Acl, INT, TEXT.filter(lambda first: first is not None), st.just("anyone")))
 
 RECORDS: list[st.SearchStrategy[Any]] = [
     st.builds(r.Stat, LONG, LONG, LONG, LONG, INT, INT, INT, LONG, INT, INT, LONG),
@@ -62,10 +62,10 @@ def test_a_record_cut_short_is_malformed(record: tuple[Any, ...], data: st.DataO
 def test_garbage_is_a_record_or_malformed(kind: type[tuple[Any, ...]], data: bytes) -> None:
     """No bytes raise anything but Malformed, or make lists longer than they are themselves."""
     try:
-        found = r.read(kind, Reader(data))
+        record = r.read(kind, Reader(data))
     except Malformed:
         return
-    assert all(len(value) <= len(data) for value in found if isinstance(value, list))
+    assert all(len(value) <= len(data) for value in record if isinstance(value, list))
 
 
 def test_quick_writers_write_the_same() -> None:

@@ -72,11 +72,11 @@ def test_what_is_rolled_back_never_was(before: list[Any], within: list[Any]) -> 
     tree = Tree()
     carry_out(tree, before, 1)
     tree.changes.clear()
-    found = image(tree)
+    before_image = image(tree)
     tree.begin()
     carry_out(tree, within, 2)
     tree.roll_back()
-    assert image(tree) == found
+    assert image(tree) == before_image
 
 
 @given(STEPS)

@@ -151,9 +151,9 @@ def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
     """The time of a refusal reveals nothing: Django's own function compares each key."""
     compared: list[str] = []
 
-    def compare(one: str, other: str) -> bool:
-        compared.append(one)
-        return one == other
+    def compare(first: str, other: str) -> bool:
+        compared.append(first)
+        return first == other
 
     monkeypatch.setattr(signing, "constant_time_compare", compare)
     with pytest.raises(InvalidToken):

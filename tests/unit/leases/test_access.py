@@ -110,7 +110,7 @@ def test_settings_are_read() -> None:
 
 @pytest.mark.parametrize("prefix", ["größe/a b", "gr%C3%B6%C3%9Fe/a%20b/"])
 def test_prefixes_are_written_as_names_or_as_keys(prefix: str) -> None:
-    found = Problems()
-    options = read_leases({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "PREFIXES": [prefix]}}}, "LEASES", found)
+    problems = Problems()
+    options = read_leases({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "PREFIXES": [prefix]}}}, "LEASES", problems)
     assert options.clients["a"].may_lock(key_of("größe/a b/7"))
     assert not options.clients["a"].may_lock(key_of("größe/a"))

@@ -59,8 +59,8 @@ def work() -> Iterator[Callable[[int], Work]]:
 
     works: list[Work] = []
     yield begin
-    for each in works:
-        each.end()
+    for work in works:
+        work.end()
 
 
 class Torn:

@@ -111,7 +111,7 @@ def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> Non
     with with_locks("inventory", "report1"):
         with pytest.warns(UserWarning, match=r"'inventry' is not an entry .* Did you mean 'inventory'\?") as warned:
             assert zk_lock("inventry").key == "inventry"
-        assert [each.filename for each in warned] == [__file__]
+        assert [warning.filename for warning in warned] == [__file__]
         for name in ("inventry", "inventory/x", "report2", "books"):
             assert zk_lock(name).key == name  # any warning would be an error
     with with_locks("inventory"), pytest.warns(UserWarning, match="'inventry'") as warned:
@@ -119,7 +119,7 @@ def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> Non
         @zk_locked("inventry")
         def sell() -> None: ...
 
-    assert [each.filename for each in warned] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize("name", ["nmaed", "namde", "anmed"])  # codespell:ignore
@@ -143,7 +143,7 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}):
         with pytest.warns(UserWarning, match=f"'{name}' has the part 'None'.* refuses None") as warned:
             _ = zk_lock(name, fields=fields).key
-        assert [each.filename for each in warned] == [__file__]
+        assert [warning.filename for warning in warned] == [__file__]
         _ = zk_lock(name, fields=fields).key
         _ = zk_lock("order/Nonesuch").key
         _ = zk_lock("another/None").key  # formatted names are many; each would be remembered

@@ -31,14 +31,14 @@ def metrics() -> dict[str, set[str]]:
     registry = CollectorRegistry()
     connect(registry)
     endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
-    found = {}
+    labels_by_name = {}
     for metric in registry._collector_to_names:
         (family,) = metric.collect()
         labels = {*metric._labelnames} | SCRAPED  # type: ignore[attr-defined]
         for ending in endings[family.type]:
-            found[family.name + ending] = labels | ({"le"} if ending == "_bucket" else set())
+            labels_by_name[family.name + ending] = labels | ({"le"} if ending == "_bucket" else set())
     disconnect(registry)
-    return found
+    return labels_by_name
 
 
 def panels() -> list[dict[str, Any]]:
@@ -47,12 +47,17 @@ def panels() -> list[dict[str, Any]]:
 
 def expressions() -> list[str]:
     """Return all expressions, with a value for each of Grafana's variables."""
-    variables = [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
-    selectors = [re.fullmatch(r"label_values\((.*), \w+\)", each) for each in variables]
-    found = [target["expr"] for panel in panels() for target in panel["targets"]]
-    found += [each[1] for each in selectors if each is not None]
-    assert len(found) > len(variables) == len(selectors) == 2
-    return [re.sub(r"\$__(rate_interval|range)", "5m", each) for each in [*found, *(rule["expr"] for rule in RULES)]]
+    variables = [
+        expression["query"]["query"] for expression in DASHBOARD["templating"]["list"] if expression["type"] == "query"
+    ]
+    selectors = [re.fullmatch(r"label_values\((.*), \w+\)", expression) for expression in variables]
+    expressions_of_panels = [target["expr"] for panel in panels() for target in panel["targets"]]
+    expressions_of_panels += [expression[1] for expression in selectors if expression is not None]
+    assert len(expressions_of_panels) > len(variables) == len(selectors) == 2
+    return [
+        re.sub(r"\$__(rate_interval|range)", "5m", expression)
+        for expression in [*expressions_of_panels, *(rule["expr"] for rule in RULES)]
+    ]
 
 
 @pytest.mark.parametrize("expression", expressions())
@@ -60,11 +65,11 @@ def test_an_expression_reads_series_that_there_are(expression: str, metrics: dic
     """By the labels that they have."""
     parsed = promql.parse(expression)
     selectors = []
-    promql.walk(parsed, lambda each: selectors.append(each) if isinstance(each, promql.VectorSelector) else None)
+    promql.walk(parsed, lambda node: selectors.append(node) if isinstance(node, promql.VectorSelector) else None)
     assert selectors
     for selector in selectors:
         assert selector.name in metrics
-        assert {each.name for each in selector.matchers.matchers} <= metrics[str(selector.name)]
+        assert {node.name for node in selector.matchers.matchers} <= metrics[str(selector.name)]
     grouped = {label for labels in re.findall(r"\bby \((.*?)\)", expression) for label in labels.split(", ")}
     assert grouped <= set.union(*(metrics[str(selector.name)] for selector in selectors))
 
@@ -92,9 +97,9 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
     assert len({panel["id"] for panel in everything}) == len(everything)
     cells = [
         (x, y)
-        for place in (panel["gridPos"] for panel in everything)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for position in (panel["gridPos"] for panel in everything)
+        for x in range(position["x"], position["x"] + position["w"])
+        for y in range(position["y"], position["y"] + position["h"])
     ]
     assert len(set(cells)) == len(cells)
     assert {x for x, _ in cells} == set(range(24))
@@ -102,8 +107,8 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
         assert panel["title"]
         assert panel["type"] in ("stat", "timeseries")
         assert [target["refId"] for target in panel["targets"]] == [*"ABC"][: len(panel["targets"])]
-        for each in (panel, *panel["targets"]):
-            assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for element in (panel, *panel["targets"]):
+            assert element["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
 def test_every_alert_says_what_to_do_and_is_tested() -> None:
@@ -117,9 +122,9 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
 
 def test_the_alerts_fire_in_trouble_and_at_no_other_time() -> None:
     """Prometheus' own tool runs the cases in `alerts-test.yml`."""
-    found = promtool.find()
-    if found is None:
+    program = promtool.find()
+    if program is None:
         pytest.skip("Prometheus' promtool tests the alerts: python -m support.promtool")
-    command = [found, "test", "rules", "alerts-test.yml"]
+    command = [program, "test", "rules", "alerts-test.yml"]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -109,7 +109,7 @@ def test_the_readme_works_outside_of_the_repository() -> None:
     places = [link.removeprefix(base) for link in files for base in (FILES, RAW) if link.startswith(base)]
     assert [link for link in links if not link.startswith("https://")] == []
     assert len(places) >= 5
-    assert [place for place in places if not (ROOT / place).exists()] == []
+    assert [position for position in places if not (ROOT / position).exists()] == []
 
 
 def test_the_settings_in_the_readme_can_be_copied() -> None:
@@ -127,8 +127,8 @@ def test_every_change_has_a_name_that_towncrier_takes() -> None:
     """It takes `8.added.word.md` and `8.added.other.md` for the same change, and refuses both."""
     kind = "(added|changed|deprecated|removed|fixed|security)"
     name = re.compile(rf"(\+[a-z0-9-]+\.{kind}|\d+\.{kind}(\.\d+)?)\.md")
-    found = {path.name for path in (ROOT / "changelog.d").iterdir()}
-    assert [each for each in found - {"README.md"} if not name.fullmatch(each)] == []
+    file_names = {path.name for path in (ROOT / "changelog.d").iterdir()}
+    assert [file_name for file_name in file_names - {"README.md"} if not name.fullmatch(file_name)] == []
 
 
 @pytest.mark.slow

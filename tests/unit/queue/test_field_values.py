@@ -89,7 +89,12 @@ def test_a_value_has_one_text_on_both_sides_of_plain_json(value: object) -> None
     before = text(value)
     if before is not None:
         plain = json.loads(
-            json.dumps(value, default=lambda each: each.isoformat() if hasattr(each, "isoformat") else str(each))
+            json.dumps(
+                value,
+                default=lambda field_value: (
+                    field_value.isoformat() if hasattr(field_value, "isoformat") else str(field_value)
+                ),
+            )
         )
         assert text(plain) == before
 
@@ -97,7 +102,7 @@ def test_a_value_has_one_text_on_both_sides_of_plain_json(value: object) -> None
 @given(st.lists(SCALARS, max_size=3), st.lists(SCALARS, max_size=3))
 def test_different_lists_have_different_texts(one: list[object], other: list[object]) -> None:
     """Where one item ends and the next begins can be told, whatever the items hold."""
-    if [text(each) for each in one] != [text(each) for each in other]:
+    if [text(item) for item in one] != [text(each) for each in other]:
         assert text(one) != text(other)
 
 

@@ -13,7 +13,7 @@ from django_zklock.queue.order import Queue
 
 
 def queue(kinds: list[Kind]) -> Queue:
-    return Queue(tuple(Child(f"n{place}", kind, "", place) for place, kind in enumerate(kinds)))
+    return Queue(tuple(Child(f"n{index}", kind, "", index) for index, kind in enumerate(kinds)))
 
 
 @given(st.integers(0, 8))
@@ -21,10 +21,10 @@ def test_of_plain_contenders_the_first_holds_and_each_waits_for_the_one_ahead(ma
     """As the rule for them says."""
     children = queue([Kind.LOCK] * many)
     assert holders.end_of_holders(children) == min(1, many)
-    for place, child in enumerate(children):
+    for index, child in enumerate(children):
         verdict = rules.exclusive(children, child.name)
         expected = verdict.children[0] if isinstance(verdict, rules.WaitFor) else ""
-        assert holders.waits_for(children, place) == expected
+        assert holders.waits_for(children, index) == expected
 
 
 @given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
@@ -35,9 +35,9 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
     assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
     assert bool(many) == bool(kinds)
     names = [child.name for child in children]
-    for place, child in enumerate(children):
-        behind = holders.waits_for(children, place)
-        assert bool(behind) == (place >= many)
+    for index, child in enumerate(children):
+        behind = holders.waits_for(children, index)
+        assert bool(behind) == (index >= many)
         if behind:
             ahead = children[names.index(behind)]
             assert ahead.sequence < child.sequence
@@ -53,14 +53,14 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind
     children = replace(queue([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     granted = [
-        place
-        for place, child in enumerate(children)
+        index
+        for index, child in enumerate(children)
         if isinstance(rules.rule_for(child.kind, own[child.name])(children, child.name), rules.Granted)
     ]
-    assert holders.holder_places(children, own) == tuple(granted)
-    assert holders.end_of_holders(children, own) == max((place + 1 for place in granted), default=0)
-    for place in range(len(children)):
-        assert bool(holders.waits_for(children, place, granted)) == (place not in granted)
+    assert holders.holder_indexes(children, own) == tuple(granted)
+    assert holders.end_of_holders(children, own) == max((index + 1 for index in granted), default=0)
+    for index in range(len(children)):
+        assert bool(holders.waits_for(children, index, granted)) == (index not in granted)
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))

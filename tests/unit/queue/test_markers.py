@@ -17,12 +17,12 @@ from django_zklock.queue.markers import LimitRecord
 def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
     """Its texts are cut to one line, without control characters."""
     name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)
-    found = markers.set_limit(name, record.encode(), 1_000.0)
-    assert found is not None
-    assert found.limit == value
-    assert (found.by + found.reason).isprintable()
-    assert (len(found.by), len(found.reason)) <= (MAX_BY, MAX_REASON)
-    assert found.when is not None
+    marker = markers.set_limit(name, record.encode(), 1_000.0)
+    assert marker is not None
+    assert marker.limit == value
+    assert (marker.by + marker.reason).isprintable()
+    assert (len(marker.by), len(marker.reason)) <= (MAX_BY, MAX_REASON)
+    assert marker.when is not None
     decoded = LimitRecord.decode(record.encode())
     assert (decoded.before, decoded.id) == (before, record.id)
     assert markers.limit_in(name) == value
@@ -37,9 +37,9 @@ def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int
 )
 def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
     """The name counts. Who set it is unknown then, and so is the limit before."""
-    found = markers.set_limit("!limit:3:", data, 1e300)
-    assert found is not None
-    assert (found.limit, found.by, found.reason, found.when) == (3, "", "", None)
+    marker = markers.set_limit("!limit:3:", data, 1e300)
+    assert marker is not None
+    assert (marker.limit, marker.by, marker.reason, marker.when) == (3, "", "", None)
     assert LimitRecord.decode(data).before == markers.MOST_PERMITS
 
 

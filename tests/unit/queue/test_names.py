@@ -202,10 +202,10 @@ def test_different_values_have_different_keys(literals: list[str], lead: bool, d
     except InvalidLockName:
         assume(False)
     values = st.tuples(*[DENSE] * len(template.fields))
-    one, other = data.draw(values), data.draw(values)
-    assume(one != other)
+    first, other = data.draw(values), data.draw(values)
+    assume(first != other)
     try:
-        keys = [template.render(dict(zip(template.fields, row, strict=True))) for row in (one, other)]
+        keys = [template.render(dict(zip(template.fields, row, strict=True))) for row in (first, other)]
     except InvalidLockName:
         assume(False)
     assert keys[0] != keys[1]

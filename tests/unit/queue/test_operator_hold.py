@@ -148,9 +148,9 @@ def queue(*marks: guids.Mark | None) -> tuple[list[str], order.Queue]:
 def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
     """Those just ahead, those behind which only clients of Curator wait, and those it watches itself."""
     own, hold = guids.Mark.OWN, guids.Mark.OPERATOR
-    names, found = queue(hold, own, hold, None, hold, own)
+    names, children = queue(hold, own, hold, None, hold, own)
     me = names[5]
-    assert operator_hold.holds_ahead(found, me) == (names[0], names[2], names[4])
-    assert set(operator_hold.holds_to_end(found, me, ())) == {names[2], names[4]}
-    assert set(operator_hold.holds_to_end(found, me, (names[0],))) == {names[0], names[2], names[4]}
-    assert operator_hold.holds_to_end(found, names[0], ()) == ()
+    assert operator_hold.holds_ahead(children, me) == (names[0], names[2], names[4])
+    assert set(operator_hold.holds_to_end(children, me, ())) == {names[2], names[4]}
+    assert set(operator_hold.holds_to_end(children, me, (names[0],))) == {names[0], names[2], names[4]}
+    assert operator_hold.holds_to_end(children, names[0], ()) == ()

@@ -107,9 +107,9 @@ def test_the_last_number_is_still_taken() -> None:
 
 def test_a_repeated_number_closes_the_lock() -> None:
     """Two contenders with one number would both be first."""
-    one, other = name(4), name(4)
+    first, other = name(4), name(4)
     with pytest.raises(UnreadableQueue, match="same sequence number"):
-        ordered([one, name(2), other])
+        ordered([first, name(2), other])
 
 
 def test_an_unknown_contender_closes_the_lock() -> None:

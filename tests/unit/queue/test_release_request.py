@@ -87,6 +87,6 @@ def test_what_a_later_version_adds_gives_way_to_who_the_holder_is() -> None:
 def test_a_client_of_curator_is_asked_in_its_own_words_and_its_words_are_understood() -> None:
     """It writes an address into its node, and knows no other request than its own."""
     assert with_request(b"127.0.0.1", release_request(by="anna", reason="deploy")) == CURATOR
-    found = requested(CURATOR)
-    assert found is not None
-    assert (found.by, found.reason) == (BY_CURATOR, "")
+    request = requested(CURATOR)
+    assert request is not None
+    assert (request.by, request.reason) == (BY_CURATOR, "")

@@ -19,7 +19,7 @@ LIMITS = st.integers(1, 5)
 
 
 def queue_of(kinds: Iterable[Kind], *, start: int = 0, mark: guids.Mark = guids.Mark.OWN) -> Queue:
-    names = (f"{prefix(guids.new(mark), kind)}{start + place:010d}" for place, kind in enumerate(kinds))
+    names = (f"{prefix(guids.new(mark), kind)}{start + index:010d}" for index, kind in enumerate(kinds))
     return ordered(names)
 
 
@@ -40,8 +40,8 @@ def told(queue: Queue, child: Child, limit: int) -> Verdict:
     return rule_for(child.kind, limit)(queue, child.name)
 
 
-def conflict(one: Child, other: Child) -> bool:
-    return one.kind is not other.kind or one.kind not in (Kind.READ, Kind.PERMIT)
+def conflict(first: Child, other: Child) -> bool:
+    return first.kind is not other.kind or first.kind not in (Kind.READ, Kind.PERMIT)
 
 
 # --- plain locks ------------------------------------------------------------------------------------------------------
@@ -64,12 +64,12 @@ def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
     """The same contenders are told the same, but for the limit, which may be changed."""
     leases = queue_of([Kind.PERMIT] * len(queue))
-    for place, child in enumerate(leases):
+    for index, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)
         if isinstance(verdict, WaitFor):
-            assert verdict == WaitFor((leases[place - 1].name,), is_last=place == 1, depends_on_limit=True)
+            assert verdict == WaitFor((leases[index - 1].name,), is_last=index == 1, depends_on_limit=True)
         else:
-            assert (verdict, place) == (Granted(), 0)
+            assert (verdict, index) == (Granted(), 0)
 
 
 # --- all kinds in one queue -------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
-            ahead = [each.name for each in queue[: queue.index_of(child.name)]]
+            ahead = [child_ahead.name for child_ahead in queue[: queue.index_of(child.name)]]
             assert set(verdict.children) <= set(ahead)
             others = [name for name in ahead if name not in verdict.children]
             gone = data.draw(st.sets(st.sampled_from(others))) if others else set()
@@ -161,8 +161,8 @@ def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
 def test_the_limit_for_all_processes_wins_over_the_own_limit(queue: Queue, own: int, limit: int) -> None:
     """So it can be changed while processes run."""
-    found = Queue(queue.children, limit)
-    assert sum(told(found, child, own) == Granted() for child in found) == min(limit, len(queue))
+    limited = Queue(queue.children, limit)
+    assert sum(told(limited, child, own) == Granted() for child in limited) == min(limit, len(queue))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=30))

@@ -58,7 +58,7 @@ def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
     assert done.wait(10)
     assert overlaps == []
     for kind in ("posted", "delivered"):
-        assert [number for each, number in seen if each == kind] == list(range(2000))
+        assert [number for kind_of_event, number in seen if kind_of_event == kind] == list(range(2000))
 
 
 def test_a_delivered_event_runs_without_a_further_event(loop: Loop) -> None:

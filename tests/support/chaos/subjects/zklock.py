@@ -120,7 +120,7 @@ class ZkLockSubject:
         return {
             "threads": threading.active_count(),
             "fds": len(os.listdir("/proc/self/fd")),
-            "watches": sum(len(each) for table in watchers for each in table.values()),
+            "watches": sum(len(watchers_of_path) for table in watchers for watchers_of_path in table.values()),
             "listeners": len(client.state_listeners) if client is not None else 0,
             "members": len(session.observers),
             "guids": len(registry.guids),
