@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from django_zklock.locks import notify
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.validation import check_text
+from django_zklock.locks.refusals import check_text
 from django_zklock.operations.client import QueueClient
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import OperatorHold

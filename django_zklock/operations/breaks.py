@@ -12,10 +12,11 @@ from typing import Final
 
 from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.interventions import LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.validation import check_no_running_loop, check_target
+from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_break
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from django_zklock import clock, conf
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.validation import check_seconds
+from django_zklock.locks.refusals import check_seconds
 from django_zklock.queue import holders, names, order
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue

@@ -23,8 +23,8 @@ from functools import partial
 from django_zklock import signals
 from django_zklock.conf import options
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
-from django_zklock.locks.validation import check_no_running_loop
 from django_zklock.operations.audit import check_by, check_reason, record_limit
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.queue import holders, markers, order

@@ -12,12 +12,13 @@ import threading
 
 from django_zklock import clock, conf
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.locks.validation import check_no_running_loop, check_seconds, check_target
+from django_zklock.locks.refusals import check_seconds, check_target
 from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_end, record_hold
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.queue import operator_hold, order

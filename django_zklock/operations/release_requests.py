@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.validation import check_no_running_loop, check_target
+from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_release_request
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold

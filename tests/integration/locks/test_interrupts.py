@@ -24,8 +24,8 @@ from support.strike import (
 from support.zoo import Zoo
 
 from django_zklock import zk_leader
-from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, validation
+from django_zklock.execution import owner, waiters
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold)
+    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, owner)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

@@ -14,8 +14,8 @@ from support.strike import Struck, assert_none_listed, functions_of, long_stride
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
-from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, maximum_hold, validation
+from django_zklock.execution import owner, waiters
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold, lingering),
+    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, owner, lingering),
     Contender.share,
     Contender.abandon,
 ]

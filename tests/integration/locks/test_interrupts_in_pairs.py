@@ -20,8 +20,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
-from django_zklock.execution import cleanup, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi, validation
+from django_zklock.execution import cleanup, owner, waiters
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi
 from django_zklock.locks.held import held_locks
 
 pytestmark = [
@@ -32,9 +32,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-FUNCTIONS = functions_of(
-    lock, base, blocks, hold, held, guard, acquisition, multi, waiters, validation, cleanup, lingering
-)
+FUNCTIONS = functions_of(lock, base, blocks, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering)
 
 strides = pytest.mark.parametrize(
     ("first", "second"),

@@ -12,8 +12,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotHeld
+from django_zklock.locks.guard import TimerQueue
 from django_zklock.locks.held import held_locks
-from django_zklock.locks.maximum_hold import TimerQueue
 from django_zklock.locks.protocol.registry import Registry
 
 pytestmark = pytest.mark.zookeeper
