@@ -14,12 +14,12 @@ import django
 
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks.protocol import faultpoints
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
+from support.chaos import faultpoints
+from support.chaos.faultpoints import Faultpoint
 from support.chaos.subjects import Lost, Refused
-
-_PASS = faultpoints.reach
 
 
 class ZkLockHeld:
@@ -64,6 +64,8 @@ class ZkLockSubject:
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
         os.environ["ZKLOCK_URL"] = url
         django.setup()
+        self._strikes: list[tuple[str, str, float]] = []  # the moment, the fault and its seconds; the last one is next
+        faultpoints.install(self._reach)
 
     def connect(self) -> None:
         session = process.current()
@@ -122,7 +124,7 @@ class ZkLockSubject:
             "fds": len(os.listdir("/proc/self/fd")),
             "watches": sum(len(watchers_of_path) for table in watchers for watchers_of_path in table.values()),
             "listeners": len(client.state_listeners) if client is not None else 0,
-            "members": len(session.observers),
+            "members": sum(isinstance(observer, Contender) for observer in session.observers),
             "guids": len(registry.guids),
             "departures": len(registry.deleting),
             "kept": len(registry.heartbeat._nodes),
@@ -130,15 +132,15 @@ class ZkLockSubject:
         }
 
     def strike(self, point: str, action: str, seconds: float) -> None:
-        def reach(reached: faultpoints.Faultpoint) -> None:
-            if reached == point:
-                faultpoints.reach = come_by
-                act(action, seconds)
+        self._strikes.append((point, action, seconds))
 
-        come_by, faultpoints.reach = faultpoints.reach, reach  # type: ignore[assignment]
+    def _reach(self, point: Faultpoint) -> None:
+        if self._strikes and self._strikes[-1][0] == point:
+            _, action, seconds = self._strikes.pop()
+            act(action, seconds)
 
     def struck(self) -> bool:
-        return faultpoints.reach is _PASS
+        return not self._strikes
 
     def close(self) -> None:
         process.reset(5)
