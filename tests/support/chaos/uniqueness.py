@@ -29,7 +29,7 @@ import json, os, random, sys, time, uuid
 from pathlib import Path
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZkLockError
-from django_zklock.contrib.celery.unique.reservations import Taken
+from django_zklock.contrib.celery.unique.reservations import Duplicate
 
 role, home, done, late = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "done", sys.argv[4] == "late"
 KEYS = sys.argv[5:]
@@ -44,7 +44,7 @@ def publish():
     called = time.monotonic()
     until = None if late else time.time() + 4
     found = reservations.reserve(key, task, late=late, until=until, deadline=10)
-    if isinstance(found, Taken):
+    if isinstance(found, Duplicate):
         log("taken", key, found.task_id, called=called)
         return
     log("sent", key, task)
