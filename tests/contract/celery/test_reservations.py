@@ -14,7 +14,6 @@ from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.unique import record, reservations
-from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.zk import process
