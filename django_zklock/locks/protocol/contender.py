@@ -238,6 +238,9 @@ class Contender(SessionObserver):
     def _on_peeked(self, answer: PeekReply) -> None:
         if answer is None:
             self._enter()
+        elif isinstance(answer, NodeMissing):
+            self._phase = Phase.ENTERING
+            self._node.create_with_parent()
         elif isinstance(answer, Holder):
             self.ahead, self.operator = answer.payload, answer.operator
             self._conclude_busy()

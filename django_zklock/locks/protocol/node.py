@@ -139,7 +139,7 @@ class ContenderNode(OwnNode):
             self._state = State.DELETED
             self._report(True)
         elif isinstance(error, NodeMissing):
-            self._prepare()
+            self.create_with_parent()
         else:
             self._state = State.NONE
             self._listener.on_refused(error)
@@ -154,7 +154,8 @@ class ContenderNode(OwnNode):
         if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
             self._listener.on_entered(answer)
 
-    def _prepare(self) -> None:
+    def create_with_parent(self) -> None:
+        """Create the parent of the znode, then the znode."""
         self._replies.new_generation()
         self._state = State.PREPARING
         self._registry.gateway.ensure_path(

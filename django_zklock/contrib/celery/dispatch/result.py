@@ -79,8 +79,8 @@ class WaitResult:
         kind: type[ZkLockError] = getattr(exceptions, self._payload["error"])
         return kind(self._payload["text"], lock=self._payload["lock"])
 
-    def take(self, lock: Locks) -> None:
-        """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
+    def hand_over(self, lock: Locks) -> None:
+        """Hand the locks over to the caller. Raises `LockInTransaction` if a transaction was begun before."""
         for spec in specs_of(lock):
             check_no_open_transaction(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
@@ -88,7 +88,7 @@ class WaitResult:
             self.end()
             return
         for contender in self._contenders:
-            self.held.append(_take_over(contender, specs[contender.spec.key]))
+            self.held.append(_adopt(contender, specs[contender.spec.key]))
 
     def end(self) -> None:
         """Give back what no part holds; called at the end of the task, however it ended."""
@@ -98,7 +98,7 @@ class WaitResult:
                 record.end()
 
 
-def _take_over(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
+def _adopt(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     """List a lock of the main process as held by the caller, who then takes it without a request."""
     grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
