@@ -12,7 +12,6 @@ from urllib.parse import quote
 from django_zklock import conf
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.changelist.columns import state_of
 from django_zklock.dashboard.formatting import (
     advice,
     clean,
@@ -22,6 +21,7 @@ from django_zklock.dashboard.formatting import (
     process_of,
     reasons,
     role_text,
+    state_of,
     use_of,
 )
 from django_zklock.dashboard.forms import Target
