@@ -53,7 +53,8 @@ def usual_hold(template: str) -> float | None:
     """Return for how many seconds locks of this template are usually held; None if that is not known."""
     if not template:
         return None
-    return read(lambda source: source.usual_hold(template), None)
+    seconds: float | None = read(lambda source: source.usual_hold(template), None)
+    return seconds
 
 
 def times_usual(seconds: float, template: str) -> str:
