@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,18 +13,10 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext, isolate_apps
 from support.ledgers.models import Account, Bank, Booking, Vault
-from support.work import run_in_thread
+from support.work import FixedFence, run_in_thread
 
 from django_zklock.exceptions import StaleToken
 from django_zklock.fencing import FencedModel, FencedRows
-
-
-@dataclass(frozen=True)
-class FixedFence:
-    """A fence without a lock."""
-
-    token: int
-    key: str = "k"
 
 
 def account(using: str, **fields: Any) -> Account:

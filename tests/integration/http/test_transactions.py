@@ -15,7 +15,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import IntegrityError, connections, transaction
 from django.db.transaction import TransactionManagementError
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import DjangoDbBlocker
 from support.ledger import Ledger, MariaDBLedger
@@ -414,31 +414,23 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> 
     assert ledger.seen() == []
 
 
-def test_a_callback_that_fails_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """The lock is released before callbacks run after COMMIT."""
-    with pytest.raises(ValueError, match="callback"), transaction.atomic(using="ledger"):
-        transaction.on_commit(fail, using="ledger")
-        with zk_lock("kept", release_on="commit"):
-            ledger.write("a")
-    assert zoo.children("kept") == []
-    assert ledger.seen() == ["a"]
+@pytest.mark.parametrize("refused", [True, False], ids=["the database refuses", "a callback fails"])
+def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: bool) -> None:
+    """If the database refuses, Django rolls back. The lock is released before callbacks run after COMMIT."""
 
-
-def fail() -> None:
-    raise ValueError("callback")
-
-
-def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """Django rolls back then, which releases the lock."""
-
-    def refuse() -> None:
+    def fail() -> None:
         raise IntegrityError("refused")
 
-    lock = zk_lock("kept", release_on="commit")
-    with pytest.raises(IntegrityError), ledger.ends(refuse), transaction.atomic(using="ledger"), lock:
-        ledger.write("a")
+    with pytest.raises(IntegrityError), contextlib.ExitStack() as stack:
+        if refused:
+            stack.enter_context(ledger.ends(fail))
+        with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
+            if not refused:
+                transaction.on_commit(fail, using="ledger")
+            ledger.write("a")
     ledger.connection.close()
     assert zoo.children("kept") == []
+    assert ledger.seen() == ([] if refused else ["a"])
 
 
 @ON_SQLITE
@@ -515,21 +507,6 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
     assert methods.pop("commit") is wrapper
 
 
-def test_a_thread_that_ends_in_a_transaction_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """A thread of a web server closes its connection at the end."""
-
-    def work() -> None:
-        transaction.atomic(using="ledger").__enter__()
-        with zk_lock("kept", release_on="commit"):
-            pass
-        connections["ledger"].close()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    zoo.wait_contenders("kept", 0, timeout=2)
-
-
 # --- Django's test cases --------------------------------------------------------------------------------------------
 
 
@@ -569,25 +546,6 @@ def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
 
     run_case(Case)
     assert ledger.seen() == []
-
-
-def test_in_a_transaction_test_case(zoo: Zoo, ledger: Ledger) -> None:
-    """A `TransactionTestCase` behaves as in production."""
-
-    class Case(TransactionTestCase):
-        databases = frozenset({"ledger"})  # type: ignore[assignment]
-
-        def _fixture_teardown(self) -> None: ...  # there are no models to flush
-
-        def test_on_commit(self) -> None:
-            with transaction.atomic(using="ledger"):
-                with zk_lock("case", release_on="commit"):
-                    ledger.write("a")
-                assert len(zoo.children("case")) == 1
-            assert zoo.children("case") == []
-
-    run_case(Case)
-    assert ledger.seen() == ["a"]
 
 
 # --- the hold of the caller -----------------------------------------------------------------------------------------
