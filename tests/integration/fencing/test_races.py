@@ -125,8 +125,8 @@ def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Calla
         eventually(lambda: one_waits_for_a_lock(ledger), message="the older one does not wait")
     thread.join(30)
     assert len(errors) == 1
-    found = Account.objects.using(ledger).get(pk=row.pk)
-    assert (found.balance, found.rate, found.fencing_token) == (7, 7, 5)
+    row = Account.objects.using(ledger).get(pk=row.pk)
+    assert (row.balance, row.rate, row.fencing_token) == (7, 7, 5)
 
 
 def one_waits_for_a_lock(using: str) -> bool:

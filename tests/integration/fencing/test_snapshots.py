@@ -124,8 +124,8 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Callab
             list(model._base_manager.using(ledger).all())
         run_in_thread(lambda: write_as_newer_holder(ledger, row.pk))
         way(ledger, row.pk)
-    found = Account.objects.using(ledger).order_by("pk").values_list("balance", "rate", "fencing_token")
-    assert list(found) == [(100, 100, 20), (0, 0, 0)]
+    rows = Account.objects.using(ledger).order_by("pk").values_list("balance", "rate", "fencing_token")
+    assert list(rows) == [(100, 100, 20), (0, 0, 0)]
     assert dict(Fence.objects.using(ledger).values_list("name", "token")) == {"known": 20, "new": 20}
 
 

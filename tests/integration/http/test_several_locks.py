@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,20 +79,6 @@ def test_settings_and_decorator_share_the_options(zoo: Zoo) -> None:
         assert (till.abort_on, till.grace) == ("suspended", 1)
         with zoo.hold_elsewhere("till"), pytest.raises(LockBusy):
             work(1)
-
-
-def test_the_loss_of_any_of_them_is_that_of_the_call(zoo: Zoo) -> None:
-    """It is told once, by a `LockLost` that names it."""
-
-    @zk_locked(LOCKS)
-    def work(name: str, key: str) -> None:
-        zoo.client.delete(current_hold(key).path)
-        threading.Event().wait(10)
-
-    for key in ("a/1", "b/1"):
-        with pytest.raises(LockLost) as lost:
-            work("1", key)
-        assert lost.value.lock == key
 
 
 # --- views ------------------------------------------------------------------------------------------------------------
