@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -51,6 +52,9 @@ class Subject(Protocol):
 
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> AbstractContextManager[Held]:
         """Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late."""
+
+    def block_all(self, keys: Sequence[str]) -> AbstractContextManager[Mapping[str, Held]]:
+        """Return a `with` block under several locks, with the hold of each key. Raises as `block` does."""
 
     def session(self) -> tuple[int, str, float]:
         """Return the session's id, its password in hex, and its timeout as negotiated, if that can be told."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -13,7 +14,7 @@ from kazoo.exceptions import KazooException, LockTimeout
 from kazoo.recipe.lock import Lock
 
 from support.chaos.kinds import LOCK
-from support.chaos.subjects import Lost, Refused
+from support.chaos.subjects import Held, Lost, Refused
 
 
 class KazooHeld:
@@ -81,6 +82,9 @@ class KazooSubject:
             yield held
         finally:
             held.release()
+
+    def block_all(self, keys: Sequence[str]) -> AbstractContextManager[Mapping[str, Held]]:
+        raise NotImplementedError("kazoo cannot acquire several locks as one")
 
     def session(self) -> tuple[int, str, float]:
         session_id, password = self.client.client_id

@@ -7,12 +7,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import django
 
-from django_zklock import Hold, Lock, zk_lock
+from django_zklock import Hold, Lock, zk_lock, zk_locks
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.registry import Registry
@@ -89,6 +89,16 @@ class ZkLockSubject:
             lock = zk_lock(key, timeout=timeout, **options)
             with lock as hold:
                 yield ZkLockHeld(lock, hold)
+        except LockLost as error:
+            raise Lost(str(error)) from error
+        except ZkLockError as error:
+            raise Refused(type(error).__name__) from error
+
+    @contextlib.contextmanager
+    def block_all(self, keys: Sequence[str]) -> Iterator[Mapping[str, ZkLockHeld]]:
+        try:
+            with zk_locks(*keys, timeout=None) as holds:
+                yield {hold.key: ZkLockHeld(zk_lock(hold.key), hold) for hold in holds}
         except LockLost as error:
             raise Lost(str(error)) from error
         except ZkLockError as error:
