@@ -31,7 +31,7 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 FILE = Path(__file__)
 
 events: list[str] = []
-"""What happened to the bodies, in their order."""
+"""Events of the bodies, in their order."""
 locked = zk_locked(KEY, timeout=0)
 
 
@@ -60,7 +60,7 @@ class Parts:
 
 
 class AsyncParts:
-    """The same for a server with an event loop."""
+    """The parts of a body for a server with an event loop."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         events.append("computed")

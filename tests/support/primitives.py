@@ -105,14 +105,14 @@ class Taker:
         self.granted = threading.Event()
         self.hold: Hold | None = None
         self._lock = lock
-        self._leave = threading.Event()
-        self._thread = BackgroundCall(self._take)
+        self._may_release = threading.Event()
+        self._thread = BackgroundCall(self._hold)
 
-    def _take(self) -> None:
+    def _hold(self) -> None:
         with self._lock as hold:
             self.hold = hold
             self.granted.set()
-            assert self._leave.wait(30)
+            assert self._may_release.wait(30)
 
     def wait_granted(self, timeout: float = 10.0) -> Hold:
         """Wait until it has the lock; return the hold."""
@@ -124,7 +124,7 @@ class Taker:
 
     def go(self, *, wait: bool = True) -> None:
         """Have it release, and wait until it has; raise what it raises."""
-        self._leave.set()
+        self._may_release.set()
         if wait:
             self._thread.result()
 
