@@ -147,6 +147,7 @@ class Process:
         self.session = Session(options)
         self.loop = SimulatedLoop(self)
         self.session.loop = self.loop  # type: ignore[assignment]
+        self.session.post = self.loop.post
         self.session.lease = Lease(self.loop, self.session._on_lease_over)  # type: ignore[arg-type]
         self.session.loop.post(self.session._start_client)
 
