@@ -10,7 +10,7 @@ import pytest
 from support.browser.actors import Actor, acting
 from support.browser.pages import Visitor, address
 from support.browser.site import Site
-from support.locking import MANAGE, environment
+from support.locking import MANAGE
 from support.zoo import TESTS, Zoo, eventually
 
 Visit = Callable[..., Visitor]
@@ -54,7 +54,7 @@ def test_a_break_by_a_command_is_in_the_history(swept: Zoo, actor: Actor, visito
     """The history of all locks is linked from the list. It has the reason, and links to the lock."""
     token = actor.hold(KEY, "shop.views.buy")
     command = [*MANAGE, "break", KEY, "--reason=it hangs in the payment service", f"--token={token}", "--no-input"]
-    subprocess.run(command, env={**environment(swept), **site.environment}, cwd=TESTS, check=True)
+    subprocess.run(command, env={**swept.environment(), **site.environment}, cwd=TESTS, check=True)
     actor.hear("lost", KEY)
     operator = visitor("operator")
     operator.open()

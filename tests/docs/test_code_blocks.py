@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -15,54 +14,46 @@ from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from support import nonviews
-from support.docs import BLOCK, DOCS, written
+from support.docs import DOCS, assert_settings, files_of, run, run_all, text_of, written
 from support.project import Project
 from support.resolving import resolved
 from support.zoo import Zoo
 
-from django_zklock import conf, zk_lock
+from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project with the files that `how-to/test-your-code.md` shows; blocks of one file follow each other."""
-    return written("test-your-code.md", tmp_path)
+    return written("how-to/test-your-code.md", tmp_path)
 
 
 def test_the_examples_for_pytest_pass(project: Project) -> None:
-    """What a reader would copy into a test module works."""
-    done = project.run("-m", "pytest", "-q", "test_warehouse.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = project.succeed("-m", "pytest", "-q", "test_warehouse.py")
     shown = (project.directory / "test_warehouse.py").read_text().count("\ndef test_")
     assert shown > 5
     assert f"{shown} passed" in done.stdout, done.stdout
 
 
 def test_the_examples_for_test_cases_pass(project: Project) -> None:
-    """What a reader would copy into `tests.py` works."""
-    done = project.run("manage.py", "test", "tests")
-    assert done.returncode == 0, done.stderr
+    done = project.succeed("manage.py", "test", "tests")
     assert "Ran 2 tests" in done.stderr
 
 
 def test_the_example_without_a_test_runner_runs(project: Project) -> None:
     """A script can have a server, too."""
-    done = project.run("script.py", DJANGO_SETTINGS_MODULE="project_settings")
-    assert done.returncode == 0, done.stderr
+    done = project.succeed("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
 
 
 def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     """A sender and a service, put together from the page, do what it says; its settings are accepted."""
-    page = (DOCS / "how-to" / "fence-another-service.md").read_text()
-    (settings,) = re.findall(r"^```python\n(ZKLOCK = .*?)^```$", page, re.MULTILINE | re.DOTALL)
-    names: dict[str, object] = {}
-    exec(settings, names)
-    assert conf.problems(names["ZKLOCK"]) == []
-    project = written("fence-another-service.md", tmp_path, unnamed=1)
-    done = project.run("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    page = "how-to/fence-another-service.md"
+    (settings,) = re.findall(r"^```python\n(ZKLOCK = .*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+    assert_settings(settings)
+    project = written(page, tmp_path, unnamed=1)
+    done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
 
 
@@ -71,8 +62,7 @@ def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
     """The view answers, the task returns its result, and both are under their locks."""
     text = (DOCS.parent / "README.md").read_text()
     (code,) = re.findall(r"^```python\n(from .*?)^```$", text, re.MULTILINE | re.DOTALL)
-    shop: dict[str, Any] = {"__name__": "shop"}
-    exec(code, shop)
+    shop = run(code, "shop")
     assert shop["pay"](rf.get("/"), pk=7).content == b"order 7 is paid"
     assert shop["report"].apply(("monday",)).get() == "report of monday"
     with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
@@ -84,10 +74,7 @@ def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
 @pytest.mark.zookeeper
 def test_the_examples_for_celery_run(zoo: Zoo) -> None:
     """The code of `how-to/celery.md` makes tasks that do what their names say, and what the page says in a conflict."""
-    text = (DOCS / "how-to" / "celery.md").read_text()
-    blocks = BLOCK.findall(text)
-    assert text.count("```python\n") == len(blocks), "a block does not name its file"
-    code = "\n".join(["from celery import Celery", "Celery('documented')", *(block for _, block in blocks)])
+    code = "\n".join(["from celery import Celery", "Celery('documented')", *files_of("how-to/celery.md").values()])
     shown = """
 print([settle.apply(("7",)).get(), close.apply(("7",)).get(), rebuild_index.apply(("lamps",)).get()])
 print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
@@ -105,13 +92,8 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
     """The code of `how-to/transactions.md`, one block after the other, does what the page says."""
-    text = (DOCS / "how-to" / "transactions.md").read_text()
-    blocks = BLOCK.findall(text)
-    assert text.count("```python\n") == len(blocks), "a block does not name its file"
-    shop: dict[str, Any] = {"__name__": "shop"}
     with isolate_apps():
-        for name, code in blocks:
-            exec(compile(code, name, "exec"), shop)
+        shop = run_all("how-to/transactions.md", __name__="shop")
     item = shop["Item"]
     with connection.schema_editor() as editor:
         editor.create_model(item)
@@ -136,9 +118,7 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
 @pytest.mark.parametrize("key", ["MIDDLEWARE", "REST_FRAMEWORK"])
 def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
     """Both settings of `reference/locks.md` make a lock in a view answer, each without the other."""
-    ((name, code),) = BLOCK.findall((DOCS / "reference" / "locks.md").read_text())
-    shown: dict[str, Any] = {}
-    exec(compile(code, name, "exec"), shown)
+    shown = run_all("reference/locks.md")
     with override_settings(ROOT_URLCONF="support.nonviews", **{key: shown[key]}), zoo.hold_elsewhere(nonviews.KEY):
         assert client.get("/late-lock/").status_code == 409
 
@@ -147,12 +127,7 @@ def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
     """The code of `how-to/several-locks.md`, one block after the other, does what the page says."""
-    text = (DOCS / "how-to" / "several-locks.md").read_text()
-    blocks = BLOCK.findall(text)
-    assert text.count("```python\n") == len(blocks), "a block does not name its file"
-    bank: dict[str, Any] = {}
-    for name, code in blocks:
-        exec(compile(code, name, "exec"), bank)
+    bank = run_all("how-to/several-locks.md")
     assert list(bank["transfer"]("2", "1", 5)) == ["account/1", "account/2"]
     assert async_to_sync(bank["atransfer"])("2", "1", 5) > 0
     assert bank["ship"](7, "north") == "order 7 leaves north"
@@ -165,9 +140,7 @@ def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
 @pytest.mark.zookeeper
 def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
     """The code of `reference/inspection.md` names the holder of a lock, and finds none of a free one."""
-    ((name, code),) = BLOCK.findall((DOCS / "reference" / "inspection.md").read_text())
-    watching: dict[str, Any] = {}
-    exec(compile(code, name, "exec"), watching)
+    watching = run_all("reference/inspection.md")
     with zk_lock("report/{month}", fields={"month": "may"}):
         watching["report"]()
         assert watching["holder_of"]("report/may") == socket.gethostname()
@@ -178,11 +151,6 @@ def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[
 @pytest.mark.zookeeper
 def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
     """A duplicate has the id that the page says."""
-    text = (DOCS / "how-to" / "unique-tasks.md").read_text()
-    assert text.count("```python\n") == len(BLOCK.findall(text)), "a block does not name its file"
-    project = Project(tmp_path)
-    for name, code in BLOCK.findall(text):
-        project.write(name, code)
+    project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
-    done = project.run("-c", begin, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
-    assert done.returncode == 0, done.stderr
+    project.succeed("-c", begin, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())

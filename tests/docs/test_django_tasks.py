@@ -8,7 +8,7 @@ import django
 import pytest
 from django.db import transaction
 from django.test import override_settings
-from support.docs import BLOCK, DOCS
+from support.docs import run_all
 from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
@@ -18,16 +18,11 @@ pytestmark = [
     pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0"),
 ]
 
-PAGE = (DOCS / "how-to" / "django-tasks.md").read_text()
-
 
 @pytest.fixture
 def tasks(zoo: Zoo) -> Any:
     """The module of the page, and a backend that runs its tasks at once."""
-    blocks = BLOCK.findall(PAGE)
-    assert PAGE.count("```python\n") == len(blocks) == 1
-    names: dict[str, Any] = {"__name__": "tasks"}
-    exec(blocks[0][1], names)
+    names = run_all("how-to/django-tasks.md", __name__="tasks")
     with override_settings(TASKS={"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}):
         yield names
 

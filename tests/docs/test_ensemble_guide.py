@@ -18,7 +18,7 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from support.certificates import WITH_NETTY, skip_without_tls
-from support.docs import BLOCK, DOCS
+from support.docs import BLOCK, text_of
 from support.ensemble import (
     JVM_OPTIONS,
     MAIN_CLASS,
@@ -36,14 +36,14 @@ from django_zklock.exceptions import ZkLockError
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
-RUN = (DOCS / "how-to" / "run-zookeeper.md").read_text()
-SECURE = (DOCS / "how-to" / "secure-zookeeper.md").read_text()
+RUN = text_of("how-to/run-zookeeper.md")
+SECURE = text_of("how-to/secure-zookeeper.md")
 
 
 def section(page: str, heading: str) -> str:
     """Return a section of a page, without those below it."""
-    (found,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (text,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    return str(text)
 
 
 def commands(page: str, heading: str) -> list[str]:
@@ -81,7 +81,7 @@ class Guide:
         """Replace ports, directories and host names."""
         replaced = {**self._replaced, **more}
         pattern = "|".join(re.escape(name) for name in sorted(replaced, key=len, reverse=True))
-        return re.sub(pattern, lambda found: replaced[found[0]], text)
+        return re.sub(pattern, lambda match: replaced[match[0]], text)
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of a page to its end."""
@@ -183,14 +183,14 @@ def test_the_commands_that_check_a_project_find_nothing(guide: Guide, tmp_path: 
     check, doctor = (command for command in commands(SECURE, "Check it") if command.startswith("python manage.py"))
     assert "zklock." not in project.run(*check.split()[1:]).stderr
     done = project.run(*doctor.split()[1:])
-    found = {
+    results = {
         name.strip(): (result, text)
         for result, name, text in re.findall(r"^(\w+) +(.{17})(.*)$", done.stdout, re.MULTILINE)
     }
     speed = ("read", "write", "clock")  # a busy machine is slow, and then `doctor` warns
-    assert {result for name, (result, _) in found.items() if name not in speed} == {"ok", "info"}, done.stdout
-    assert "to 127.0.0.1:" in found["connection"][1]
-    assert "digest:myproject:" in found["access list"][1]
+    assert {result for name, (result, _) in results.items() if name not in speed} == {"ok", "info"}, done.stdout
+    assert "to 127.0.0.1:" in results["connection"][1]
+    assert "digest:myproject:" in results["access list"][1]
 
 
 def test_the_messages_of_the_page_are_those_of_a_client(guide: Guide) -> None:

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from support.docs import DOCS, written
+from support.docs import text_of, written
 from support.zoo import Zoo
 
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 
 pytestmark = pytest.mark.zookeeper
 
-PAGE = (DOCS / "how-to" / "events.md").read_text()
+PAGE = text_of("how-to/events.md")
 IN_A_FILE = """
 from events_settings import *
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "past.sqlite3"}}
@@ -27,12 +27,10 @@ print(*Attempt.objects.values_list("key", "outcome"))
 
 
 def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Path) -> None:
-    project = written("events.md", tmp_path)
-    project.write("file_settings.py", IN_A_FILE)
+    project = written("how-to/events.md", tmp_path, {"file_settings.py": IN_A_FILE})
     env = {"DJANGO_SETTINGS_MODULE": "file_settings", "ZKLOCK_URL": zoo.url()}
     for arguments in (("manage.py", "migrate"), ("-c", SELL)):
-        done = project.run(*arguments, **env)
-        assert done.returncode == 0, done.stdout + done.stderr
+        project.succeed(*arguments, **env)
     assert project.run("-c", SHOW, **env).stdout == "('inventory/lamp', 'released')\n"
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from support.docs import BLOCK, DOCS
-from support.project import Project
+from support.docs import assert_passes, written
 
 SETTINGS = """
 from project_settings import *
@@ -76,30 +74,14 @@ def test_tokens_of_lost_data_are_set_back(zklock):
 """
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    text = (DOCS / "how-to" / "fence-your-rows.md").read_text()
-    assert text.count("```python\n") == len(BLOCK.findall(text)), "a block does not name its file"
-    project = Project(tmp_path)
-    files = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
-    for name, code in BLOCK.findall(text):
-        files[name] = files.get(name, "") + code
-    for name, code in files.items():
-        project.write(name, code)
-    project.write("books_settings.py", SETTINGS)
-    project.write("test_books.py", TEST)
-    return project
-
-
-def test_the_examples_work_in_a_project(project: Project) -> None:
+def test_the_examples_work_in_a_project(tmp_path: Path) -> None:
     """From the model and its migration to the work."""
+    packages = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
+    project = written("how-to/fence-your-rows.md", tmp_path, {**packages, "books_settings.py": SETTINGS})
     env = {"DJANGO_SETTINGS_MODULE": "books_settings"}
     for arguments in (["makemigrations", "books"], ["migrate", "-v0"]):
-        done = project.run("manage.py", *arguments, **env)
-        assert done.returncode == 0, done.stderr
+        project.succeed("manage.py", *arguments, **env)
     (migration,) = project.directory.glob("books/migrations/0001_*.py")
     assert "('fencing_token', models.BigIntegerField(default=0, editable=False))" in migration.read_text()
     assert "zklock" not in migration.read_text()
-    done = project.run("-m", "pytest", "-q", "test_books.py", **env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    assert_passes(project, TEST, 4, **env)

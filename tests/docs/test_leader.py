@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.test import RequestFactory
-from support.docs import BLOCK, DOCS
+from support.docs import files_of, run
 from support.faults import BackgroundCall
 from support.project import SETTINGS, Project
 from support.zoo import Zoo, eventually
@@ -20,13 +20,12 @@ from django_zklock import zk_leader
 
 pytestmark = pytest.mark.zookeeper
 
-PAGE = (DOCS / "how-to" / "elect-a-leader.md").read_text()
-FILES = dict(BLOCK.findall(PAGE))
+FILES = files_of("how-to/elect-a-leader.md")
 
 
 def test_each_block_names_its_file() -> None:
     """So each of them is run below."""
-    assert PAGE.count("```python\n") == len(FILES) == 4
+    assert len(FILES) == 4
 
 
 def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
@@ -51,21 +50,16 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
         assert out.startswith("leads, token ")
         zoo.assert_empty()
     finally:
-        for each in (first, second):
-            if each is not None:
-                each.kill()
-                each.communicate()
+        for process in filter(None, (first, second)):
+            process.kill()
+            process.communicate()
 
 
 def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory) -> None:
     """A coroutine leads, a block leads, and a view shows it."""
-    names: dict[str, dict[str, Any]] = {}
-    for file in ("feeds/consumer.py", "feeds/once.py", "feeds/views.py"):
-        names[file] = {"__name__": file}
-        exec(compile(FILES[file], file, "exec"), names[file])
-    asyncio.run(names["feeds/consumer.py"]["main"]())
-    assert names["feeds/once.py"]["consume_once"]() > 0
-    views = names["feeds/views.py"]
+    consume, once, views = (run(FILES[f"feeds/{name}.py"]) for name in ("consumer", "once", "views"))
+    asyncio.run(consume["main"]())
+    assert once["consume_once"]() > 0
     consumer = views["consumer"]
 
     def lead(hold: Any) -> None:
@@ -77,12 +71,9 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory) -> None:
 
 
 def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
-    """As in the page on Curator and kazoo: each side waits for the other."""
-    page = (DOCS / "explanation" / "curator-and-kazoo.md").read_text()
-    ((name, code),) = BLOCK.findall(page)
-    assert page.count("```python\n") == 1
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(code.replace("127.0.0.1:2181", zoo.hosts), name, "exec"), names)
+    """Each side waits for the other, as the page on Curator and kazoo says."""
+    (code,) = files_of("explanation/curator-and-kazoo.md").values()
+    names = run(code.replace("127.0.0.1:2181", zoo.hosts))
     zookeeper = names["zookeeper"]
     zookeeper.start(timeout=10)
     try:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from support.docs import written
-
-from django_zklock import conf
+from support.docs import assert_passes, assert_settings, files_of, written
 
 ASKING = """
 import threading
@@ -94,27 +91,14 @@ def test_a_task_runs(zklock):
 """
 
 
-def passes(page: str, code: str, directory: Path, count: int) -> None:
-    project = written(page, directory)
-    project.write("test_shown.py", code)
-    done = project.run("-m", "pytest", "-q", "test_shown.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{count} passed" in done.stdout
-
-
 def test_the_examples_of_release_requests_run(tmp_path: Path) -> None:
-    """What a reader would copy does what the page says."""
-    passes("ask-a-holder-to-release.md", ASKING, tmp_path, 2)
+    assert_passes(written("how-to/ask-a-holder-to-release.md", tmp_path), ASKING, 2)
 
 
 def test_the_examples_of_linger_run(tmp_path: Path) -> None:
-    """What a reader would copy does what the page says; the settings are sound."""
-    passes("linger.md", LINGERING, tmp_path, 2)
-    names: dict[str, Any] = {}
-    exec((tmp_path / "settings.py").read_text(), names)
-    assert conf.problems(names["ZKLOCK"]) == []
+    assert_passes(written("how-to/linger.md", tmp_path), LINGERING, 2)
+    assert_settings(files_of("how-to/linger.md")["settings.py"])
 
 
 def test_the_examples_of_bounding_a_hold_run(tmp_path: Path) -> None:
-    """What a reader would copy does what the page says."""
-    passes("bound-a-hold.md", BOUNDED, tmp_path, 2)
+    assert_passes(written("how-to/bound-a-hold.md", tmp_path), BOUNDED, 2)

@@ -28,8 +28,8 @@ IMAGE = {
     "ZOO_ADMINSERVER_ENABLED": "admin.enableServer",
 }
 """
-What the official image writes into `zoo.cfg` from its variables; so it does each word of `ZOO_SERVERS` and
-`ZOO_CFG_EXTRA`.
+The settings of `zoo.cfg` that the official image writes for its variables. It also writes each word of `ZOO_SERVERS`
+and `ZOO_CFG_EXTRA`.
 
 https://github.com/31z4/zookeeper-docker/blob/master/3.9.4/docker-entrypoint.sh
 """
@@ -47,10 +47,10 @@ def lost(given: Any, parsed: Any, path: str = "") -> Iterator[str]:
 
 def settings(lines: list[str]) -> dict[str, str]:
     """Return settings of `zoo.cfg` without the names of the servers, and where the image has its directories."""
-    found = dict(line.split("=", 1) for line in lines)
-    assert found.pop("dataDir", "/data") == "/data"
-    assert found.pop("dataLogDir", "/datalog") == "/datalog"
-    return {name: re.sub(r"^[\w.-]+(?=:2888)", "HOST", value) for name, value in found.items()}
+    options = dict(line.split("=", 1) for line in lines)
+    assert options.pop("dataDir", "/data") == "/data"
+    assert options.pop("dataLogDir", "/datalog") == "/datalog"
+    return {name: re.sub(r"^[\w.-]+(?=:2888)", "HOST", value) for name, value in options.items()}
 
 
 def of_variables(variables: dict[str, str]) -> dict[str, str]:
@@ -65,8 +65,8 @@ def of_page() -> dict[str, str]:
 
 
 def container() -> dict[str, Any]:
-    (found,) = MANIFEST[-1]["spec"]["template"]["spec"]["containers"]
-    return dict(found)
+    (only,) = MANIFEST[-1]["spec"]["template"]["spec"]["containers"]
+    return dict(only)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
 
 def test_the_manifest_has_the_settings_of_the_page() -> None:
     """The variables of the container give the same `zoo.cfg`, with three servers."""
-    assert of_variables({each["name"]: each["value"] for each in container()["env"]}) == of_page()
+    assert of_variables({variable["name"]: variable["value"] for variable in container()["env"]}) == of_page()
     assert MANIFEST[-1]["spec"]["replicas"] == 3
 
 
@@ -95,7 +95,7 @@ def test_the_files_agree_on_image_heap_and_directories() -> None:
     """The parts that are not in `zoo.cfg` are the same, too."""
     services = COMPOSE["services"].values()
     assert {service["image"] for service in services} == {container()["image"]}
-    heap = {each["value"] for each in container()["env"] if each["name"] == "ZK_SERVER_HEAP"}
+    heap = {variable["value"] for variable in container()["env"] if variable["name"] == "ZK_SERVER_HEAP"}
     assert {service["environment"]["ZK_SERVER_HEAP"] for service in services} == heap
     assert f"ZK_SERVER_HEAP={heap.pop()}" in PAGE
     for mounted in (

@@ -15,7 +15,7 @@ import pytest
 from celery import Task
 from django.test import override_settings
 from support.brokers import Redis
-from support.docs import BLOCK, DOCS
+from support.docs import files_of, run, text_of
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
@@ -24,33 +24,19 @@ pytestmark = pytest.mark.zookeeper
 Restock = Callable[[str, Callable[[], object]], object]
 
 
-def blocks(page: str) -> dict[str, str]:
-    """Return the files that a page shows; every block names one."""
-    text = (DOCS / "how-to" / page).read_text()
-    found = dict(BLOCK.findall(text))
-    assert text.count("```python\n") == len(found)
-    return found
-
-
-def run(code: str, name: str) -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(code, name, "exec"), names)
-    return names
-
-
-def keeps_out(one: Restock, other: Restock) -> None:
-    """Show that while the one works the other does not, and that it does afterwards; and the other way round."""
-    for first, second in ((one, other), (other, one)):
+def keeps_out(old: Restock, new: Restock) -> None:
+    """Show that neither of two versions works while the other one does, and that it works afterwards."""
+    for first, second in ((old, new), (new, old)):
         _keeps_out(first, second)
 
 
 def _keeps_out(first: Restock, second: Restock) -> None:
-    entered, leave = threading.Event(), threading.Event()
+    entered, may_end = threading.Event(), threading.Event()
     done: list[str] = []
 
     def work() -> None:
         entered.set()
-        assert leave.wait(20)
+        assert may_end.wait(20)
 
     working = BackgroundCall(lambda: first("4711", work))
     assert entered.wait(10)
@@ -59,7 +45,7 @@ def _keeps_out(first: Restock, second: Restock) -> None:
     waiting.join(0.3)
     assert waiting.is_alive()
     assert done == ["another"]
-    leave.set()
+    may_end.set()
     working.result()
     waiting.result()
     assert done == ["another", "second"]
@@ -94,7 +80,7 @@ def kazoos(address: str) -> Iterator[Callable[[str], Restock]]:
 
 def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> None:
     """Old code and the first settings keep each other out, and so do the first settings and the last."""
-    files = blocks("move-from-kazoo.md")
+    files = files_of("how-to/move-from-kazoo.md")
     before = kazoos(files["before.py"])
     first, own = (run(files[name], name)["ZKLOCK"] for name in ("first.py", "own.py"))
 
@@ -112,7 +98,7 @@ def test_the_key_tells_the_path_that_kazoo_has_to_use(zoo: Zoo) -> None:
     """As the page says: a part that ends in ten digits is written otherwise."""
     from django_zklock import zk_lock
 
-    page = (DOCS / "how-to" / "move-from-kazoo.md").read_text()
+    page = text_of("how-to/move-from-kazoo.md")
     assert 'zk_lock("stock/{sku}", fields={"sku": sku}).spec.parent' in page
     (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)
     assert zk_lock("stock/{sku}", fields={"sku": "1234567890"}).spec.parent == f"{zoo.base}/{shown[1]}"
@@ -124,7 +110,7 @@ def test_the_key_tells_the_path_that_kazoo_has_to_use(zoo: Zoo) -> None:
 def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two neighbouring versions keep each other out, and each itself."""
     monkeypatch.setenv("REDIS", f"redis://127.0.0.1:{redis.port}/3")
-    files = blocks("move-from-cache-lock.md")
+    files = files_of("how-to/move-from-cache-lock.md")
     versions = {name: run(files[f"{name}.py"], name) for name in ("old", "both", "new")}
     try:
         for first, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
@@ -159,7 +145,7 @@ def test_the_move_from_celery_once_has_no_gap(zoo: Zoo, stand_in: Callable[..., 
 
     stand_in("celery_once", QueueOnce=QueueOnce)
     stand_in("reports", build=lambda shop, day: caller.work())
-    files = blocks("move-from-celery-once.md")
+    files = files_of("how-to/move-from-celery-once.md")
 
     def restock(task: Any) -> Restock:
         def call(sku: str, work: Callable[[], object]) -> object:
@@ -180,7 +166,7 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
         return locks[name]
 
     stand_in("pglock", advisory=advisory, Raise=object())
-    files = blocks("move-from-django-pglock.md")
+    files = files_of("how-to/move-from-django-pglock.md")
     both, new = (run(files[f"{name}.py"], name)["restock"] for name in ("both", "new"))
 
     def old(sku: str, work: Callable[[], object]) -> object:

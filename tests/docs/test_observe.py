@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from support.docs import DOCS, written
+from support.docs import assert_passes, text_of, written
 
 from django_zklock.contrib.metrics import connect, disconnect
 
@@ -82,12 +82,7 @@ def test_an_error_is_reported_with_its_lock(zklock):
 
 
 def run(directory: Path, test: str, settings: str = "project_settings") -> None:
-    """Run a test next to the files that the page shows."""
-    project = written("observe.md", directory)
-    project.write("test_shown.py", test)
-    done = project.run("-m", "pytest", "-q", "--ds", settings, "test_shown.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert_passes(written("how-to/observe.md", directory), test, 1, "--ds", settings)
 
 
 def test_the_app_for_traces_runs(tmp_path: Path) -> None:
@@ -103,7 +98,6 @@ def test_an_error_in_sentry_names_the_lock(tmp_path: Path) -> None:
 
 
 def test_the_examples_run(tmp_path: Path) -> None:
-    """What a reader would copy does what the page says."""
     run(tmp_path, SHOWN, "metrics_settings")
 
 
@@ -111,8 +105,11 @@ def test_every_metric_is_in_the_table() -> None:
     """With its type."""
     registry = CollectorRegistry()
     connect(registry)
-    made = {f"{each.name}_total" if each.type == "counter" else each.name: each.type for each in registry.collect()}
+    made = {
+        f"{metric.name}_total" if metric.type == "counter" else metric.name: metric.type
+        for metric in registry.collect()
+    }
     disconnect(registry)
     assert list(registry.collect()) == []
-    text = (DOCS / "how-to" / "observe.md").read_text()
+    text = text_of("how-to/observe.md")
     assert dict(re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text, flags=re.MULTILINE)) == made

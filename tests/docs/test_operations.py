@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.docs import written
-from support.project import Project
+from support.docs import assert_passes, written
 
 TEST = """
 import pytest
@@ -36,8 +35,4 @@ def test_a_lock_is_broken(zklock):
 
 
 def test_the_examples_of_stepping_in_run(tmp_path: Path) -> None:
-    """What a reader would copy does what the page says."""
-    project: Project = written("break-or-hold-a-lock.md", tmp_path)
-    project.write("test_stepping.py", TEST)
-    done = project.run("-m", "pytest", "-q", "test_stepping.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_passes(written("how-to/break-or-hold-a-lock.md", tmp_path), TEST, 2)

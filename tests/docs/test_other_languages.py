@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from support.docs import BLOCK, DOCS
+from support.docs import assert_settings, files_of, run
 from support.serving import Serving
 from support.zoo import Zoo
 
-from django_zklock import conf
 from django_zklock.contrib.leases import views
 
 pytestmark = pytest.mark.zookeeper
 
-PAGE = (DOCS / "how-to" / "lock-from-other-languages.md").read_text()
-FILES = dict(BLOCK.findall(PAGE))
-
 
 def test_the_examples_in_python_run(zoo: Zoo) -> None:
     """With a coordinator at one of the two addresses, they write under the lock."""
-    assert PAGE.count("```python\n") == len(FILES) == 2
+    files = files_of("how-to/lock-from-other-languages.md")
     with Serving(zoo, session_timeout=10) as coordinator:
-        report: dict[str, Any] = {"__name__": "report"}
-        code = FILES["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
-        exec(code.replace("127.0.0.1:50052", coordinator.address), report)
+        code = files["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
+        report = run(code.replace("127.0.0.1:50052", coordinator.address))
         written = []
         with report["client"]:
             report["write_report"]("may", ["one", "two"], lambda page, token: written.append((page, token)))
         assert [page for page, _ in written] == ["one", "two"]
         assert written[0][1] == written[1][1] > 0
 
-        areport: dict[str, Any] = {"__name__": "areport"}
-        exec(FILES["areport.py"], areport)
+        areport = run(files["areport.py"])
         tokens = []
 
         async def write(token: int) -> None:
@@ -44,13 +37,7 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
 
 
 def test_the_settings_and_urls_of_the_coordinator_are_sound() -> None:
-    """What a reader copies passes the checks, and its URLs lead to the views."""
-    text = (DOCS / "how-to" / "lock-coordinator.md").read_text()
-    blocks = dict(BLOCK.findall(text))
-    assert text.count("```python\n") == len(blocks) == 2
-    names: dict[str, Any] = {}
-    exec(blocks["settings.py"], names)
-    assert conf.problems(names["ZKLOCK"]) == []
-    exec(blocks["urls.py"], names)
-    (leases,) = names["urlpatterns"]
+    files = files_of("how-to/lock-coordinator.md")
+    assert_settings(files["settings.py"])
+    (leases,) = run(files["urls.py"])["urlpatterns"]
     assert leases.resolve("locks/").func is views.leases

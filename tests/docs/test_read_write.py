@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.http import HttpResponse
 from django.test import RequestFactory
-from support.docs import BLOCK, DOCS
+from support.docs import run_all
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -22,10 +22,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture
 def page(zoo: Zoo) -> dict[str, Any]:
-    """What the page defines; what its code calls notes which side is held meanwhile."""
-    text = (DOCS / "how-to" / "read-write-locks.md").read_text()
-    blocks = BLOCK.findall(text)
-    assert text.count("```python\n") == len(blocks), "a block does not name its file"
+    """Run the page. The functions that its code calls note which side is held meanwhile."""
     seen: list[str] = []
 
     def note(*_: object, **__: object) -> list[str]:
@@ -53,9 +50,7 @@ def page(zoo: Zoo) -> dict[str, Any]:
 
     names: dict[str, Any] = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
     names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": anote, "seen": seen}
-    for _, code in blocks:
-        exec(code, names)
-    return names
+    return run_all("how-to/read-write-locks.md", **names)
 
 
 def test_the_sides_exclude_as_the_page_says(page: dict[str, Any]) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.docs import written
-from support.project import Project
+from support.docs import assert_passes, written
 
 SETTINGS = """
 from project_settings import *
@@ -59,14 +58,7 @@ def test_a_stale_copy_leaves_nothing(zklock):
 
 def test_the_examples_have_their_effect_once(tmp_path: Path) -> None:
     """A task that is delivered twice books once, a lost one is sent again, and a stale fence books nothing."""
-    project: Project = written("survive-redelivery.md", tmp_path)
-    for name in ("books/__init__.py", "books/migrations/__init__.py"):
-        project.write(name, "")
-    project.write("books_settings.py", SETTINGS)
-    project.write("test_books.py", TEST)
-    env = {"DJANGO_SETTINGS_MODULE": "books_settings"}
-    done = project.run("manage.py", "makemigrations", "books", **env)
-    assert done.returncode == 0, done.stderr
-    done = project.run("-m", "pytest", "-q", "--ds=books_settings", "test_books.py", **env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    packages = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
+    project = written("how-to/survive-redelivery.md", tmp_path, {**packages, "books_settings.py": SETTINGS})
+    project.succeed("manage.py", "makemigrations", "books", DJANGO_SETTINGS_MODULE="books_settings")
+    assert_passes(project, TEST, 3, "--ds=books_settings")

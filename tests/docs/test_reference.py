@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.docs import DOCS
+from support.docs import DOCS, text_of
 
 import django_zklock
 from django_zklock import checks, conf
@@ -20,17 +20,17 @@ from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.multi import MultiHold, MultiLock
 
-LOCKS = (DOCS / "reference" / "locks.md").read_text()
-ARCHITECTURE = (DOCS / "explanation" / "architecture.md").read_text()
-INSPECTION = (DOCS / "reference" / "inspection.md").read_text()
-SETTINGS = (DOCS / "reference" / "settings.md").read_text()
+LOCKS = text_of("reference/locks.md")
+ARCHITECTURE = text_of("explanation/architecture.md")
+INSPECTION = text_of("reference/inspection.md")
+SETTINGS = text_of("reference/settings.md")
 COLUMNS = (
     arguments.LockArguments,
     arguments.SideArguments,
     arguments.LeaderArguments,
     arguments.LockedOptions,
 )
-"""What the columns of the table of options are, from the left to the right."""
+"""The columns of the table of options, from left to right."""
 
 
 def section(heading: str) -> str:
@@ -87,7 +87,7 @@ def test_the_signature_of_the_decorator_has_every_option() -> None:
 def test_the_table_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
-    ids = {found for path in sources for found in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
+    ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\| ([EW]\d{3}) \| [^|]+ \| [^|]+ \|$", SETTINGS, flags=re.MULTILINE)
     assert rows == sorted(ids)
 
@@ -96,7 +96,7 @@ def test_every_field_of_the_json_is_named() -> None:
     """The command's page names what `list`, `show` and the admin write."""
     written = set(re.findall(r'^ +"(\w+)": ', inspect.getsource(serialize), flags=re.MULTILINE))
     assert len(written) > 40
-    assert written - named((DOCS / "reference" / "command.md").read_text()) == set()
+    assert written - named(text_of("reference/command.md")) == set()
 
 
 def test_the_picture_has_the_rooms_in_the_order_of_the_import_contract() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.docs import written
+from support.docs import assert_passes, assert_settings, files_of
 from support.project import Project
-
-from django_zklock import conf
 
 TEST = """
 from reports import build, print_label
@@ -26,8 +24,8 @@ def test_permits_are_taken(zklock):
 
 
 def test_a_limit_counts_until_it_is_cleared(zklock):
-    found = slow_down("monthly", "anna")
-    assert (found.limit, found.by, found.reason) == (1, "anna", "the replica lags")
+    limit = slow_down("monthly", "anna")
+    assert (limit.limit, limit.by, limit.reason) == (1, "anna", "the replica lags")
     with zk_lock("reports/monthly", limit=3):
         assert in_use("reports/monthly") == (1, 1)
     assert full_speed("monthly", "anna")
@@ -38,14 +36,9 @@ def test_a_limit_counts_until_it_is_cleared(zklock):
 
 
 def test_the_examples_of_semaphores_run(tmp_path: Path) -> None:
-    """What a reader would copy does what the page says; the settings are sound."""
-    shown: Project = written("semaphores.md", tmp_path / "shown")
-    names: dict[str, object] = {}
-    exec((shown.directory / "settings.py").read_text(), names)
-    assert conf.problems(names["ZKLOCK"]) == []
-    fresh = Project(tmp_path / "fresh")
-    for name in ("reports.py", "slowing.py", "watching.py"):
-        fresh.write(name, (shown.directory / name).read_text())
-    fresh.write("test_semaphores.py", TEST)
-    done = fresh.run("-m", "pytest", "-q", "test_semaphores.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    files = files_of("how-to/semaphores.md")
+    assert_settings(files.pop("settings.py"))
+    project = Project(tmp_path)
+    for name, code in files.items():
+        project.write(name, code)
+    assert_passes(project, TEST, 2)

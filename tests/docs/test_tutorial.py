@@ -43,7 +43,7 @@ VARIES = (
     (r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(,\d+)?", "<time>"),
     (r"\d+\.\d+(?= s\b|s$)", "<seconds>"),
 )
-"""What is not the same each time, and a word for it."""
+"""Patterns of text that varies from run to run, and a word for each."""
 
 LIST = "/admin/zklock/lock/"
 ANY_LINES, ANY_TEXT = r"(?:.*\n)*?", r".*"
@@ -83,10 +83,10 @@ class Terminal:
     def has_printed(self, shown: str) -> bool:
         """Return whether these lines were printed after the last ones that this has found; others may be between."""
         pattern = "^" + ANY_LINES.join(patterns_of(shown))
-        found = re.compile(pattern, re.MULTILINE).search(alike(self._log.read_text()), self._seen)
-        if found is not None:
-            self._seen = found.end()
-        return found is not None
+        match = re.compile(pattern, re.MULTILINE).search(alike(self._log.read_text()), self._seen)
+        if match is not None:
+            self._seen = match.end()
+        return match is not None
 
     def stop(self) -> int:
         """Press Ctrl-C, and wait for the end."""
@@ -127,7 +127,7 @@ class Reader:
                 self._append(text)
 
     def _changed(self, text: str) -> str:
-        return re.sub("|".join(self._changes), lambda found: self._changes[found[0]], text)
+        return re.sub("|".join(self._changes), lambda match: self._changes[match[0]], text)
 
     def _append(self, text: str) -> None:
         """Append a block to the file that it names."""

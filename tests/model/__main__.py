@@ -46,7 +46,7 @@ def main() -> int:
             report.merge(walked)
     print(f"in {time.monotonic() - began:.0f} s")
     for finding in report.findings:
-        print(finding.told())
+        print(finding.text())
     return 1 if report.findings else 0
 
 

@@ -21,7 +21,7 @@ BASE = "/zklock"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one caller does."""
+    """The plan of one caller."""
 
     process: int
     begins: float
@@ -53,7 +53,7 @@ class Caller(GrantObserver):
         self.waits = False
         self.grant: Grant | None = None
         self.contender: Contender | LocalWaiter | None = None
-        self.told: Outcome | None = None  # the last one
+        self._outcome: Outcome | None = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
         self.times = script.times
@@ -127,9 +127,9 @@ class Caller(GrantObserver):
     # --- on the loop's thread -------------------------------------------------------------------------------------
 
     def _on_outcome(self, turn: int, outcome: Outcome) -> None:
-        if outcome is self.told:
+        if outcome is self._outcome:
             return  # by another thread
-        self.told = outcome
+        self._outcome = outcome
         if self._world.writes_diary:
             self._world.note(f"{self.name} is told {outcome!r:.100}")
         if isinstance(outcome, Grant):
@@ -142,7 +142,7 @@ class Caller(GrantObserver):
         self._invariants.figures.losses += 1
         if self._world.writes_diary:
             self._world.note(f"{self.name} loses the lock: {reason}")
-        self._later(self._world.delay(CALLER, self.name), self._turn, self._leave)
+        self._later(self._world.delay(CALLER, self.name), self._turn, self._end)
 
     # --- on its own -----------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Caller(GrantObserver):
             self._later(0.2, self._turn, self._on_deadline, True)
         elif self.waits:
             self._world.note(f"{self.name} gives up")
-            self._leave()
+            self._end()
 
     def _downgrade(self) -> None:
         if self.grant is not None and self.contender is not None:
@@ -189,9 +189,9 @@ class Caller(GrantObserver):
             self._later(0.2, self._turn, self._release)
         elif self.grant is not None:
             self._world.note(f"{self.name} releases")
-            self._leave()
+            self._end()
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         assert self.contender is not None
         self.waits = False
         self.grant = None

@@ -8,12 +8,14 @@ So a schedule is described whole by where it deviates from the default, and may 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 Point: TypeAlias = tuple[str, str, int]
-"""What is decided, about whom, and how often it was before."""
+"""The name of the choice, its subject, and the number of earlier choices with both."""
 
 Deviations: TypeAlias = Mapping[Point, int]
 
@@ -43,14 +45,14 @@ COMMIT = _delays("commit", 0.002, 0.03, 0.3, 1.0)
 APPLY = _delays("apply", 0.001, 0.02, 0.3, 1.0)
 FORWARD = _delays("forward", 0.001, 0.02, 0.1)
 CLOSE = _delays("closing", 0.0, 0.1, 1.0)
-"""Between the moment a session counts as closing, and its close in the log of transactions."""
+"""The time from the moment at which a session counts as closing to its close in the log of transactions."""
 RECONNECT = _delays("reconnect", 0.05, 0.5, 3.0)
 HOST = Choice("host", ("the next", "the one after", "the last"))
 EVENT = Choice("event", ("0.0001 s", "0.02 s", "the loop is busy for 0.3 s"), (0.0001, 0.02, 0.3))
 TIMER = _delays("timer", 0.0, 0.03)
 CALLER = _delays("caller", 0.0001, 0.05, 0.5)
 PREEMPT = _delays("preempt", 0.0, 0.001, 0.05)
-"""How long other threads run in the middle of code that several run."""
+"""The time for which other threads run in the middle of code that several threads run."""
 BACKLOG = Choice("backlog", ("connection first", "loop first"))
 FAULT = Choice(
     "fault",
@@ -78,34 +80,33 @@ FAULT = Choice(
     weights=(4, 3, 3, 3, 1, 3, 3, 2, 3, 3, 1, 2, 4, 1, 2, 0.3, 0.3, 1),
 )
 KEPT = Choice("kept", ("all", "none", "half"))
-"""How many of the proposals without a commit survive a change of the leader."""
+"""The proposals without a commit that survive a change of the leader."""
 
 
-class Chooser(Protocol):
-    """Who decides; counts the points and remembers where it deviated."""
+class Chooser(ABC):
+    """Decides at each point, and remembers where it deviated from the default."""
 
-    taken: dict[Point, int]
-    calm: bool  # nothing but the default from now on
+    def __init__(self) -> None:
+        self.deviations: dict[Point, int] = {}
+        self.calm = False  # nothing but the default from now on
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     def choose(self, choice: Choice, about: str) -> int:
         """Return the index of an option."""
-        ...
+        if self.calm:
+            return 0
+        point = (choice.name, about, self._counts[choice.name, about])
+        self._counts[choice.name, about] += 1
+        option = self._decide(choice, point)
+        if option:
+            self.deviations[point] = option
+        return option
+
+    @abstractmethod
+    def _decide(self, choice: Choice, point: Point) -> int: ...
 
 
-class _Counting:
-    def __init__(self) -> None:
-        self.taken: dict[Point, int] = {}
-        self.calm = False
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def _point(self, choice: Choice, about: str) -> Point:
-        key = (choice.name, about)
-        count = self._counts.get(key, 0)
-        self._counts[key] = count + 1
-        return (choice.name, about, count)
-
-
-class Chance(_Counting):
+class Chance(Chooser):
     """Deviates by chance, so often as told for each kind of choice."""
 
     def __init__(self, rng: random.Random, rates: Mapping[str, float]) -> None:
@@ -113,34 +114,23 @@ class Chance(_Counting):
         self._rng = rng
         self._rates = rates
 
-    def choose(self, choice: Choice, about: str) -> int:
-        if self.calm:
-            return 0
-        point = self._point(choice, about)
+    def _decide(self, choice: Choice, point: Point) -> int:
         if self._rng.random() >= self._rates.get(choice.name, 0.0):
             return 0
-        options = range(1, len(choice.options))
-        option = self._rng.choices(options, choice.weights or None)[0]
-        self.taken[point] = option
-        return option
+        return self._rng.choices(range(1, len(choice.options)), choice.weights or None)[0]
 
 
-class Replay(_Counting):
-    """Deviates where it is told to; lists the points that came after the last of these, for who wants to go on."""
+class Replay(Chooser):
+    """Deviates at given points only, and lists the points that come after the last of these."""
 
     def __init__(self, deviations: Deviations) -> None:
         super().__init__()
         self._wanted = dict(deviations)
         self.seen: list[tuple[Point, int]] = []  # points after the last deviation, and their numbers of options
 
-    def choose(self, choice: Choice, about: str) -> int:
-        if self.calm:
-            return 0
-        point = self._point(choice, about)
+    def _decide(self, choice: Choice, point: Point) -> int:
         option = self._wanted.get(point, 0)
-        if option:
-            self.taken[point] = option
-        elif len(self.taken) == len(self._wanted):
+        if not option and len(self.deviations) == len(self._wanted):
             self.seen.append((point, len(choice.options)))
         return option
 

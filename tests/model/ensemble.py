@@ -46,7 +46,7 @@ class Tracked:
 
 @dataclass(slots=True)
 class Change:
-    """What a transaction does to a tree."""
+    """The effects of a transaction on a tree."""
 
     created: tuple[tuple[str, Znode], ...] = ()
     deleted: tuple[str, ...] = ()
@@ -354,7 +354,7 @@ class Ensemble:
         self._zxid = self._epoch << 32
         self._prepared = self.truth.copy()
         for server in self.servers:
-            server.leave()
+            server.stop()
         self.leader = self.servers[(self.leader.index + 1) % len(self.servers)]
         self.world.note(f"leader: {self.leader.name} from now on, {len(lost)} proposals are lost")
         self.world.after(0.4, self._after_election)

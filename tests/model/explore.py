@@ -10,7 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from model.choices import Chance, Deviations, Point, Replay, described
 from model.invariants import Violation
@@ -30,7 +29,7 @@ class Finding:
     deviations: Deviations
     seed: int | None = None
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Return what is needed to understand it: its deviations and its diary."""
         with stage() as here:
             played = play(here, self.scenario, Replay(self.deviations), diary=[])
@@ -41,7 +40,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What an exploration has come to."""
+    """The result of an exploration."""
 
     schedules: int = 0
     steps: int = 0
@@ -81,7 +80,7 @@ def explore(schedules: int, seed: int, *, often: Mapping[str, float] | None = No
             played = play(here, scenario, chooser)
             report.add(played)
             if played.violation is not None:
-                shrunk = _shrunk(here, scenario, dict(chooser.taken), played.violation)
+                shrunk = _shrunk(here, scenario, dict(chooser.deviations), played.violation)
                 report.findings.append(Finding(played.violation, scenario, shrunk, number))
                 break
     return report
@@ -122,9 +121,9 @@ def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], viola
 
     def breaks(deviations: dict[Point, int]) -> dict[Point, int] | None:
         budget[0] -= 1
-        chooser: Any = Replay(deviations)
+        chooser = Replay(deviations)
         broken_rule = play(here, scenario, chooser).violation
-        return dict(chooser.taken) if broken_rule is not None and broken_rule.rule == violation.rule else None
+        return chooser.deviations if broken_rule is not None and broken_rule.rule == violation.rule else None
 
     size = max(1, len(deviations) // 2)
     while budget[0] > 0:

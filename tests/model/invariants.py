@@ -1,8 +1,8 @@
 """
-What must hold in every schedule, checked after each event.
+The invariants of every schedule. They are checked after each event.
 
-What somebody from outside does to a lock (an operator who deletes a node, a second client that closes a session)
-cannot be prevented, only be noticed: a grant that was robbed like that is excused for as long as the news may take.
+A lock cannot prevent that an operator deletes its node, or that a second client closes its session. A grant that was
+robbed like that is excused for as long as its process may take to notice.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Granted:
 
 @dataclass(slots=True)
 class Staying:
-    """What one process has had of a lock that lingers there."""
+    """The time since one process has a lock that lingers there."""
 
     began: float
-    owner: Caller  # the last one
+    linger: float  # of the last owner
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one schedule has come to."""
+    """Counts of one schedule."""
 
     grants: int = 0
     losses: int = 0
@@ -137,9 +137,9 @@ class Invariants:
         now = self.world.now
         staying = self._locks.get(grant.path)
         if staying is None:
-            self._locks[grant.path] = Staying(now, caller)
+            self._locks[grant.path] = Staying(now, caller.script.linger)
             return
-        linger, staying.owner = staying.owner.script.linger, caller
+        linger, staying.linger = staying.linger, caller.script.linger
         if self.settled and now > SOON + staying.began + linger:
             mine = grant.path.rpartition("/")[0]
             for path, made in self._made.items():

@@ -7,8 +7,7 @@ The exploration has to find each of these; what finds no broken lock proves noth
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +30,7 @@ from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.multi import Create
 from model.explore import Report, exhaust, explore
+from model.patches import replaced
 from model.scenario import IDLE, LASTING, LINGERING, PERMITS, READERS, Scenario
 
 _Patch = tuple[Any, str, Any]
@@ -47,22 +47,10 @@ class Mutant:
 
     def search(self, schedules: int, seed: int) -> Report:
         """Look for a schedule that shows it; at most so many."""
-        with self.applied():
+        with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting, 1, limit=schedules)
             return explore(schedules, seed, often=self.often)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Break it for a while."""
-        before = [(owner, name, getattr(owner, name)) for owner, name, _ in self.patches]
-        for owner, name, value in self.patches:
-            setattr(owner, name, value)
-        try:
-            yield
-        finally:
-            for owner, name, value in before:
-                setattr(owner, name, value)
 
 
 def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
@@ -144,7 +132,7 @@ def _adopting_found(self: ContenderNode, answer: Any) -> None:
         self._mark_there(answer)
         self._listener.on_entered(None)
     else:
-        _found(self, answer)
+        _on_searched_read(self, answer)
 
 
 def _create_again_with_guid(self: ContenderNode) -> None:
@@ -169,18 +157,30 @@ def _keeping_connected(self: Contender, *, resumed: bool) -> None:
         _connected(self, resumed=resumed)
 
 
-def _deaf_watch(self: Predecessors, name: str) -> None:
-    """Take no notice of a node ahead that was gone before it could be watched."""
-    read = self._gateway.read
+def _watching(change: Callable[[Any], Any]) -> Callable[[Predecessors, str], None]:
+    """Return a watch of a node ahead that sees a changed answer, and ignores the answer None."""
 
-    def reading(path: str, callback: Any, on_event: Any = None) -> Any:
-        return read(path, lambda answer: None if isinstance(answer, NodeMissing) else callback(answer), on_event)
+    def watch(self: Predecessors, name: str) -> None:
+        read = self._gateway.read
 
-    self._gateway.read = reading  # type: ignore[method-assign]
-    try:
-        _watch(self, name)
-    finally:
-        del self._gateway.read
+        def reading(path: str, callback: Any, on_event: Any = None) -> Any:
+            def on_read(answer: Any) -> None:
+                if change(answer) is not None:
+                    callback(change(answer))
+
+            return read(path, on_read, on_event)
+
+        self._gateway.read = reading  # type: ignore[method-assign]
+        try:
+            _watch(self, name)
+        finally:
+            del self._gateway.read
+
+    return watch
+
+
+_deaf_watch = _watching(lambda answer: None if isinstance(answer, NodeMissing) else answer)
+_unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinstance(answer, Node) else answer)
 
 
 def _trusting(self: Contender, *, was_last: bool) -> None:
@@ -256,7 +256,7 @@ def _marker_alone(self: ReaderMarker, znode: Node) -> None:
         self._registry.gateway.commit((marker,), on_put)
 
 
-def _leaving_marker(self: ContenderNode) -> None:
+def _keeping_marker(self: ContenderNode) -> None:
     if self._state is State.THERE:
         self.forget()
         self._listener.on_node_gone()
@@ -282,24 +282,6 @@ def _noting_wait(self: Predecessors, verdict: rules.WaitFor) -> None:
 _verdicts: weakref.WeakKeyDictionary[Predecessors, rules.WaitFor] = weakref.WeakKeyDictionary()
 
 
-def _unwritten_watch(self: Predecessors, name: str) -> None:
-    """Take no notice of a node ahead that was written before it could be watched."""
-    read = self._gateway.read
-
-    def reading(path: str, callback: Any, on_event: Any = None) -> Any:
-        return read(
-            path,
-            lambda answer: callback(replace(answer, version=0) if isinstance(answer, Node) else answer),
-            on_event,
-        )
-
-    self._gateway.read = reading  # type: ignore[method-assign]
-    try:
-        _watch(self, name)
-    finally:
-        del self._gateway.read
-
-
 def _carefree_end(self: LingeringLock) -> None:
     """End an idle stay without a look whether somebody has come meanwhile."""
     if not self.ended and not self.queue:
@@ -321,7 +303,7 @@ def _last(self: LingeringLock) -> LocalWaiter | None:
 
 _must_end = LingeringLock.ends_on_release
 _shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
-_delete_node, _reconnected, _found, _create = (
+_delete_node, _reconnected, _on_searched_read, _create = (
     ContenderNode.delete,
     ContenderNode.reconnected,
     ContenderNode._on_searched_read,
@@ -399,7 +381,7 @@ MUTANTS = (
     ),
     Mutant(
         "leaves the sign of a reader whose node was deleted",
-        ((ContenderNode, "_on_missing", _leaving_marker),),
+        ((ContenderNode, "_on_missing", _keeping_marker),),
         often={"fault": 0.05, "commit": 0.05},
     ),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),

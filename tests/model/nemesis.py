@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django_zklock.queue.guids import Mark
 from model.callers import Caller
 from model.choices import FAULT
@@ -22,6 +24,17 @@ class Nemesis:
         self._figures = figures
         self._strays = 0
         self.spare = 0  # so many processes are not to end
+        self._strikes: dict[str, Callable[[Process], object]] = {
+            "the connection breaks": self._break,
+            "its session is killed": self._kill,
+            "one of its nodes is deleted": self._delete,
+            "a caller gives up": self._give_up,
+            "a twin of its node is made": self._stray,
+            "empty parents are reaped": lambda process: ensemble.reap(),
+            "it crashes": self._crash,
+            "it closes its session": self._close,
+            "another server becomes the leader": lambda process: ensemble.elect(),
+        }
 
     def consider(self, process: Process) -> None:
         """Strike now, or not."""
@@ -38,7 +51,7 @@ class Nemesis:
         elif what.startswith("its server"):
             self._cut_off(process, _seconds(what))
         else:
-            getattr(self, "_" + _STRIKES[what])(process)
+            self._strikes[what](process)
 
     def _break(self, process: Process) -> None:
         for connection in list(process.connections):
@@ -74,9 +87,6 @@ class Nemesis:
                 process.on_loop(caller.give_up)
                 return
 
-    def _reap(self, process: Process) -> None:
-        self._ensemble.reap()
-
     def _crash(self, process: Process) -> None:
         if self.spare > 0:
             self.spare -= 1
@@ -87,22 +97,6 @@ class Nemesis:
             self.spare -= 1
             process.closed = True
             process.loop.post(process.session._close, False)
-
-    def _elect(self, process: Process) -> None:
-        self._ensemble.elect()
-
-
-_STRIKES = {
-    "the connection breaks": "break",
-    "its session is killed": "kill",
-    "one of its nodes is deleted": "delete",
-    "a caller gives up": "give_up",
-    "a twin of its node is made": "stray",
-    "empty parents are reaped": "reap",
-    "it crashes": "crash",
-    "it closes its session": "close",
-    "another server becomes the leader": "elect",
-}
 
 
 def _seconds(what: str) -> float:

@@ -14,7 +14,7 @@ THINKS = 0.02  # seconds between the look at the queue and the change
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """What is done when."""
+    """One change of a limit, and its time."""
 
     begins: float
     value: int | None  # None: each contender's own counts again

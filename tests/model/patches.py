@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +80,16 @@ class Stage:
         return uuid.UUID(int=self._guids)
 
 
+@contextmanager
+def replaced(patches: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Give attributes of modules and classes other values for the length of a block."""
+    with ExitStack() as stack:
+        for owner, name, value in patches:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
+
+
 class _Complaints(logging.Handler):
     def __init__(self, stage: Stage) -> None:
         super().__init__(logging.ERROR)
@@ -96,7 +106,7 @@ class _Complaints(logging.Handler):
 def stage() -> Iterator[Stage]:
     """Put the simulation where the protocol meets the world."""
     new_stage = Stage()
-    replaced: list[tuple[Any, str, Any]] = [
+    patches: list[tuple[Any, str, Any]] = [
         (clock, "now", new_stage.now),
         (session, "Client", new_stage.client),
         (guids, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
@@ -106,18 +116,12 @@ def stage() -> Iterator[Stage]:
     ]
     logger = logging.getLogger("django_zklock")
     handler = _Complaints(new_stage)
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    level, propagate = logger.level, logger.propagate
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.ERROR)
-    logger.propagate = False
     try:
-        yield new_stage
+        with replaced([*patches, (logger, "propagate", False)]):
+            yield new_stage
     finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
         logger.removeHandler(handler)
         logger.setLevel(level)
-        logger.propagate = propagate

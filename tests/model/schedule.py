@@ -28,7 +28,7 @@ STEPS = 200_000  # more, and something goes round in circles
 
 @dataclass(slots=True)
 class Played:
-    """What became of one schedule."""
+    """The result of one schedule."""
 
     figures: Figures
     violation: Violation | None
@@ -208,7 +208,6 @@ def play(stage: Stage, scenario: Scenario, chooser: Chooser, *, diary: list[str]
     violation = None
     try:
         game.play()
-    except Violation as found:
-        violation = found
-        violation.__traceback__ = None
+    except Violation as broken:
+        violation = broken.with_traceback(None)
     return Played(game.invariants.figures, violation, game.world.steps, diary or [])

@@ -1,4 +1,4 @@
-"""What one server does for its clients: connections, the order of requests, reads and watches."""
+"""One server of the ensemble: connections, the order of requests, reads and watches."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Server:
         self._touched = {}
         self._heard = self.world.now
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Serve nobody, as there is no leader."""
         self.up = False
         for pipe in (self.from_leader, self.to_leader, self._apply):
@@ -112,7 +112,7 @@ class Server:
     def _miss_leader(self, pipe: Pipe) -> None:
         if self.cut and self.up and pipe is self.from_leader:
             self.world.note(f"{self.name} has lost the leader")
-            self.leave()
+            self.stop()
 
     def heal(self) -> None:
         """Bring this follower and the leader together."""

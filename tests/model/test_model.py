@@ -12,6 +12,7 @@ import pytest
 
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
+from model.patches import replaced
 from model.scenario import CROWD, IDLE, IMPATIENT, LINGERING, PERMITS, READERS, SMALL, Scenario
 
 SEED = 1000
@@ -19,11 +20,11 @@ BUDGET = 600  # schedules to find a broken protocol in
 
 
 def assert_sound(report: Report) -> None:
-    assert not report.findings, report.findings[0].told()
+    assert not report.findings, report.findings[0].text()
 
 
 def test_schedules_by_chance_break_no_rule() -> None:
-    """Whatever happens to requests, servers, processes and nodes, each lock has one holder and nothing is left."""
+    """Each lock has one holder and nothing is left, whatever happens to requests, servers, processes and nodes."""
     report = explore(140, SEED)
     assert_sound(report)
     assert report.figures["grants"] > 150
@@ -46,7 +47,7 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_many_more_schedules_break_no_rule() -> None:
-    """The same for thousands by chance, and for every single deviation with readers, permits and lingering."""
+    """Thousands of schedules by chance, and every single deviation with readers, permits and lingering, do no harm."""
     assert_sound(explore(3000, 10 * SEED))
     for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
         assert_sound(exhaust(scenario, 1, limit=900))
@@ -57,12 +58,12 @@ def test_many_more_schedules_break_no_rule() -> None:
 def test_all_mistakes_can_be_made() -> None:
     """Each one replaces something that the protocol still has, and takes the arguments that this needs."""
     for mutant in MUTANTS:
-        with mutant.applied():
+        with replaced(mutant.patches):
             pass
         for owner, name, value in mutant.patches:
-            replaced = inspect.getattr_static(owner, name)
-            if inspect.isfunction(replaced):
-                parameters = inspect.signature(replaced).parameters.values()
+            function = inspect.getattr_static(owner, name)
+            if inspect.isfunction(function):
+                parameters = inspect.signature(function).parameters.values()
                 needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
                 named = {parameter.name: None for parameter in needed if parameter.kind is parameter.KEYWORD_ONLY}
                 inspect.signature(value).bind(*[None] * (len(needed) - len(named)), **named)
@@ -77,7 +78,7 @@ def test_an_exploration_finds_a_protocol_that(mutant: Mutant) -> None:
 
 
 def test_a_schedule_is_repeated_by_its_seed() -> None:
-    """The same seed gives the same schedule, whatever was played before."""
+    """Its seed gives the same schedule again, whatever was played before."""
     first, second = explore(10, SEED), explore(10, SEED)
     assert (first.steps, first.figures) == (second.steps, second.figures)
 
@@ -86,8 +87,8 @@ def test_a_finding_is_told_short() -> None:
     """A schedule that breaks a rule is stripped of what does not matter, and told as it went."""
     mutant = MUTANTS[0]
     (finding,) = mutant.search(BUDGET, SEED).findings
-    with mutant.applied():
-        text = finding.told()
+    with replaced(mutant.patches):
+        text = finding.text()
     assert len(finding.deviations) <= 4
     assert f"seed {finding.seed}" in text
     assert str(finding.violation) in text

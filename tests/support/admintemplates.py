@@ -1,4 +1,4 @@
-"""What Django's admin needs of TEMPLATES, for sites of the tests; settings import it before there are apps."""
+"""The TEMPLATES of sites of the tests with an admin. Settings import this module before there are apps."""
 
 from __future__ import annotations
 

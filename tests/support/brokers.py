@@ -56,7 +56,7 @@ class Broker(Served):
     @property
     @abc.abstractmethod
     def conf(self) -> dict[str, Any]:
-        """What Celery's settings say of it."""
+        """The settings of Celery for it."""
 
     @abc.abstractmethod
     def clear(self) -> None:

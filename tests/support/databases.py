@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """What Django's DATABASES say of a file."""
+    """Return the entry of `DATABASES` for a file."""
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": dict(SQLITE)}
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 POLICY = Path("/usr/sbin/policy-rc.d")
-"""What Debian's packages ask before they start the service that they bring."""
+"""Debian's packages run this script before they start the service that they bring."""
 
 
 class NotInstalled(RuntimeError):

@@ -1,10 +1,13 @@
-"""The code blocks of the documentation, written to files as a reader would copy them."""
+"""The code blocks of the documentation: run in this process, or written to files as a reader would copy them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from django_zklock import conf
 from support.project import Project
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -12,15 +15,54 @@ BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOT
 """A block that names its file in its first line: the name, and the code."""
 
 
-def written(page: str, directory: Path, unnamed: int = 0) -> Project:
-    """Write a project with the files that a how-to shows. Only `unnamed` of its blocks may lack the name of a file."""
-    text = (DOCS / "how-to" / page).read_text()
-    named = BLOCK.findall(text)
-    assert text.count("```python\n") == len(named) + unnamed, "a block does not name its file"
-    project = Project(directory)
+def text_of(page: str) -> str:
+    """Return a page, such as "how-to/admin.md"."""
+    return (DOCS / page).read_text()
+
+
+def files_of(page: str, *, unnamed: int = 0) -> dict[str, str]:
+    """Return the files that a page shows, with their blocks joined. Only `unnamed` blocks may lack a name."""
+    text = text_of(page)
+    blocks = BLOCK.findall(text)
+    assert text.count("```python\n") == len(blocks) + unnamed, "a block does not name its file"
     files: dict[str, str] = {}
-    for name, code in named:
+    for name, code in blocks:
         files[name] = files.get(name, "") + code
-    for name, code in files.items():
+    return files
+
+
+def run(code: str, name: str = "example", names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run a file of a page, and return its names; `names` are there before."""
+    names = {"__name__": name.removesuffix(".py")} if names is None else names
+    exec(compile(code, name, "exec"), names)
+    return names
+
+
+def run_all(page: str, **names: Any) -> dict[str, Any]:
+    """Run all blocks of a page as one module, and return its names."""
+    names.setdefault("__name__", "example")
+    for name, code in files_of(page).items():
+        run(code, name, names)
+    return names
+
+
+def assert_settings(code: str) -> dict[str, Any]:
+    """Fail unless the checks accept `ZKLOCK` of these settings; return the names."""
+    names = run(code)
+    assert conf.problems(names["ZKLOCK"]) == []
+    return names
+
+
+def written(page: str, directory: Path, files: Mapping[str, str] | None = None, *, unnamed: int = 0) -> Project:
+    """Write a project with the files that a page shows, and these."""
+    project = Project(directory)
+    for name, code in {**files_of(page, unnamed=unnamed), **(files or {})}.items():
         project.write(name, code)
     return project
+
+
+def assert_passes(project: Project, test: str, count: int, *options: str, **env: str) -> None:
+    """Run a module of tests next to the files of a page; all of its `count` tests pass."""
+    project.write("test_shown.py", test)
+    done = project.succeed("-m", "pytest", "-q", *options, "test_shown.py", **env)
+    assert f"{count} passed" in done.stdout

@@ -16,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock import clock
-from support.launcher import spawn
+from support import debian
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,6 +52,10 @@ LOGBACK: Final = """\
   <root level="INFO"><appender-ref ref="OUT"/></root>
 </configuration>
 """
+
+
+_starter = ThreadPoolExecutor(1)
+"""Linux kills a tied process when the *thread* that started it ends. This thread lives as long as the process."""
 
 
 class ZooKeeperNotFound(RuntimeError):
@@ -136,7 +141,7 @@ def free_ports(count: int) -> list[int]:
     with suppress(OSError, ValueError):
         lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ceiling = lowest_outgoing if lowest_outgoing > 12000 else 65536
-    with ExitStack() as taken:
+    with ExitStack() as sockets:
         ports: list[int] = []
         for _ in range(1000):
             if len(ports) == count:
@@ -147,7 +152,7 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 candidate.close()
                 continue
-            taken.enter_context(candidate)  # stays open until all are chosen, so that none is chosen twice
+            sockets.enter_context(candidate)  # stays open until all are chosen, so that none is chosen twice
             ports.append(candidate.getsockname()[1])
     raise OSError(f"found only {len(ports)} of {count} free ports on 127.0.0.1")
 
@@ -195,7 +200,10 @@ class Server:
         if self.running:
             return
         with self.log.open("ab") as log:
-            self._process = spawn(self._command, cwd=self.directory, env=self._env, output=log)
+            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+            command = [*debian.tied("KILL"), *self._command]
+            self._process = _starter.submit(popen, command, cwd=self.directory, env=self._env, **how).result()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the process with SIGTERM, and with SIGKILL if it still runs after `timeout` seconds."""

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Final
 
 # ZooDefs.OpCode
 OPS: Final = {
@@ -207,23 +204,23 @@ class Jute:
     def __init__(self, data: bytes) -> None:
         self.rest = data
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         assert 0 <= count <= len(self.rest), f"{count} bytes wanted, {self.rest!r} is all there is"
-        taken, self.rest = self.rest[:count], self.rest[count:]
-        return taken
+        data, self.rest = self.rest[:count], self.rest[count:]
+        return data
 
     def int32(self) -> int:
-        return int.from_bytes(self.take(4), "big", signed=True)
+        return int.from_bytes(self.read(4), "big", signed=True)
 
     def int64(self) -> int:
-        return int.from_bytes(self.take(8), "big", signed=True)
+        return int.from_bytes(self.read(8), "big", signed=True)
 
     def flag(self) -> bool:
-        return self.take(1) != b"\0"
+        return self.read(1) != b"\0"
 
     def buffer(self) -> bytes | None:
         length = self.int32()
-        return None if length == -1 else self.take(length)
+        return None if length == -1 else self.read(length)
 
     def text(self) -> str | None:
         value = self.buffer()

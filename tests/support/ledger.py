@@ -62,7 +62,7 @@ class Ledger:
             cursor.execute("INSERT INTO note VALUES (%s)", [text])
 
     def seen(self) -> list[str]:
-        """What somebody else can read."""
+        """Return the rows that another connection can read."""
         return [text for (text,) in self._run("SELECT text FROM note")]  # in the order of their insertion
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.locks.hold import Hold
 
 then: list[Callable[[Hold], object]] = []
-"""What a view does with its hold after it has written."""
+"""Calls that a view makes with its hold after it has written."""
 
 
 def lose_unnoticed(hold: Hold) -> None:

@@ -53,7 +53,7 @@ class MariaDB(Served):
         (self.port,) = free_ports(1)
 
     def settings(self, isolation_level: str) -> dict[str, Any]:
-        """What Django's DATABASES say of it."""
+        """Return its entry of `DATABASES`."""
         return {
             "ENGINE": "support.mysql",
             "NAME": "tests",

@@ -37,7 +37,7 @@ KEY = "plain"
 locked = functools.partial(zk_locked, KEY, timeout=0)
 
 losing: list[bool] = []
-"""Not empty: the work loses its lock."""
+"""If it is not empty, the work loses its lock."""
 
 
 def work() -> None:

@@ -59,7 +59,7 @@ class Postgres(Served):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What Django's DATABASES say of it."""
+        """Its entry of `DATABASES`."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",
@@ -69,7 +69,7 @@ class Postgres(Served):
         }
 
     def _launch(self) -> None:
-        self._leave_root()
+        self._become_user()
         data = self._directory / "data"
         initdb = [*self._prefix, str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests"]
         done = subprocess.run(
@@ -94,7 +94,7 @@ class Postgres(Served):
         ]
         self._start(command, **self._as)
 
-    def _leave_root(self) -> None:
+    def _become_user(self) -> None:
         if os.geteuid() != 0:
             return
         if _alone_in_namespace():

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
-
-from kazoo.exceptions import NoNodeError
 
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
-from django_zklock.queue import guids, nodes
+from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
@@ -32,12 +31,12 @@ class Primitive:
 
     name: str
     kind: str
-    """What its holds say they are."""
+    """The `kind` of its holds."""
     options: Mapping[str, Any] = field(default_factory=dict)
     room: int = 1
     """How many of its kind have it at a time."""
     blocker: Kind = Kind.LOCK
-    """What keeps it out, if there are as many as `blockers`."""
+    """The kind of contender that blocks it, if there are as many as `blockers`."""
     blockers: int = 1
     compat: str | None = None
 
@@ -92,16 +91,11 @@ LINGERING = Primitive("lingering lock", "lock", {"linger": 0.05})
 PRIMITIVES = (LOCK, WRITE, READ, SEMAPHORE, SEMAPHORE_OF_1, KAZOO, KAZOO_READ, LINGERING)
 
 
-@contextlib.contextmanager
-def foreign(zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, compat: str | None = None) -> Iterator[str]:
-    """Have another process of ours stand in a queue; yields its node's path."""
-    name = nodes.prefix(guids.new(guids.Mark.OWN), kind, compat)
-    path = zoo.client.create(f"{zoo.base}/{key}/{name}", b"foreign", ephemeral=True, sequence=True, makepath=True)
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(NoNodeError):
-            zoo.client.delete(path)
+def foreign(
+    zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, compat: str | None = None
+) -> AbstractContextManager[str]:
+    """Have another process with this package in the queue. The context yields the path of its node."""
+    return zoo.hold_elsewhere(key, kind, guid=guids.new(guids.Mark.OWN), compat=compat)
 
 
 class Taker:
@@ -111,14 +105,14 @@ class Taker:
         self.granted = threading.Event()
         self.hold: Hold | None = None
         self._lock = lock
-        self._leave = threading.Event()
-        self._thread = BackgroundCall(self._take)
+        self._may_release = threading.Event()
+        self._thread = BackgroundCall(self._hold)
 
-    def _take(self) -> None:
+    def _hold(self) -> None:
         with self._lock as hold:
             self.hold = hold
             self.granted.set()
-            assert self._leave.wait(30)
+            assert self._may_release.wait(30)
 
     def wait_granted(self, timeout: float = 10.0) -> Hold:
         """Wait until it has the lock; return the hold."""
@@ -130,7 +124,7 @@ class Taker:
 
     def go(self, *, wait: bool = True) -> None:
         """Have it release, and wait until it has; raise what it raises."""
-        self._leave.set()
+        self._may_release.set()
         if wait:
             self._thread.result()
 

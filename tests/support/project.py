@@ -92,6 +92,12 @@ class Project:
             check=False,
         )
 
+    def succeed(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run Python to its end, and fail unless it ends with status 0."""
+        done = self.run(*arguments, **env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """Start Python, with text pipes to its ends; the caller ends it."""
         return subprocess.Popen(

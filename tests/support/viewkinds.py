@@ -32,7 +32,7 @@ KEY = "view"
 locked = functools.partial(zk_locked, KEY, timeout=0)
 
 losing: list[bool] = []
-"""Not empty: the work loses its lock."""
+"""If it is not empty, the work loses its lock."""
 
 
 def work() -> HttpResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from support.ensemble import Ensemble
 
 T = TypeVar("T")
 TESTS = Path(__file__).parent.parent
+PYTHONPATH = f"{TESTS}{os.pathsep}{TESTS.parent}"
 
 
 ROOM = float(os.environ.get("TEST_ROOM", "5"))
@@ -76,6 +78,8 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        for name in ("create", "delete", "get", "set", "exists", "get_children"):
+            setattr(self, name, functools.partial(self._in_thread, getattr(self, name)))
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._maker = threading.Thread(target=self._make_calls, name="zoo-client", daemon=True)
         self._maker.start()
@@ -101,24 +105,6 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
         if answer[1] is not None:
             raise answer[1]
         return answer[0]
-
-    def create(self, *arguments: Any, **options: Any) -> Any:
-        return self._in_thread(super().create, *arguments, **options)
-
-    def delete(self, *arguments: Any, **options: Any) -> Any:
-        return self._in_thread(super().delete, *arguments, **options)
-
-    def get(self, *arguments: Any, **options: Any) -> Any:
-        return self._in_thread(super().get, *arguments, **options)
-
-    def set(self, *arguments: Any, **options: Any) -> Any:
-        return self._in_thread(super().set, *arguments, **options)
-
-    def exists(self, *arguments: Any, **options: Any) -> Any:
-        return self._in_thread(super().exists, *arguments, **options)
-
-    def get_children(self, *arguments: Any, **options: Any) -> Any:
-        return self._in_thread(super().get_children, *arguments, **options)
 
     def close(self) -> None:
         super().close()
@@ -157,6 +143,16 @@ class Zoo:
         """Point the locks of this process here; its session is closed at the end."""
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
+
+    def environment(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> dict[str, str]:
+        """Return the environment of a process of the tests, whose locks are in this namespace."""
+        return {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "settings",
+            "ZKLOCK_URL": self.url(hosts, session_timeout),
+            "PYTHONPATH": PYTHONPATH,
+            **more,
+        }
 
     @property
     def client(self) -> KazooClient:
@@ -200,7 +196,7 @@ class Zoo:
         return own + [sign for name in below for sign in self.signs(f"{path}/{name}")]
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
-        """What the contenders of a key say of themselves, first come first."""
+        """Return the payloads of the contenders of a key, in the order of the queue."""
         payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since
@@ -222,15 +218,12 @@ class Zoo:
         )
 
     @contextlib.contextmanager
-    def hold_elsewhere(self, key: str, kind: nodes.Kind = nodes.Kind.LOCK) -> Iterator[str]:
-        """Have a foreign client hold a lock; yields its node's path."""
-        path = self.client.create(
-            f"{self.base}/{key}/{nodes.prefix(str(uuid.uuid4()), kind)}",
-            b"foreign",
-            ephemeral=True,
-            sequence=True,
-            makepath=True,
-        )
+    def hold_elsewhere(
+        self, key: str, kind: nodes.Kind = nodes.Kind.LOCK, *, guid: str = "", compat: str | None = None
+    ) -> Iterator[str]:
+        """Have a foreign client in the queue of a lock for the length of a block. Yield the path of its node."""
+        name = nodes.prefix(guid or str(uuid.uuid4()), kind, compat)
+        path = self.client.create(f"{self.base}/{key}/{name}", b"foreign", ephemeral=True, sequence=True, makepath=True)
         try:
             yield path
         finally:
@@ -257,18 +250,12 @@ class Zoo:
             stderr=subprocess.PIPE,
             text=True,
             cwd=TESTS,
-            env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "settings",
-                "ZKLOCK_URL": self.url(hosts),
-                "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-                **env,
-            },
+            env=self.environment(hosts, **env),
         )
 
     @contextlib.contextmanager
     def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
-        """Do the same for the length of a block, and kill what is left of the process at its end."""
+        """Spawn a process for the length of a block. It is killed at the end of the block."""
         process = self.spawn(script, *arguments, **how)
         try:
             yield process

@@ -18,7 +18,7 @@ from support.chaos.clocks import ClockShim
 from support.chaos.firewall import needs_firewall
 from support.chaos.namespaces import NotInside
 from support.chaos.preload import needs_compiler
-from support.chaos.servers import looking_in
+from support.chaos.servers import looking_in, repaired
 from support.chaos.slowdisk import SlowDisk
 from support.ensemble import Ensemble
 
@@ -93,10 +93,8 @@ def test_a_blackhole_silences_one_connection_and_no_other(single: Ensemble) -> N
 @pytest.fixture
 def whole(three: Ensemble) -> Iterator[Ensemble]:
     """The three servers, all of them serving before and after."""
-    yield three
-    for server in three.servers:
-        server.start()
-        server.wait_ready(45)
+    with repaired(three):
+        yield three
 
 
 @needs_firewall

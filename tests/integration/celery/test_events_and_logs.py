@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -131,13 +130,7 @@ def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> 
 def test_the_command_line_inspects(worker: Worker) -> None:
     """`celery inspect zklocks` works for an application that imports the command."""
     command = [sys.executable, "-m", "celery", "-A", "support.endingtasks", "inspect", "zklocks", "--json", "-t", "3"]
-    env = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "settings",
-        "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-        "ZKLOCK_URL": worker.zoo.url(),
-        celeryapp.HOME: str(worker.home),
-    }
+    env = worker.zoo.environment(**{celeryapp.HOME: str(worker.home)})
     ended = subprocess.run(command, cwd=TESTS, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 0, ended.stderr
     ((answer,),) = [json.loads(ended.stdout).values()]

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from support.faults import proxied
-from support.locking import MANAGE, as_json, ending, environment, zklock
+from support.locking import MANAGE, as_json, ending, zklock
 from support.zoo import Zoo
 
 from django_zklock import operations, zk_leader
@@ -53,7 +53,7 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
     """One line for each change. Ctrl-C is no error."""
     process = subprocess.Popen(
         [*MANAGE, "leader", "lead", "--watch", *(["--json"] if as_json else [])],
-        env=environment(zoo),
+        env=zoo.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from support.ensemble import free_ports
-from support.locking import MANAGE, environment
+from support.locking import MANAGE
 from support.serving import Serving
 from support.zoo import Zoo, eventually
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.zookeeper
 def serve(zoo: Zoo, *options: str) -> subprocess.CompletedProcess[str]:
     """Run a coordinator that ends by itself."""
     return subprocess.run(
-        [*MANAGE, "serve", *options], env=environment(zoo), capture_output=True, text=True, timeout=60, check=False
+        [*MANAGE, "serve", *options], env=zoo.environment(), capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -97,7 +97,7 @@ def test_an_error_at_the_end_ends_no_lease_before_its_end(zoo: Zoo) -> None:
     """As of a `tee` in the same pipe, which Ctrl-C ends first."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [*MANAGE, "serve", "--grpc", address]
-    with subprocess.Popen(command, env=environment(zoo), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=zoo.environment(), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert b"gRPC is served" in process.stdout.readline()
         with grpc.insecure_channel(address) as channel:

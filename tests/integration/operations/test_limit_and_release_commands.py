@@ -11,7 +11,7 @@ import pytest
 from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.faults import taken
-from support.locking import MANAGE, as_json, ending, environment, zklock
+from support.locking import MANAGE, as_json, ending, zklock
 from support.quietevents import RECORD
 from support.zoo import Zoo, eventually
 
@@ -121,7 +121,7 @@ def test_an_action_is_reported_once(zoo: Zoo, logged: bool) -> None:
     """The audit record goes to the project's handlers, and not to standard error if there are none."""
     handler = "import logging; logging.getLogger('zklock.audit').addHandler(logging.StreamHandler())"
     command = [*MANAGE[:2], f"{handler if logged else ''}\n{MANAGE[2]}", "zklock", "limit", "k", "2", WHY]
-    done = subprocess.run(command, env=environment(zoo), capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, env=zoo.environment(), capture_output=True, text=True, check=True, timeout=30)
     assert "Limit 2, set by " in done.stdout
     assert done.stdout.count("the printer is slow") == 1
     assert done.stderr.count("the printer is slow") == int(logged), done.stderr
@@ -133,7 +133,7 @@ def test_a_command_adds_its_action_to_the_table_of_events(
 ) -> None:
     """The process writes it before it exits."""
     settings = sqlite(tmp_path / "events.sqlite3")
-    env = {**environment(zoo), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
+    env = {**zoo.environment(), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, OperatorAction) as alias:
         subprocess.run([*MANAGE, "limit", "k", "2", WHY], env=env, capture_output=True, check=True, timeout=30)
         (row,) = OperatorAction._default_manager.using(alias).all()

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.ensemble import Ensemble
-from support.locking import MANAGE, ending, environment
+from support.locking import MANAGE, ending
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -44,7 +44,7 @@ def run(zoo: Zoo) -> Iterator[Run]:
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [*RUN, *arguments],
-            env=environment(zoo),
+            env=zoo.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -227,7 +227,7 @@ def on_a_terminal(zoo: Zoo, *arguments: str, program: Sequence[str] = RUN) -> It
     """Start `manage.py zklock run`, or a program, on a terminal of its own; yield its process id and the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ.update(environment(zoo))
+        os.environ.update(zoo.environment())
         os.execvp(program[0], [*program, *arguments])
     try:
         yield pid, terminal

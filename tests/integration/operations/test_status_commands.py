@@ -13,7 +13,7 @@ import pytest
 from django.test import override_settings
 from support.ensemble import free_ports
 from support.faults import within
-from support.locking import MANAGE, as_json, ending, environment, zklock
+from support.locking import MANAGE, as_json, ending, zklock
 from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
@@ -116,7 +116,7 @@ def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
     """Until Ctrl-C."""
     process = subprocess.Popen(
         [*MANAGE, "list", "--watch=100ms", "--json"],
-        env=environment(zoo),
+        env=zoo.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -197,7 +197,7 @@ def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
 
 def test_the_doctor_does_not_report_an_operator_hold_as_an_orphan(zoo: Zoo) -> None:
     command = [*MANAGE, "hold", "drained", "--for=60", "--reason=deploy"]
-    subprocess.run(command, env=environment(zoo), check=True, capture_output=True)
+    subprocess.run(command, env=zoo.environment(), check=True, capture_output=True)
     try:
         assert "orphan" not in ending("doctor")[1]
     finally:

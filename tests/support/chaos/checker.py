@@ -48,7 +48,7 @@ WIDTH = 118  # characters of a line
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a history shows."""
+    """The result of a check: violations and figures."""
 
     violations: tuple[Violation, ...]
     figures: Figures
@@ -148,10 +148,10 @@ def malformed(run: Run) -> Iterator[Violation]:
 
 def told_late(run: Run) -> Iterator[Violation]:
     """
-    Who lost a lock by force is told so by a check within `ROOM` seconds, pauses and deaf times left out.
+    A check tells the holder of a loss by force within `ROOM` seconds, without pauses and deaf times.
 
-    Only a check that passes later shows that it was not, as who never asks need not know; and only if the force did
-    succeed: it says so itself, or somebody else was granted the lock.
+    Only a check that passes later breaks this rule, because a holder that never asks need not know. The force must
+    have succeeded: it says so itself, or another owner was granted the lock.
     """
     pauses, silences = paused(run.nemesis), blinded(run.nemesis)
     for key, holds in run.holds.items():
@@ -309,7 +309,7 @@ def stale(run: Run) -> Iterator[Violation]:
 
 
 def unsettled(run: Run) -> Iterator[Violation]:
-    """Who reads the guarded counter twice under one hold, and holds it still, reads the same."""
+    """A holder reads the same value of the guarded counter as long as it holds the lock."""
     for key, holds in run.holds.items():
         for hold in holds:
             certain = [event for event in hold.observed if time_of(event) <= hold.end]

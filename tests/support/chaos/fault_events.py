@@ -15,17 +15,17 @@ from typing import Final
 from support.chaos.holds import Event, Hold, time_of
 
 FORCES: Final = frozenset({"expire", "delete", "wipe"})
-"""What takes locks away from their holders, as no lock can prevent. `"forced": true` makes any other nemesis one."""
+"""Faults that take locks away, which no lock can prevent. `"forced": true` makes any other nemesis one."""
 ENDS: Final = frozenset({"kill", "terminate", "dismiss", "exit"})
 """
-What ends a process. All but `kill` let it close its session, so that its locks are free at once. So does a `kill` that
-says `"given_back": true`: the session belongs to another process, which releases the locks of the dead one.
+Faults that end a process. All but `kill` let it close its session, so that its locks are free at once. So does a
+`kill` that says `"given_back": true`: the session belongs to another process, which releases the locks of the dead one.
 """
 BLINDS: Final = frozenset(
     {"blackhole", "cut", "cut off", "delay", "fork", "half-open", "hang", "kill server", "lose", "outage", "partition"}
     | {"pause server", "refuse", "sleep", "slow disks", "stall"}
 )
-"""What may keep the news of a forced loss from a process, or from all when it names no target, until a `heal`."""
+"""Faults that may keep a forced loss from a process until a `heal`. Without a target, they concern all processes."""
 BLIND: Final = 10.0  # seconds that such a fault lasts if nobody wrote down its end
 RECONNECTED: Final = 2.0  # seconds from its end until there are news again
 SETTLED: Final = 1.0  # seconds from a forced loss to the moment when its holder knows

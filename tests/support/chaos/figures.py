@@ -15,7 +15,7 @@ from support.chaos.reading import Run
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a history measures."""
+    """Measured values of a history."""
 
     grants: int
     refusals: int
@@ -39,7 +39,7 @@ class Figures:
 def measure(run: Run) -> Figures:
     """Measure a run."""
     holds = [hold for of_key in run.holds.values() for hold in of_key]
-    handoffs = (_handoff(before, after) for before, after in _neighbours(run))
+    handoffs = (_handoff(before, after) for before, after in _successive(run))
     return Figures(
         grants=len(holds),
         refusals=sum(
@@ -49,11 +49,11 @@ def measure(run: Run) -> Figures:
         handoffs=tuple(sorted(seconds for seconds in handoffs if seconds is not None)),
         together=_together(run),
         downgrades=sum(len(hold.downgraded) for hold in holds),
-        handed_on=sum(after.in_stay_of(before) for before, after in _neighbours(run)),
+        handed_on=sum(after.in_stay_of(before) for before, after in _successive(run)),
     )
 
 
-def _neighbours(run: Run) -> Sequence[tuple[Hold, Hold]]:
+def _successive(run: Run) -> Sequence[tuple[Hold, Hold]]:
     return [pair for holds in run.holds.values() for pair in itertools.pairwise(holds)]
 
 

@@ -1,5 +1,5 @@
 """
-What a history says of one hold: when it was claimed, how long it was trusted, and what its holder learned.
+One hold in a history: when it was claimed, how long it was trusted, and what its holder learned.
 
 All processes of a machine share one clock, and every event says of its time whether that was read before or after the
 deed, so that a hold is never taken for longer, nor a fault for earlier, than it was.
@@ -45,7 +45,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """What was asked for."""
+        """The kind that was requested."""
         return str(self.events[0].get("kind", LOCK))
 
     @property
@@ -99,7 +99,7 @@ class Hold:
 
     @property
     def kind(self) -> str:
-        """What it was granted as."""
+        """The kind that was granted."""
         return self.first.kind
 
     @property
@@ -171,7 +171,7 @@ class Hold:
 
     @property
     def told(self) -> Event | None:
-        """What shows that the holder no longer trusts it."""
+        """The event that shows that the holder no longer trusts it."""
         return earliest(self.lost, self.release)
 
     @property

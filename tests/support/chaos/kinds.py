@@ -36,7 +36,7 @@ class LimitChange:
 
 
 class Limits:
-    """What the limit of one key may have been, from the calls that changed it."""
+    """The possible limits of one key, from the calls that changed it."""
 
     def __init__(self, changes: Sequence[LimitChange]) -> None:
         self._changes = changes

@@ -22,6 +22,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost
 from django_zklock.signals import lock_lost
 from support.proxy import Proxy
+from support.work import compute, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 GEVENT = "from gevent import monkey; monkey.patch_all()"
@@ -31,43 +32,27 @@ CROWD = 3  # threads or greenlets that work at once, each under a lock of its ow
 # --- the ways to work: what stops them, and what runs one round of them in the child ----------------------------------
 
 
-def _compute() -> None:
-    end = time.monotonic() + LONG
-    while time.monotonic() < end:
-        sum(range(100))
-
-
-def _sleep() -> None:
-    time.sleep(LONG)
-
-
-def _sleep_in_pieces() -> None:
-    end = time.monotonic() + LONG
-    while time.monotonic() < end:
-        time.sleep(0.01)
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """One kind of work."""
 
     how: str
-    """What stops it, as a receipt has it."""
-    work: Callable[[], None] | None
-    """What it does under the lock; None for a task, which sleeps."""
+    """The way of the abort, as in a receipt."""
+    work: Callable[[float], None] | None
+    """The work under the lock, for some seconds; None for a task, which sleeps."""
     crowd: int = 0
     """How many threads do it at once; 0: the main thread does."""
     first: str = ""
-    """What the process does before all else."""
+    """Code that the process runs before all else."""
 
 
 WAYS = {
     "task sleeps": Way("task", None),
-    "main thread sleeps": Way("signal", _sleep),
-    "main thread computes": Way("signal", _compute),
-    "threads compute": Way("thread", _compute, crowd=CROWD),
-    "thread sleeps in small pieces": Way("thread", _sleep_in_pieces, crowd=1),
-    "greenlets sleep": Way("greenlet", _sleep, crowd=CROWD, first=GEVENT),
+    "main thread sleeps": Way("signal", time.sleep),
+    "main thread computes": Way("signal", compute),
+    "threads compute": Way("thread", compute, crowd=CROWD),
+    "thread sleeps in small pieces": Way("thread", sleep_in_pieces, crowd=1),
+    "greenlets sleep": Way("greenlet", time.sleep, crowd=CROWD, first=GEVENT),
 }
 
 
@@ -76,12 +61,12 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of one way to work."""
+    """The results of one way to work."""
 
     seconds: list[float]
     """From each cut to the exception inside the work."""
     receipts: list[dict[str, Any]]
-    """What `lock_lost` told: how, delivered, swallowed, stopped_after."""
+    """The receipts of `lock_lost`: how, delivered, swallowed, stopped_after."""
 
 
 def measure(zoo: Zoo, name: str, rounds: int) -> Measured:
@@ -106,15 +91,15 @@ def _direct(stdout: Any, proxy: Proxy, crowd: int, rounds: int) -> Measured:
     seconds: list[float] = []
     for _ in range(rounds):
         for _ in range(crowd):
-            assert _told(stdout) == "held"
+            assert _next(stdout) == "held"
         time.sleep(random.uniform(0.02, 0.06))  # the cut comes at any moment of the work, not at its first step
         cut_at = time.monotonic()
         assert proxy.cut_all() == 1
-        seconds += [_told(stdout) - cut_at for _ in range(crowd)]
-    return Measured(seconds, _told(stdout))
+        seconds += [_next(stdout) - cut_at for _ in range(crowd)]
+    return Measured(seconds, _next(stdout))
 
 
-def _told(stdout: Any) -> Any:
+def _next(stdout: Any) -> Any:
     line = stdout.readline()
     if not line:
         raise EOFError("the process ended")
@@ -171,9 +156,9 @@ def _noted(stopped: list[float]) -> Iterator[None]:
         raise
 
 
-def _work(key: str, work: Callable[[], None], stopped: list[float]) -> None:
+def _work(key: str, work: Callable[[float], None], stopped: list[float]) -> None:
     with contextlib.suppress(LockLost), zk_lock(key, timeout=20), _noted(stopped):
-        work()
+        work(LONG)
 
 
 async def _work_in_task(stopped: list[float]) -> None:

@@ -15,6 +15,7 @@ from kazoo.exceptions import KazooException
 
 from support.chaos import firewall
 from support.chaos.faultpoints import FAULTPOINTS
+from support.chaos.servers import repair
 from support.chaos.session_killer import NoSuchSession, expire
 from support.chaos.slowdisk import SlowDisk
 from support.chaos.worker_pool import LockWorker, WorkerPool
@@ -91,11 +92,7 @@ class Nemesis:
             proxy.heal()
         if self._disk is not None:
             self._disk.fast()
-        for server in self._ensemble.servers:
-            server.start()
-            server.resume()
-        for server in self._ensemble.servers:
-            server.wait_ready()
+        repair(self._ensemble)
 
     def _once(self, seconds: float) -> None:
         names = {self._draw() for _ in range(2 if self._chance.random() < 0.2 else 1)}

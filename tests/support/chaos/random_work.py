@@ -53,7 +53,7 @@ def wanted(options: Wish) -> dict[str, Any]:
 
 
 class Struck(Exception):  # as Celery's SoftTimeLimitExceeded
-    """What the handler of a signal raises in the main thread."""
+    """The handler of a signal raises this in the main thread."""
 
 
 _exposed = [True]  # whether the main thread is where it may be struck

@@ -30,12 +30,12 @@ class Run:
     events: tuple[Event, ...]
     calls: list[Call] = field(default_factory=list)
     holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
-    """By key, in the order of `granted`."""
+    """The holds of each key, in the order of `granted`."""
     nemesis: list[Event] = field(default_factory=list)
     limits: dict[str, list[LimitChange]] = field(default_factory=lambda: defaultdict(list))
     """The calls that changed the limit of a key for all."""
     store: list[Event] = field(default_factory=list)
-    """What was written to the shared store: `claimed`, `writing`, `fenced`."""
+    """The events of the shared store: `claimed`, `writing`, `fenced`."""
     malformed: list[tuple[str, str, tuple[Event, ...]]] = field(default_factory=list)  # key, message, events
 
     @property
@@ -232,10 +232,7 @@ class _Reader:
         return None
 
     def _downgraded(self, event: Event, call: Call) -> str | None:
-        if call.hold is None or len(call.hold.downgraded) >= len(call.hold.downgrades):
-            return "a downgrade that ended and had not begun"
-        call.hold.downgraded.append(event)
-        return None
+        return self._end(event, call.hold and (call.hold.downgrades, call.hold.downgraded), "a downgrade")
 
     def _observed(self, event: Event, call: Call) -> str | None:
         if call.hold is None:
@@ -245,9 +242,13 @@ class _Reader:
         return None
 
     def _answered(self, event: Event, call: Call) -> str | None:
-        if call.hold is None or len(call.hold.answers) >= len(call.hold.releases):
-            return "a release that ended and had not begun"
-        call.hold.answers.append(event)
+        return self._end(event, call.hold and (call.hold.releases, call.hold.answers), "a release")
+
+    def _end(self, event: Event, lists: tuple[list[Event], list[Event]] | None, what: str) -> str | None:
+        """Add the event to the answers, if there are more calls than answers."""
+        if lists is None or len(lists[1]) >= len(lists[0]):
+            return f"{what} that ended and had not begun"
+        lists[1].append(event)
         return None
 
 

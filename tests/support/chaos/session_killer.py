@@ -15,6 +15,7 @@ from typing import Final
 
 from support.jute import OPS, Jute, boolean, buffer, integer, long
 
+TIMEOUT: Final = 10.0
 SECRET: Final = 0xB3415C00  # ZooKeeperServer.superSecret
 MASK: Final = 2**48 - 1
 MULTIPLIER: Final = 0x5DEECE66D
@@ -25,27 +26,27 @@ class NoSuchSession(LookupError):
     """The servers do not know the session, or the password is not its own: nothing was ended."""
 
 
-def expire(hosts: str, session_id: int, password: bytes | None = None, *, timeout: float = 10.0) -> None:
+def expire(hosts: str, session_id: int, password: bytes | None = None) -> None:
     """
-    End a session, within `timeout` seconds: the id and the password of kazoo's `client_id`, or the id alone.
+    End a session, within `TIMEOUT` seconds: the id and the password of kazoo's `client_id`, or the id alone.
 
     Without the password the servers have to be real ones, whose passwords can be derived. Raises NoSuchSession.
     """
     # The session may be that of the caller's own locks, whose loss stops the caller just then. The thief goes on.
     with ThreadPoolExecutor(1) as elsewhere:
-        elsewhere.submit(_expire, hosts, session_id, password or password_of(session_id), timeout).result()
+        elsewhere.submit(_expire, hosts, session_id, password or password_of(session_id)).result()
 
 
-def _expire(hosts: str, session_id: int, password: bytes, timeout: float) -> None:
-    until, failed = time.monotonic() + timeout, OSError("no server was asked")
+def _expire(hosts: str, session_id: int, password: bytes) -> None:
+    until, failed = time.monotonic() + TIMEOUT, OSError("no server was asked")
     while True:
         for host in hosts.split(","):
             try:
-                taken = _take_and_close(host, session_id, password, max(0.1, until - time.monotonic()))
+                known = _close(host, session_id, password, max(0.1, until - time.monotonic()))
             except OSError as error:
                 failed = error
                 continue
-            if not taken:
+            if not known:
                 raise NoSuchSession(f"no session {session_id:#x} at {host}, or not with this password")
             return
         if time.monotonic() > until:
@@ -53,7 +54,7 @@ def _expire(hosts: str, session_id: int, password: bytes, timeout: float) -> Non
         time.sleep(0.05)
 
 
-def _take_and_close(host: str, session_id: int, password: bytes, timeout: float) -> bool:
+def _close(host: str, session_id: int, password: bytes, timeout: float) -> bool:
     """Return whether the server knew the session. Raises OSError."""
     address, _, port = host.rpartition(":")
     connect = integer(0) + long(0) + integer(10_000) + long(session_id) + buffer(password) + boolean(False)

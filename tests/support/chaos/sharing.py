@@ -13,6 +13,7 @@ reader keeps its hold, and excludes writers all along. What is judged is certain
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -60,15 +61,12 @@ def permits(run: Run) -> Iterator[Violation]:
             if hold.kind != SEMAPHORE or not hold.claimed:
                 continue
             active = [*(other for other in active if other.end > hold.granted), hold]
-            seen = [
-                limits.most(hold_of_permit.first.limit, hold_of_permit.start, hold_of_permit.granted)
-                for hold_of_permit in active
-            ]
+            seen = [limits.most(permit.first.limit, permit.start, permit.granted) for permit in active]
             if _too_many(seen) and not _too_many(seen[:-1]):
                 message = (
                     f"{hold.owner} was granted one of {len(active)} permits, when there were {max(seen):g} at most"
                 )
-                proof = [hold.first.events[0], *(hold_of_permit.grant for hold_of_permit in active)]
+                proof = [hold.first.events[0], *(permit.grant for permit in active)]
                 yield Violation("permits", key, message, tuple(proof))
 
 
@@ -86,7 +84,7 @@ def checked_in_vain(run: Run) -> Iterator[Violation]:
             if hold.force is not None or not hold.valids:
                 continue
             last = time_of(hold.valids[-1])
-            later = (claimed[place] for place in range(index + 1, len(claimed)))
+            later = itertools.islice(claimed, index + 1, None)
             for other in later:
                 if other.granted >= last:
                     break

@@ -101,9 +101,9 @@ class Family:
         node = Node(process, next(self._ops), kind, self._limit, t + timeout)
         about = {"limit": self._limit} if kind == SEMAPHORE else {}
         self._write("invoke", t, node, timeout=timeout, kind=kind, **about)
-        self._at(t + self._short(), lambda t: self._enter(t, node))
+        self._at(t + self._short(), lambda t: self._queue_up(t, node))
 
-    def _enter(self, t: float, node: Node) -> None:
+    def _queue_up(self, t: float, node: Node) -> None:
         self._token += self._chance.randint(1, 9)
         node.token = self._token
         self._queue.append(node)
@@ -112,11 +112,11 @@ class Family:
 
     def _give_up(self, t: float, node: Node) -> None:
         if not node.granted:
-            self._leave(t, node)
+            self._remove(t, node)
             self._write("refused", t, node, error="Busy", definite=True)
             self._ask_later(t, node.process)
 
-    def _leave(self, t: float, node: Node) -> None:
+    def _remove(self, t: float, node: Node) -> None:
         self._queue.remove(node)
         self._grant_all(t)
 
@@ -143,7 +143,7 @@ class Family:
         gone = t + self._short()
         self._write("release", t, node)
         self._write("released", gone + self._short(), node)
-        self._at(gone, lambda t: self._leave(t, node))
+        self._at(gone, lambda t: self._remove(t, node))
         self._ask_later(gone + 0.02, node.process)
 
     def _use_counter(self, t: float, node: Node) -> None:

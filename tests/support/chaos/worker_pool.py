@@ -19,7 +19,7 @@ from support.chaos.checker import Verdict, check_history, keep
 from support.chaos.history import Event, Recorder, read
 from support.chaos.limiting import set_limit
 from support.chaos.store import Store
-from support.zoo import TESTS, Zoo
+from support.zoo import PYTHONPATH, TESTS, Zoo
 
 
 class WorkerFailed(RuntimeError):
@@ -81,7 +81,7 @@ class LockWorker:
                 stderr=log,
                 text=True,
                 cwd=TESTS,
-                env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **env},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, **env},
             )
         self.ready = ready
         self._listener = threading.Thread(target=self._listen, daemon=True, name=f"worker-{name}")

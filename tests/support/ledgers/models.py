@@ -10,7 +10,7 @@ from django_zklock.fencing import FencedManager, FencedModel, FencedQuerySet
 
 
 class Bank(models.Model):
-    """What accounts belong to; not fenced."""
+    """An owner of accounts. It is not fenced."""
 
     name: models.Field[str, str] = models.CharField(max_length=20)
     open: models.Field[bool, bool] = models.BooleanField(default=True)
@@ -48,7 +48,7 @@ class Vault(FencedModel):
 
 
 class Booking(models.Model):
-    """What goes with its account."""
+    """A row that is deleted with its account."""
 
     account: models.Field[Any, Any] = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="bookings")
     amount: models.Field[int, int] = models.IntegerField()
