@@ -76,8 +76,10 @@ class TaskContext:
             redelivery.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
-    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
+        if isinstance(error, LockLost) and self._by_worker:
+            policy.on_lost(self._task, error, options)
         if not self.waits and isinstance(error, LockNotAcquired):
             # It waits again. At once, the end of the next run could be stored before the RETRY of this one.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
@@ -85,12 +87,6 @@ class TaskContext:
             return policy.on_not_acquired(self._task, error, lock, options, self._waited)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
-        raise error
-
-    def on_lost(self, error: LockLost, options: LockOptions) -> Any:
-        """Fail, or send the task again."""
-        if self._by_worker:
-            policy.on_lost(self._task, error, options)
         raise error
 
 
