@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
 from django_zklock.conf.options import LockOptions
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.exceptions import LockNotAcquired, ZkLockError
 
 if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
@@ -58,11 +58,8 @@ class CallContext(Protocol):
     def on_acquired(self) -> None:
         """Prepare for the work, under the lock. An error that this raises prevents the work."""
 
-    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
-        """Return the result of a call that did not get its lock, or raise."""
-
-    def on_lost(self, error: LockLost, options: LockOptions) -> Any:
-        """Return the result of a call whose work was aborted because the lock was lost, or raise."""
+    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+        """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
 
 
 class FunctionContext:
@@ -82,12 +79,9 @@ class FunctionContext:
 
     def on_acquired(self) -> None: ...
 
-    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
+    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
         if options.on_conflict == "raise" or not isinstance(error, LockNotAcquired):
             raise error
-
-    def on_lost(self, error: LockLost, options: LockOptions) -> None:
-        raise error
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------

@@ -305,12 +305,11 @@ class LockedCall:
         self.acquired = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Return what the call returns, if the error is about its own lock. An error from inside the work is raised."""
-        if not self.acquired and not isinstance(error, LockLost):
-            return self.context.on_not_acquired(error, self.lock, self.options)
-        if self.acquired and isinstance(error, LockLost) and error.lock in keys_of(self.lock):
-            return self.context.on_lost(error, self.options)
-        raise error
+        """Return the result of the call, if the error is about its own lock. Raise an error from inside the work."""
+        lost = isinstance(error, LockLost)
+        if lost != self.acquired or (lost and error.lock not in keys_of(self.lock)):
+            raise error
+        return self.context.without_lock(error, self.lock, self.options)
 
 
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:

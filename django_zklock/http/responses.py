@@ -94,14 +94,8 @@ class ViewContext:
 
     def on_acquired(self) -> None: ...
 
-    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
-        """Answer 409 if another holder has the lock, 503 if ZooKeeper does not answer."""
-        if options.on_conflict == "raise":
-            raise error
-        return answer(self._request, error, self.what)
-
-    def on_lost(self, error: LockLost, options: LockOptions) -> HttpResponse | None:
-        """Answer 503, and roll back the transaction around the view."""
+    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
+        """Answer 409 if another holder has the lock, 503 if it was lost or ZooKeeper does not answer."""
         if options.on_conflict == "raise":
             raise error
         return answer(self._request, error, self.what)

@@ -250,7 +250,7 @@ class Zoo:
             stderr=subprocess.PIPE,
             text=True,
             cwd=TESTS,
-            env=self.environment(hosts, **env),
+            env=self.environment(hosts) | env,
         )
 
     @contextlib.contextmanager

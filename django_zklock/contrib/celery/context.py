@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, get_args
+from typing import Any, Final, get_args
 
 from celery import Task
 from celery._state import get_current_task
@@ -99,13 +99,15 @@ class TaskContext:
             redelivery.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
-    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """
-        Return the result of a task that did not get its lock, or raise what ends this run.
+        Return the result of a task that did not get its lock or lost it, or raise what ends this run.
 
-        `error` is a `LockNotAcquired`, or says that ZooKeeper is not available. In the second case nothing is skipped.
-        A task that is called eagerly or directly cannot be sent again.
+        If ZooKeeper is not available, nothing is skipped. A task that is called eagerly or directly cannot be sent
+        again.
         """
+        if isinstance(error, LockLost):
+            self._end_after_loss(error, options)
         policy, is_busy = options.on_conflict, isinstance(error, LockNotAcquired)
         if not self.waits and is_busy:
             # It waits again. At once, the end of the next run could be stored before the RETRY of this one.
@@ -127,8 +129,7 @@ class TaskContext:
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
 
-    def on_lost(self, error: LockLost, options: LockOptions) -> NoReturn:
-        """Fail, or send the task again, which does not count as a retry of its own."""
+    def _end_after_loss(self, error: LockLost, options: LockOptions) -> NoReturn:
         if self._by_worker and options.on_lost == "retry" and not self._is_spent(LOST_HEADER, options):
             messages.send_again(self._task, LOST_HEADER, error)
         raise error

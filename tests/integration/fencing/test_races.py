@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
+from support.fenced_writes import WAYS, by_fence, by_get, by_join
 from support.ledgers.models import Account
 from support.work import FixedFence
 from support.zoo import eventually
@@ -19,33 +19,6 @@ from django_zklock.fencing import Fence
 
 WRITERS = 6
 WRITES = 25  # of each
-
-
-def by_get(using: str, fence: Fence, pk: int) -> None:
-    with transaction.atomic(using=using):
-        row = Account.objects.using(using).fenced(fence).get(pk=pk)
-        work(row)
-        row.save()
-
-
-def by_fence(using: str, fence: Fence, pk: int) -> None:
-    row = Account.objects.using(using).get(pk=pk)
-    with transaction.atomic(using=using):
-        row.fence(fence, refresh=True)
-        work(row)
-        row.save()
-
-
-def by_join(using: str, fence: Fence, pk: int) -> None:
-    with transaction.atomic(using=using):
-        row = Account.objects.using(using).filter(bookings=None).fenced(fence).get(pk=pk)
-        work(row)
-        row.save()
-
-
-def work(row: Account) -> None:
-    row.balance += 1
-    time.sleep(0.001)  # as long as thinking takes, so that others come
 
 
 @pytest.mark.slow
@@ -83,23 +56,7 @@ def test_no_update_is_lost_though_the_lock_grants_everybody(
     assert {*range(1, WRITERS)} <= {*refused}
 
 
-def update(using: str, fence: Fence, pk: int) -> None:
-    Account.objects.using(using).filter(pk=pk).fenced(fence).update(balance=100)
-
-
-def update_by_join(using: str, fence: Fence, pk: int) -> None:
-    Account.objects.using(using).filter(pk=pk, bookings=None).fenced(fence).update(balance=100)
-
-
-def save(using: str, fence: Fence, pk: int) -> None:
-    Account(pk=pk, name="a", balance=100, rate=100).save_fenced(fence, using=using)
-
-
-def delete(using: str, fence: Fence, pk: int) -> None:
-    Account.objects.using(using).filter(pk=pk).fenced(fence).delete()
-
-
-@pytest.mark.parametrize("way", [by_get, by_fence, by_join, update, update_by_join, save, delete])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Callable[[str, Fence, int], None]) -> None:
     """An older holder that waits for a newer one is refused when that one has committed."""
     if connections[ledger].vendor == "sqlite":

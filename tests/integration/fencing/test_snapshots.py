@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 from django.db import connections, models, transaction
+from support.fenced_writes import WAYS
 from support.ledgers.models import Account, Bank
 from support.work import FixedFence, run_in_thread
 
@@ -19,67 +20,31 @@ from django_zklock.fencing.stores import DatabaseTokens
 STALE, NEWER = FixedFence(10), FixedFence(20)
 
 
-def get(using: str, pk: int) -> None:
-    row = Account.objects.using(using).fenced(STALE).get(pk=pk)
-    row.balance = 777
-    row.save()
+def update_of_two_rows(using: str, fence: FixedFence, pk: int) -> None:
+    Account.objects.using(using).fenced(fence).update(balance=777)
 
 
-def get_by_join(using: str, pk: int) -> None:
-    row = Account.objects.using(using).fenced(STALE).get(pk=pk, bookings=None)
-    row.balance = 777
-    row.save()
-
-
-def fence(using: str, pk: int) -> None:
-    row = Account.objects.using(using).get(pk=pk)
-    row.fence(STALE)
-    row.save()
-
-
-def save_fenced(using: str, pk: int) -> None:
-    row = Account.objects.using(using).get(pk=pk)
-    row.balance = 777
-    row.save_fenced(STALE)
-
-
-def update(using: str, pk: int) -> None:
-    Account.objects.using(using).filter(pk=pk).fenced(STALE).update(balance=777)
-
-
-def update_of_two_rows(using: str, pk: int) -> None:
-    Account.objects.using(using).fenced(STALE).update(balance=777)
-
-
-def update_by_join(using: str, pk: int) -> None:
-    Account.objects.using(using).filter(pk=pk, bookings=None).fenced(STALE).update(balance=777)
-
-
-def update_by_aggregate(using: str, pk: int) -> None:
+def update_by_aggregate(using: str, fence: FixedFence, pk: int) -> None:
     counted = Account.objects.using(using).annotate(n=models.Count("pk")).filter(pk=pk)
-    counted.fenced(STALE).update(balance=777)
+    counted.fenced(fence).update(balance=777)
 
 
-def delete(using: str, pk: int) -> None:
-    Account.objects.using(using).filter(pk=pk).fenced(STALE).delete()
-
-
-def block_with_a_known_name(using: str, pk: int) -> None:
-    with FencedBlock(STALE, "known", using):
+def block_with_a_known_name(using: str, fence: FixedFence, pk: int) -> None:
+    with FencedBlock(fence, "known", using):
         Account.objects.using(using).update(balance=777)
 
 
-def block_with_a_new_name(using: str, pk: int) -> None:
-    with FencedBlock(STALE, "new", using):
+def block_with_a_new_name(using: str, fence: FixedFence, pk: int) -> None:
+    with FencedBlock(fence, "new", using):
         Account.objects.using(using).update(balance=777)
 
 
-def known_token(using: str, pk: int) -> None:
-    DatabaseTokens(using, prefix="").advance("known", STALE.token)
+def known_token(using: str, fence: FixedFence, pk: int) -> None:
+    DatabaseTokens(using, prefix="").advance("known", fence.token)
 
 
-def new_token(using: str, pk: int) -> None:
-    DatabaseTokens(using, prefix="").advance("new", STALE.token)
+def new_token(using: str, fence: FixedFence, pk: int) -> None:
+    DatabaseTokens(using, prefix="").advance("new", fence.token)
 
 
 def write_as_newer_holder(using: str, pk: int) -> None:
@@ -96,22 +61,18 @@ def write_as_newer_holder(using: str, pk: int) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        get,
-        get_by_join,
-        fence,
-        save_fenced,
-        update,
+        *WAYS,
         update_of_two_rows,
-        update_by_join,
         update_by_aggregate,
-        delete,
         block_with_a_known_name,
         block_with_a_new_name,
         known_token,
         new_token,
     ],
 )
-def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Callable[[str, int], None]) -> None:
+def test_a_stale_holder_that_has_read_before_is_refused(
+    ledger: str, way: Callable[[str, FixedFence, int], None]
+) -> None:
     """The newer holder has committed since, which a snapshot does not show. Nothing is changed."""
     if connections[ledger].vendor == "sqlite":
         return  # refuses any write of a transaction that has read before another one wrote: "database is locked"
@@ -123,7 +84,7 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Callab
         for model in (Account, Fence):
             list(model._base_manager.using(ledger).all())
         run_in_thread(lambda: write_as_newer_holder(ledger, row.pk))
-        way(ledger, row.pk)
+        way(ledger, STALE, row.pk)
     rows = Account.objects.using(ledger).order_by("pk").values_list("balance", "rate", "fencing_token")
     assert list(rows) == [(100, 100, 20), (0, 0, 0)]
     assert dict(Fence.objects.using(ledger).values_list("name", "token")) == {"known": 20, "new": 20}
