@@ -111,13 +111,5 @@ def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
     texts = [lock.key]
     for holder in lock.info.holders if lock.info else ():
-        texts += [
-            holder.host,
-            str(holder.pid),
-            holder.what,
-            holder.guid,
-            process_of(holder),
-            work_of(holder),
-            *holder.about.values(),
-        ]
+        texts += [process_of(holder), work_of(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()

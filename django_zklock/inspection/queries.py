@@ -42,8 +42,8 @@ def snapshot(
     """
     session = process.current()
     key = session.options, ScanLimits(max_locks, max_waiters), reply_timeout
-    last, ended, problem = _snapshots.get(key, reply_timeout, max_age)
-    return replace(last, age=max(0.0, clock.now() - ended), problem=problem, connection=connection_of(session))
+    last, ended = _snapshots.get(key, reply_timeout, max_age)
+    return replace(last, age=max(0.0, clock.now() - ended), connection=connection())
 
 
 def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
@@ -66,8 +66,8 @@ _last: tuple[SessionOptions, Snapshot, float] | None = None
 """The last snapshot that has listed all directories, and when it ended; written by any thread."""
 
 
-def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Snapshot, float, str]:
-    """Return the last snapshot that has listed all directories, when it ended, and the problem of the present scan."""
+def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Snapshot, float]:
+    """Return a snapshot and when it ended. If this scan fails, it is the last one, with the present problem."""
     global _last
     options, limits, _ = key
     session = process.current()
@@ -75,11 +75,10 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     problem = session.explain() if scan is None else scan[0].problem
     last = _last if _last is not None and _last[0] == options else None
     if last is not None and (scan is None or not scan[0].listed):
-        return last[1], last[2], problem
+        return replace(last[1], problem=problem), last[2]
     if scan is None:
         now = datetime.now(timezone.utc)
-        nothing = Snapshot(taken_at=now, locks=(), problem=problem, connection=connection_of(session))
-        return nothing, clock.now(), problem
+        return Snapshot(taken_at=now, locks=(), problem=problem, connection=connection()), clock.now()
     result, _ = scan
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
     locks = describe(*scan)
@@ -90,13 +89,13 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
         total=result.total - result.expired,
         problem=problem,
         skipped=result.skipped,
-        connection=connection_of(session),
+        connection=connection(),
         waits=waits,
         cycles=find_cycles(waits, locks) if waits else (),
     )
     if result.listed:
         _last = options, described, result.ended
-    return described, result.ended, problem
+    return described, result.ended
 
 
 def _scan(session: Session, limits: ScanLimits, timeout: float) -> tuple[ScanResult, HeldSince] | None:
@@ -139,11 +138,7 @@ _quorum_checks: Final = Shared(_check_quorum)
 
 def connection() -> ConnectionInfo:
     """Return the connection of this process."""
-    return connection_of(process.current())
-
-
-def connection_of(session: Session) -> ConnectionInfo:
-    """Return the state of a session's connection; from any thread."""
+    session = process.current()
     return ConnectionInfo(
         state=str(session.state),
         server=session.server,

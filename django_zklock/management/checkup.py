@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,10 +43,6 @@ class CheckupResult:
     """The access list of the root of all locks, as (scheme, id, permissions). None if that znode does not exist yet."""
     refused: str = ""
     """The right that locks need and this client does not have."""
-    clock_ahead: float | None = None
-    """Seconds by which the server's clock is ahead of this process's."""
-    clock_error: float = 0.0
-    """Seconds by which `clock_ahead` may be wrong: half of the round trip."""
 
 
 def check_up(session: Session, rounds: int, reply_timeout: float) -> CheckupResult:
@@ -97,17 +92,9 @@ def _try_rights(result: CheckupResult, base: str, ask: Callable[[Request], Any])
         ("list", lambda gateway, done: gateway.children(folder, done)),
         ("delete", lambda gateway, done: gateway.delete(node, done)),
     )
-    sent_at = replied_at = time.time()
     for right, request in requests:
-        before = time.time()
         reply = ask(request)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
             result.refused = f"{right} nodes below {base} ({reply})"
             return
-        if right == "create":
-            sent_at, replied_at = before, time.time()
-        elif right == "read":
-            # The server stamps the node when the create reaches the leader, somewhere between the two times.
-            result.clock_ahead = reply.ctime - (sent_at + replied_at) / 2
-            result.clock_error = (replied_at - sent_at) / 2 + 0.001
     ask(lambda gateway, done: gateway.delete(folder, done))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import platform
-import socket
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,7 +24,6 @@ from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
-CLOCK_SHARE: Final = 0.25  # of the session timeout; with a larger difference the times of locks mislead
 MAX_DEAD: Final = 5  # dead reservations that are listed
 _WORLD: Final = ("world", "anyone")
 
@@ -117,12 +114,6 @@ def _speed(checkup: CheckupResult) -> Iterator[Check]:
             worst = max(times)
             text = f"median {statistics.median(times) * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
             yield Check(name, "warning" if worst > checkup.timeout * SLOW_SHARE else "ok", text)
-    if checkup.clock_ahead is not None:
-        way = "ahead of" if checkup.clock_ahead >= 0 else "behind"
-        ahead, error = abs(checkup.clock_ahead), checkup.clock_error
-        text = f"the server's is {ahead:.3f} s {way} ours, within {error * 1000:.0f} ms"
-        far = ahead - error > max(1.0, checkup.timeout * CLOCK_SHARE)
-        yield Check("clock", "warning" if far else "ok", f"{text}; no lock depends on it" if far else text)
 
 
 def _rights(config: Config, checkup: CheckupResult) -> Iterator[Check]:
@@ -178,24 +169,7 @@ def _why_orphan(contender: ContenderInfo) -> str:
         return "" if contender.operator else "belongs to no session, so nothing deletes it"
     if contender.client == "unknown":
         return f"belongs to an unknown program ({process_of(contender)})"
-    if (
-        contender.client == "zklock"
-        and contender.host == socket.gethostname()
-        and contender.pid
-        and not _is_running(contender.pid)
-    ):
-        return f"belongs to process {contender.pid} of this host, which has ended; it is deleted with its session"
     return ""
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # the process of another user
-    return True
 
 
 def _figures(checkup: CheckupResult) -> dict[str, Any]:
@@ -203,6 +177,5 @@ def _figures(checkup: CheckupResult) -> dict[str, Any]:
         "connect_seconds": checkup.connect_time if checkup.connected else None,
         "read_seconds": statistics.median(checkup.reads) if checkup.reads else None,
         "write_seconds": statistics.median(checkup.writes) if checkup.writes else None,
-        "clock_ahead_seconds": checkup.clock_ahead,
         "session_timeout": checkup.timeout or None,
     }

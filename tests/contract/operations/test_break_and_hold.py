@@ -17,7 +17,17 @@ from support.zoo import Zoo, eventually, guid_of, next_line
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockChangedHands, LockLost, LockTimeout, UnreadableQueue
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.operations import Broken, break_lock, clear_limit, end_hold, hold_lock, limit_of, set_limit
+from django_zklock.locks.protocol import contender
+from django_zklock.operations import (
+    Broken,
+    OperatorHold,
+    break_lock,
+    clear_limit,
+    end_hold,
+    hold_lock,
+    limit_of,
+    set_limit,
+)
 from django_zklock.queue import break_record, nodes
 from django_zklock.signals import lock_broken
 
@@ -35,23 +45,23 @@ def broke(hold: Hold, **more: Any) -> Broken:
 # --- break --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("held_for", [0.0, 0.5], ids=["at once", "after a while"])
-def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why(zoo: Zoo, held_for: float) -> None:
+@pytest.mark.parametrize("watch_after", [0.0, 0.25], ids=["watches its znode", "does not watch yet"])
+def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why(
+    zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its work is aborted."""
 
     def work() -> str:
         with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
             holds.append(hold)
-            time.sleep(held_for)
-            ready.append(True)
             while True:
                 time.sleep(0.01)
         return str(caught.value)
 
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", watch_after)
     holds: list[Hold] = []
-    ready: list[bool] = []
     elsewhere = BackgroundCall(work)
-    eventually(lambda: ready)
+    eventually(lambda: holds)
     with within(1.3):
         broke(holds[0])
         outcome = elsewhere.result()
@@ -248,7 +258,6 @@ def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> Non
     with zk_lock("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
-        time.sleep(0.5)
     hold = operator.result()
     assert hold.since.timestamp() == zoo.client.exists(hold.path).ctime / 1000
     assert (hold.until - hold.since).total_seconds() == hold.seconds == 1.0
@@ -266,47 +275,51 @@ def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.
     assert "is over" in caplog.text
 
 
-def test_a_waiter_gets_the_lock_as_the_hold_of_a_dead_process_is_over(zoo: Zoo) -> None:
-    """Not before."""
-    began = time.monotonic()
-    with within(2):
-        hold_lock("k", seconds=1.0, **WHY)
-        die()
-        with zk_lock("k", timeout=20):
-            assert time.monotonic() - began >= 0.95
+def expired_hold(zoo: Zoo) -> OperatorHold:
+    """Make a hold, let its process die, and wait until the hold is over by the clock of the server."""
+    hold = hold_lock("k", seconds=0.3, **WHY)
+    die()
+
+    def is_over() -> bool:
+        path, stat = zoo.client.create(f"{zoo.base}/time", ephemeral=True, include_data=True)
+        zoo.client.delete(path)
+        return bool(stat.ctime / 1000 > hold.until.timestamp())
+
+    eventually(is_over)
+    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+    return hold
 
 
 @pytest.mark.parametrize("timeout", [0, 5])
-def test_a_hold_of_a_dead_process_that_is_over_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
+def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
     """Also a caller that does not wait."""
-    hold_lock("k", seconds=1.0, **WHY)
-    die()
-    time.sleep(1.1)
-    assert len(zoo.children("k")) == 1
+    expired_hold(zoo)
     with within(1), zk_lock("k", timeout=timeout):
         assert len(zoo.children("k")) == 1
 
 
-@pytest.mark.parametrize("wait", [0, 5])
-def test_a_hold_follows_one_that_is_over(zoo: Zoo, wait: float) -> None:
-    """Whether it comes before the end of it or after."""
-    hold_lock("k", seconds=1.5, **WHY)
-    die()
-    if not wait:
-        with pytest.raises(LockBusy, match="operator anna"):
-            hold_lock("k", seconds=LONG, **WHY)
-        time.sleep(1.6)
+def test_an_expired_hold_is_followed_by_another(zoo: Zoo) -> None:
+    expired_hold(zoo)
     with within(3):
-        hold = hold_lock("k", seconds=LONG, wait=wait, reason="mine now", by="ben")
+        hold = hold_lock("k", seconds=LONG, reason="mine now", by="ben")
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
 
 
-def test_another_client_behind_a_hold_that_is_over_does_not_block_the_queue(zoo: Zoo) -> None:
-    """It does not end the hold, but the next contender of ours does."""
+def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:
+    """An operator who does not wait is told who holds the lock."""
     hold_lock("k", seconds=1.0, **WHY)
     die()
+    with pytest.raises(LockBusy, match="operator anna"):
+        hold_lock("k", seconds=LONG, **WHY)
+    with within(3):
+        hold = hold_lock("k", seconds=LONG, wait=5, reason="mine now", by="ben")
+    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+
+
+def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo) -> None:
+    """It does not end the hold, but the next contender of this package does."""
+    expired_hold(zoo)
     with zoo.hold_elsewhere("k") as foreign:
-        time.sleep(1.1)
         with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
             pass
         assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
@@ -333,7 +346,7 @@ hold_lock("k", seconds=2, reason="r", by="b"); print("held"); input()
         held = time.monotonic()
     with pytest.raises(LockBusy, match="operator b"), zk_lock("k", timeout=0):
         pass
-    with zk_lock("k"):
+    with within(4), zk_lock("k"):
         assert time.monotonic() - held > 1.5
 
 
@@ -353,11 +366,11 @@ def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
 
 def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
     """The process that made it finds nothing to end."""
-    hold = hold_lock("k", seconds=1.5, **WHY)
+    hold = hold_lock("k", seconds=0.5, **WHY)
     broken = break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="enough", by="ben")
     assert broken.holder.about["operator"]
-    with zk_lock("k", timeout=0):
-        time.sleep(1.7)
+    with zk_lock("k", timeout=0) as mine:
+        assert not mine.wait_lost(0.7)
 
 
 def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,18 +216,6 @@ def test_hostile_payloads_are_harmless(zoo: Zoo, operator: Client, target: str) 
     assert not any(char in page for char in "\x1b\u202e\x00")
 
 
-@pytest.mark.parametrize("data", [b"{" * 10_000, b"x" * 1_000_000, b"\xff\xfe", b'{"guid": 1e999}', b""])
-def test_unreadable_payloads_are_shown_as_another_client(zoo: Zoo, viewer: Client, data: bytes) -> None:
-    path = zoo.client.create(
-        f"{zoo.base}/odd/{nodes.prefix(GUID % 1)}", data, ephemeral=True, sequence=True, makepath=True
-    )
-    try:
-        assert keys(viewer) == ["odd"]
-        assert viewer.get(f"{LIST}odd/change/").status_code == 200
-    finally:
-        zoo.client.delete(path)
-
-
 def test_an_unreadable_queue_is_reported(zoo: Zoo, viewer: Client) -> None:
     """It blocks its lock."""
     zoo.client.create(f"{zoo.base}/odd/strange-0000000001", b"", makepath=True)

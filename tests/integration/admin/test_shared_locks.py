@@ -231,22 +231,6 @@ def test_a_waiter_that_may_hold_a_permit_is_asked_and_broken_like_a_holder(zoo: 
     assert hold.wait_lost(10)
 
 
-@pytest.mark.parametrize("permission", ["limit_lock", "request_release_lock"])
-def test_each_action_needs_its_own_permission(zoo: Zoo, printing: list[Hold], permission: str) -> None:
-    client = user_with("view_lock", "break_lock", "hold_lock", permission)
-    pages = {"limit_lock": "limit/", "request_release_lock": "request-release/"}
-    detail = client.get(f"{LIST}printers/change/").content.decode()
-    target = targets(client)[printing[0].token]  # with one permit, one of the two only may hold
-    for name, page in pages.items():
-        allowed = name == permission
-        assert (f"/{page}" in detail) is allowed
-        form = {"key": "printers", "permits": "1", "reason": "forged", "target": target}
-        assert (client.post(LIST + page, form).status_code == 403) is not allowed
-    assert (limit_of("printers") is not None) is (permission == "limit_lock")
-    if permission == "request_release_lock":
-        assert printing[0].wait_release_requested(10)
-
-
 def test_without_zookeeper_the_form_reports_it(zoo: Zoo, operator: Client) -> None:
     """In time, and nothing is done."""
     with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):

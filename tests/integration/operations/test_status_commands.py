@@ -132,22 +132,12 @@ def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
     assert (process.returncode, err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(
-            json.dumps({"version": 1, "guid": GUID, "host": HOSTILE, "pid": 10**400, "what": HOSTILE, "since": HOSTILE,
-                        "thread": HOSTILE, "about": {HOSTILE: HOSTILE}}).encode(), id="escapes",
-        ),
-        pytest.param(b"{" * 100_000, id="nested"),
-        pytest.param(HOSTILE.encode("utf-8", "surrogatepass") * 5000, id="long"),
-        pytest.param(b'{"guid": ', id="broken"),
-    ],
-)  # fmt: skip
-def test_hostile_payloads_are_harmless(zoo: Zoo, data: bytes) -> None:
+def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
     """No control character and no endless name reaches the terminal."""
+    names = ("host", "what", "since", "thread")
+    payload = {"version": 1, "guid": GUID, "pid": 10**400, "about": {HOSTILE: HOSTILE}, **dict.fromkeys(names, HOSTILE)}
     zoo.client.ensure_path(zoo.base)
-    paths = [hostile(zoo, "k", data), hostile(zoo, "odd\u202ename", data)]
+    paths = [hostile(zoo, key, json.dumps(payload).encode()) for key in ("k", "odd\u202ename")]
     try:
         texts = [zklock("list"), zklock("list", "--json"), zklock("show", "k"), zklock("show", "k", "--json")]
         texts += [zklock("status"), ending("doctor")[1]]
@@ -168,12 +158,11 @@ def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
         data = as_json("doctor", "--rounds=5")
     results = {check["name"]: check["result"] for check in data["checks"]}
     assert data["healthy"] is True
-    assert {results[name] for name in ("connection", "session timeout", "read", "write", "rights", "clock")} <= {
+    assert {results[name] for name in ("connection", "session timeout", "read", "write", "rights")} <= {
         "ok",
         "warning",  # a busy machine is slow
     }
     assert 0 < data["read_seconds"] < 5
-    assert abs(data["clock_ahead_seconds"]) < 5
     assert "!doctor" not in zoo.names(zoo.base)
 
 

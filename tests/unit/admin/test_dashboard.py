@@ -50,14 +50,9 @@ INFO = LockInfo(
 
 NOTHING = Snapshot(
     taken_at=NOW,
-    age=0.0,
     locks=(),
-    total=0,
     problem="",
-    skipped=(),
     connection=ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=()),
-    waits=(),
-    cycles=(),
 )
 
 
@@ -128,7 +123,7 @@ def test_durations_have_their_two_greatest_units(seconds: float, text: str) -> N
     ],
 )
 def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:
-    assert state_of(replace(INFO, **change), 60.0)[0] == state
+    assert formatting.state_of(replace(INFO, **change), 60.0)[0] == state
 
 
 def test_the_reasons_for_waiting_are_sentences() -> None:
