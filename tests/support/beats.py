@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -40,10 +39,7 @@ class Beat:
             *(f"--schedule={self.home / 'schedule'}", f"--pidfile={self.home / 'pid'}", "--max-interval=30"),
         ]
         self._env = {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "settings",
-            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-            "ZKLOCK_URL": beats.zoo.url(hosts, session_timeout=beats.session_timeout),
+            **beats.zoo.environment(hosts, beats.session_timeout),
             "BEAT_HOME": str(beats.home),
             "BEAT_SCHEDULE": json.dumps(beats.schedule),
             "BEAT_STRIKE": str(self.home / "strike"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -57,12 +56,7 @@ class Candidate:
         self.looks = home / f"{name}.jsonl"
         self.log = home / f"{name}.log"
         self._abort_on = abort_on
-        self._env = {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "settings",
-            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-            "ZKLOCK_URL": zoo.url(proxy.address, session_timeout=session_timeout),
-        }
+        self._env = zoo.environment(proxy.address, session_timeout)
         self.process: subprocess.Popen[bytes]
         self.start()
 

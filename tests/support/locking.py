@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 from typing import Any
 
 from django.core.management import CommandError, call_command
 
-from support.zoo import TESTS, Zoo
+from support.zoo import Zoo
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
 MANAGE = [
@@ -29,8 +28,7 @@ execute_from_command_line(sys.argv)
 
 def environment(zoo: Zoo) -> dict[str, str]:
     """Return the environment of a process that runs `MANAGE`."""
-    paths = f"{TESTS}{os.pathsep}{TESTS.parent}"
-    return {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "ZKLOCK_URL": zoo.url(), "PYTHONPATH": paths}
+    return zoo.environment()
 
 
 def zklock(*arguments: object) -> str:

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
-
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
-from django_zklock.queue import guids, nodes
+from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
@@ -32,12 +30,12 @@ class Primitive:
 
     name: str
     kind: str
-    """What its holds say they are."""
+    """The kind that its holds report."""
     options: Mapping[str, Any] = field(default_factory=dict)
     room: int = 1
     """How many of its kind have it at a time."""
     blocker: Kind = Kind.LOCK
-    """What keeps it out, if there are as many as `blockers`."""
+    """The kind of contender that keeps it out, if there are as many as `blockers`."""
     blockers: int = 1
     compat: str | None = None
 
@@ -92,16 +90,11 @@ LINGERING = Primitive("lingering lock", "lock", {"linger": 0.05})
 PRIMITIVES = (LOCK, WRITE, READ, SEMAPHORE, SEMAPHORE_OF_1, KAZOO, KAZOO_READ, LINGERING)
 
 
-@contextlib.contextmanager
-def foreign(zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, compat: str | None = None) -> Iterator[str]:
+def foreign(
+    zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, compat: str | None = None
+) -> contextlib.AbstractContextManager[str]:
     """Have another process of ours stand in a queue; yields its node's path."""
-    name = nodes.prefix(guids.new(guids.Mark.OWN), kind, compat)
-    path = zoo.client.create(f"{zoo.base}/{key}/{name}", b"foreign", ephemeral=True, sequence=True, makepath=True)
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(NoNodeError):
-            zoo.client.delete(path)
+    return zoo.hold_elsewhere(key, kind, guid=guids.new(guids.Mark.OWN), compat=compat)
 
 
 class Taker:
@@ -111,14 +104,14 @@ class Taker:
         self.granted = threading.Event()
         self.hold: Hold | None = None
         self._lock = lock
-        self._leave = threading.Event()
-        self._thread = BackgroundCall(self._take)
+        self._released = threading.Event()
+        self._thread = BackgroundCall(self._acquire)
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         with self._lock as hold:
             self.hold = hold
             self.granted.set()
-            assert self._leave.wait(30)
+            assert self._released.wait(30)
 
     def wait_granted(self, timeout: float = 10.0) -> Hold:
         """Wait until it has the lock; return the hold."""
@@ -130,7 +123,7 @@ class Taker:
 
     def go(self, *, wait: bool = True) -> None:
         """Have it release, and wait until it has; raise what it raises."""
-        self._leave.set()
+        self._released.set()
         if wait:
             self._thread.result()
 

@@ -32,13 +32,7 @@ class Serving:
         self.port = free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         self._command = [sys.executable, "-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
-        self._env = {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "settings",
-            "ZKLOCK_URL": zoo.url(hosts, session_timeout),
-            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-            **(env or {}),
-        }
+        self._env = zoo.environment(hosts, session_timeout) | dict(env or {})
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:

@@ -34,7 +34,7 @@ strides = pytest.mark.parametrize(
 long_strides = pytest.mark.parametrize(
     "stride", [pytest.param(97, id="some lines"), pytest.param(11, id="many lines", marks=pytest.mark.chaos)]
 )
-"""The same, for code of so many lines that to strike all of them takes minutes; each run begins at another line."""
+"""Larger steps, for code with so many lines that to strike all takes minutes. Each run begins at another line."""
 
 
 def first_line(stride: int) -> int:
@@ -63,7 +63,7 @@ def assert_none_listed() -> None:
 
 
 class Struck(Exception):
-    """As a soft time limit: an ordinary exception, raised by a signal handler anywhere in the main thread."""
+    """An ordinary exception that a signal handler raises anywhere in the main thread, like a soft time limit."""
 
 
 class LineStrike:

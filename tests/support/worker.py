@@ -78,14 +78,7 @@ class Worker:
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
             *options,
         ]
-        self.env = {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "settings",
-            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-            "ZKLOCK_URL": zoo.url(hosts, session_timeout),
-            celeryapp.HOME: str(home),
-            **(env or {}),
-        }
+        self.env = zoo.environment(hosts, session_timeout) | {celeryapp.HOME: str(home), **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

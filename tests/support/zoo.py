@@ -222,10 +222,12 @@ class Zoo:
         )
 
     @contextlib.contextmanager
-    def hold_elsewhere(self, key: str, kind: nodes.Kind = nodes.Kind.LOCK) -> Iterator[str]:
+    def hold_elsewhere(
+        self, key: str, kind: nodes.Kind = nodes.Kind.LOCK, *, guid: str = "", compat: str | None = None
+    ) -> Iterator[str]:
         """Have a foreign client hold a lock; yields its node's path."""
         path = self.client.create(
-            f"{self.base}/{key}/{nodes.prefix(str(uuid.uuid4()), kind)}",
+            f"{self.base}/{key}/{nodes.prefix(guid or str(uuid.uuid4()), kind, compat)}",
             b"foreign",
             ephemeral=True,
             sequence=True,
@@ -236,6 +238,15 @@ class Zoo:
         finally:
             with contextlib.suppress(NoNodeError):
                 self.client.delete(path)
+
+    def environment(self, hosts: str | None = None, session_timeout: float = 4) -> dict[str, str]:
+        """Return the environment of a process whose locks are in this namespace."""
+        return {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "settings",
+            "ZKLOCK_URL": self.url(hosts, session_timeout),
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+        }
 
     def spawn(
         self, script: str, *arguments: str, first: str = "", hosts: str | None = None, **env: str
@@ -257,13 +268,7 @@ class Zoo:
             stderr=subprocess.PIPE,
             text=True,
             cwd=TESTS,
-            env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "settings",
-                "ZKLOCK_URL": self.url(hosts),
-                "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-                **env,
-            },
+            env=self.environment(hosts) | env,
         )
 
     @contextlib.contextmanager

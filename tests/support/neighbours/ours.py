@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
 from support.neighbours.protocol import GLANCE, TIMEOUT, Neighbour
-from support.zoo import TESTS, Zoo
+from support.zoo import Zoo
 
 OPTIONS: dict[str, dict[str, Any]] = {"lock": {}, "read": {"kind": "read"}, "write": {"kind": "write"}, "leader": {}}
 """Of `zk_lock`, for each kind that a command may name; a value of `compat` may be joined to it by a plus."""
@@ -119,12 +119,7 @@ class Ours:
 
 def our_process(zoo: Zoo) -> Neighbour:
     """Return a process with locks of ours in this namespace."""
-    env = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "settings",
-        "ZKLOCK_URL": zoo.url(session_timeout=2),
-        "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-    }
+    env = zoo.environment(session_timeout=2)
     return Neighbour([sys.executable, "-u", "-m", "support.neighbours.ours", zoo.base], **env)
 
 

@@ -73,7 +73,7 @@ def test_a_fault_before_the_start_holds_from_the_start() -> None:
 
 
 def test_data_outlives_a_stop(tmp_path: Path) -> None:
-    """What is no one session's: data, versions, sequence counters, containers; and zxids go on."""
+    """Data, versions, sequence counters and containers are kept, ephemerals are not; and zxids go on."""
     file = tmp_path / "data.json"
     with DevServer(data=file) as server, connected(server) as client:
         client.create("/a", b"\0\xff")
