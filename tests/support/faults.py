@@ -57,7 +57,7 @@ def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy
 @contextlib.contextmanager
 def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     """
-    Do the same, with the session at rest and the key's directory in place, so that requests can be counted.
+    Give the session a proxy when it is at rest and the key's directory exists, so that requests can be counted.
 
     A contender that holds or waits for long does not watch its own node, or the count would depend on the load of the
     machine.
@@ -182,7 +182,7 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
     Return them, and the list to which each adds its number when it has the lock.
     """
 
-    def take(number: int) -> None:
+    def acquire(number: int) -> None:
         with zk_lock(key, **{"timeout": 20, **options}):
             order.append(number)
 
@@ -190,7 +190,7 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
     threads = []
     before = len(zoo.children(key))
     for number in range(count):
-        threads.append(BackgroundCall(functools.partial(take, number)))
+        threads.append(BackgroundCall(functools.partial(acquire, number)))
         zoo.wait_contenders(key, before + number + 1)
     return threads, order
 
@@ -205,14 +205,14 @@ def taken(
     They release at the end, and raise there what is not `forgiven`.
     """
 
-    def take() -> None:
+    def acquire() -> None:
         with zk_lock(key, **{"timeout": 30, **options}) as hold:
             holds.append(hold)
             done.wait(30)
 
     holds: list[Hold] = []
     done = threading.Event()
-    threads = [BackgroundCall(take) for _ in range(many)]
+    threads = [BackgroundCall(acquire) for _ in range(many)]
     try:
         eventually(lambda: len(holds) == inside)
         yield holds

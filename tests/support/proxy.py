@@ -291,7 +291,7 @@ class Proxy:
         self._run(lambda: self._faults.append(fault))
         return fault.fired
 
-    def _take_fault(self, opcode: int) -> _Fault | None:
+    def _next_fault(self, opcode: int) -> _Fault | None:
         for fault in self._faults:
             if fault.opcode == opcode:
                 self._faults.remove(fault)
@@ -325,7 +325,7 @@ def count_round_trips(frames: Iterable[Frame]) -> int:
 
 @dataclass(frozen=True)
 class _Fault:
-    """What is to be done, once, to a request of this kind or to its reply."""
+    """A fault that is done once, to a request of this kind or to its reply."""
 
     opcode: int
     fired: threading.Event
@@ -386,7 +386,7 @@ class _Link:
             xid, opcode = struct.unpack_from(">ii", data, 4)
             self._opcodes[xid] = opcode
         self._proxy._record(Frame(self.number, True, xid, opcode, time.monotonic()))
-        fault = self._proxy._take_fault(opcode)
+        fault = self._proxy._next_fault(opcode)
         if isinstance(fault, _Kill) and not fault.after:
             self._reset_client(fault.fired)
             return

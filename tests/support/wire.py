@@ -191,7 +191,7 @@ class Wire:
 
 
 class Names:
-    """What two servers number differently, as the same names: sessions and transaction ids."""
+    """Equal names for the sessions and transaction ids that two servers number differently."""
 
     def __init__(self) -> None:
         self.base: int | None = None
@@ -264,7 +264,7 @@ def _short(value: bytes | None) -> str:
 
 class Talk:
     """
-    What a script has of one server: any number of connections, each by a name, and the transcript of them all.
+    The connections of a script to one server, each by a name, and the transcript of them all.
 
     It begins and ends with an empty tree, and leaves no session. `talk.a` is the connection of that name; one that is
     new gets a session of its own.

@@ -200,7 +200,7 @@ class Zoo:
         return own + [sign for name in below for sign in self.signs(f"{path}/{name}")]
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
-        """What the contenders of a key say of themselves, first come first."""
+        """The payloads of the contenders of a key, first come first."""
         payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since
@@ -273,7 +273,7 @@ class Zoo:
 
     @contextlib.contextmanager
     def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
-        """Do the same for the length of a block, and kill what is left of the process at its end."""
+        """Run a script as `spawn` does for the length of a block, and kill the process at its end."""
         process = self.spawn(script, *arguments, **how)
         try:
             yield process

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from kazoo.client import KazooClient
+from support.chaos.servers import looking_in
 from support.project import Project
 from support.zoo import eventually
 
@@ -48,6 +48,11 @@ class Running:
         assert match is not None
         return match[1]
 
+    @property
+    def hosts(self) -> str:
+        """The address that it listens on."""
+        return self.url.removeprefix("zk://").removesuffix("/myproject")
+
     def end(self, number: signal.Signals) -> str:
         """Send it a signal and wait for its orderly end; return all it has written."""
         self.process.send_signal(number)
@@ -80,7 +85,7 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
 def test_another_process_takes_a_lock_through_it(project: Project, number: signal.Signals) -> None:
     """It serves the URL that it prints, tells of sessions, and stops in order on either signal."""
     with devserver(project, "--port=0", "--tick=0.2") as running:
-        with connected(running.url.removesuffix("/myproject")):
+        with looking_in(running.hosts):
             eventually(lambda: "opened by" in running.text)
             acquired = project.run("-c", ACQUIRE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
             assert re.fullmatch(r"token \d+\n", acquired.stdout), acquired.stderr
@@ -90,23 +95,12 @@ def test_another_process_takes_a_lock_through_it(project: Project, number: signa
     assert text.endswith("Stopped.\n")
 
 
-@contextmanager
-def connected(url: str) -> Iterator[KazooClient]:
-    client = KazooClient(url.removeprefix("zk://"))
-    client.start(timeout=10)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 def test_the_tree_is_kept_over_a_restart(project: Project) -> None:
     """With --data, what was in the tree is there again, and tokens go on rising."""
     tokens: list[int] = []
     for _ in range(2):
         with devserver(project, "--port=0", "--data=tree.bin") as running:
-            with connected(running.url.removesuffix("/myproject")) as client:
+            with looking_in(running.hosts) as client:
                 if tokens:
                     assert client.get("/kept")[0] == b"as it was"
                 else:

@@ -20,7 +20,7 @@ PATTERNS = {
     "read+": ["-lock-", "__WRIT__"],
     "write+": ["-lock-", "__WRIT__", "__READ__"],
 }
-"""What makes kazoo's recipes see contenders in Curator's grammar."""
+"""The patterns that make kazoo's recipes see contenders in Curator's grammar."""
 GLANCE = 0.15  # seconds after which who has not come to lead is taken to stand by
 
 
@@ -88,10 +88,10 @@ class Actor(threading.Thread):
             return str(lock.release()).lower()
         seconds = int(wait) / 1000
         try:
-            taken = lock.acquire(blocking=seconds != 0, timeout=seconds if seconds > 0 else None)
+            acquired = lock.acquire(blocking=seconds != 0, timeout=seconds if seconds > 0 else None)
         except LockTimeout:
-            taken = False
-        return str(taken).lower()
+            acquired = False
+        return str(acquired).lower()
 
     def _candidate(self, kind: str, path: str, name: str) -> Candidate:
         return Candidate(self._client, path, PATTERNS.get(kind, ()), name)
