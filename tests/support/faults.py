@@ -168,6 +168,13 @@ class CallOnDemand(BackgroundCall[T]):
         self._arguments.put(arguments)
 
 
+def acquire_once(key: str, **options: Any) -> Hold:
+    """Acquire a lock, check it and release it; return the hold."""
+    with zk_lock(key, **options) as hold:
+        hold.check()
+    return hold
+
+
 def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:
     """
     Have threads come for a lock one after the other, each once the one before is in the queue.

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, get_args
+from typing import Any, Final, NoReturn, get_args
 
 from celery import Task
 from celery._state import get_current_task

@@ -1,4 +1,4 @@
-"""What else may be in a lock's directory or in its name: other clients, strangers, leftovers, and hostile input."""
+"""Other clients, unknown znodes, leftovers and hostile input in a lock's directory or name harm no lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, client, cut, proxied, session
+from support.faults import BackgroundCall, acquire_once, client, cut, proxied, session
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock
@@ -57,12 +57,6 @@ def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
 # --- the same path, other clients -------------------------------------------------------------------------------------
 
 
-def take(zoo: Zoo) -> None:
-    with zk_lock("a", timeout=10) as hold:
-        hold.check()
-        assert hold.path.endswith(zoo.children("a")[0])
-
-
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool) -> None:
     """Nobody can tell whose turn it is, so nobody is granted anything; the error names it, and nothing is left."""
@@ -80,7 +74,7 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
 def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
     """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(lambda: take(zoo))
+        waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
         zoo.wait_contenders("a", 3)
         zoo.client.create(f"{zoo.base}/a/foo-0000000001", makepath=True)
     with pytest.raises(UnreadableQueue, match="foo-0000000001"):

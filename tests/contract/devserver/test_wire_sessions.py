@@ -30,7 +30,7 @@ from support.wire import Talk
 pytestmark = pytest.mark.zookeeper
 
 
-def taken_up(talk: Talk) -> None:
+def resumed(talk: Talk) -> None:
     a = talk.a
     a.do(create("/e", b"", EPHEMERAL))
     a.drop()
@@ -88,7 +88,7 @@ def from_the_future(talk: Talk) -> None:
     talk.join("f", zxid=-1)
 
 
-@scripts(taken_up, wrong_password, closed, expired, kept_by_pings, from_the_future)
+@scripts(resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
 def test_sessions(pair: Pair, script: Script) -> None:
     """A session is taken up with its password, lives as long as it is heard of, and its nodes go with it."""
     compare(pair, script)
@@ -96,7 +96,7 @@ def test_sessions(pair: Pair, script: Script) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, 0, 1, 199, 200, 201, 12_345, 19_999, 20_000, 20_001, 2**31 - 1])
 def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
-    """What a client asks for is cut to the server's limits."""
+    """The timeout that a client requests is cut to the server's limits."""
     compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
 
 

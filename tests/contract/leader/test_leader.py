@@ -116,7 +116,7 @@ def test_one_leads_and_the_next_follows_at_once_when_it_ends(zoo: Zoo) -> None:
 
 
 def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
-    """The same object may run again. It does not lead in between."""
+    """An object may run again. It does not lead in between."""
     leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
     assert leader.key == "lead/7"
     assert not leader.is_leader
@@ -206,20 +206,20 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
 def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
     """Behind the other candidates."""
     first, second = zk_leader("lead"), zk_leader("lead")
-    one, two = Terms(), Terms()
-    running = BackgroundCall(lambda: first.run(one))
-    one.wait(1)
-    standing_by = BackgroundCall(lambda: second.run(two))
+    first_terms, second_terms = Terms(), Terms()
+    running = BackgroundCall(lambda: first.run(first_terms))
+    first_terms.wait(1)
+    standing_by = BackgroundCall(lambda: second.run(second_terms))
     zoo.wait_contenders("lead", 2)
-    zoo.client.delete(one.wait(1).path)
-    two.wait(1)
+    zoo.client.delete(first_terms.wait(1).path)
+    second_terms.wait(1)
     zoo.wait_contenders("lead", 2)
     assert not first.is_leader
     assert second.is_leader
-    two.end.set()
+    second_terms.end.set()
     assert standing_by.result() == 1
-    assert one.wait(2).token > two.tokens[0]
-    one.end.set()
+    assert first_terms.wait(2).token > second_terms.tokens[0]
+    first_terms.end.set()
     assert running.result() == 2
 
 

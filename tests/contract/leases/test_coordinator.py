@@ -43,7 +43,7 @@ async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
     await asyncio.wait_for(coordinator.drain(), 20)
 
 
-async def take(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> tuple[str, Lease]:
+async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> tuple[str, Lease]:
     """Take a lease on `KEY`, unless something else is asked for."""
     wanted = {"resource": KEY, "client_id": "node-1", "term": LONG, **request}
     return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 60)
@@ -51,7 +51,7 @@ async def take(coordinator: Coordinator, client: LeaseClient = ANYBODY, **reques
 
 async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[tuple[str, Lease]]:
     """Return a call that waits in line behind one other."""
-    call = asyncio.ensure_future(take(coordinator, wait=20.0, **request))
+    call = asyncio.ensure_future(acquire(coordinator, wait=20.0, **request))
     while len(await asyncio.to_thread(zoo.children, KEY)) < 2:
         await asyncio.sleep(0.02)
     return call
@@ -75,7 +75,7 @@ async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     zoo: Zoo, coordinator: Coordinator, term: float
 ) -> None:
     before = time.time()
-    _, lease = await take(coordinator, term=term)
+    _, lease = await acquire(coordinator, term=term)
     expires_at, duration = lease.tell()
     assert 0 < duration <= min(term, 0.4 * 10) * 1000
     assert before * 1000 < expires_at <= (time.time() + min(term, 0.4 * 10)) * 1000
@@ -84,7 +84,7 @@ async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
 async def test_a_process_that_is_paused_while_it_reads_the_clock_tells_no_later_end(
     zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, lease = await take(coordinator)
+    _, lease = await acquire(coordinator)
     clock = time.time
 
     def pause() -> float:
@@ -98,7 +98,7 @@ async def test_a_process_that_is_paused_while_it_reads_the_clock_tells_no_later_
 
 
 async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, coordinator: Coordinator) -> None:
-    _, lease = await take(coordinator, term=0.5)
+    _, lease = await acquire(coordinator, term=0.5)
     lease.tell()
     call = await waiting(coordinator, zoo, client_id="node-2")
     _, next_one = await call
@@ -108,7 +108,7 @@ async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, co
 
 
 async def test_a_lease_is_over_at_its_end_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
-    lease_id, lease = await take(coordinator, term=0.2)
+    lease_id, lease = await acquire(coordinator, term=0.2)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
         coordinator.keep(ANYBODY, lease_id)
@@ -119,42 +119,42 @@ async def test_looks_at_queues_are_bounded(zoo: Zoo, coordinator: Coordinator, m
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     for resource in "abc":
-        await take(coordinator, resource=resource)
+        await acquire(coordinator, resource=resource)
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
 async def test_the_lock_is_that_of_django(zoo: Zoo, coordinator: Coordinator) -> None:
-    """The same key, written as text or as a list shows it."""
+    """A key may be written as text, or as a list shows it."""
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
             with refused(Code.BUSY):
-                await take(coordinator, resource=resource)
+                await acquire(coordinator, resource=resource)
 
 
 async def test_kinds(zoo: Zoo, coordinator: Coordinator) -> None:
-    readers = [await take(coordinator, kind="read") for _ in range(2)]
+    readers = [await acquire(coordinator, kind="read") for _ in range(2)]
     with refused(Code.BUSY):
-        await take(coordinator, kind="write")
+        await acquire(coordinator, kind="write")
     for lease_id, _ in readers:
         await coordinator.release(ANYBODY, lease_id)
     for _ in range(2):
-        await take(coordinator, resource="pool", kind="semaphore", limit=2)
+        await acquire(coordinator, resource="pool", kind="semaphore", limit=2)
     with refused(Code.BUSY):
-        await take(coordinator, resource="pool", kind="semaphore", limit=2)
+        await acquire(coordinator, resource="pool", kind="semaphore", limit=2)
 
 
 async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
         for _ in range(2):
-            await take(coordinator, resource="printers/7")
+            await acquire(coordinator, resource="printers/7")
         with refused(Code.BUSY):
-            await take(coordinator, resource="printers/7")
+            await acquire(coordinator, resource="printers/7")
 
 
 async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator: Coordinator) -> None:
     with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 1.0}}):
-        lease_id, lease = await take(coordinator)
+        lease_id, lease = await acquire(coordinator)
         assert 0 < lease.tell()[1] <= 1000
         while lease.is_held:
             coordinator.keep(ANYBODY, lease_id)
@@ -170,7 +170,7 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coor
     with zoo.configured(LOCKS={"hot": {"path": KEY, "linger": 5.0}}):
         tokens = []
         for kind in ("lock", "lock", "read"):
-            lease_id, lease = await take(coordinator, kind=kind)
+            lease_id, lease = await acquire(coordinator, kind=kind)
             assert lease.hold is not None
             tokens.append(lease.hold.token)
             await coordinator.release(ANYBODY, lease_id)
@@ -198,51 +198,51 @@ async def test_a_request_that_is_wrong_is_refused(
     zoo: Zoo, coordinator: Coordinator, wrong: dict[str, Any], match: str
 ) -> None:
     with refused(Code.INVALID, match):
-        await take(coordinator, **wrong)
+        await acquire(coordinator, **wrong)
 
 
 async def test_a_client_may_do_what_the_settings_say(zoo: Zoo, coordinator: Coordinator) -> None:
     client = LeaseClient(name="billing", prefixes=("invoices",), kinds=("lock",), max_leases=2, max_waiting=1)
     with refused(Code.FORBIDDEN, "'orders/1'"):
-        await take(coordinator, client, resource="orders/1")
+        await acquire(coordinator, client, resource="orders/1")
     with refused(Code.FORBIDDEN, "invoices-old"):
-        await take(coordinator, client, resource="invoices-old")
+        await acquire(coordinator, client, resource="invoices-old")
     with refused(Code.FORBIDDEN, "'write'"):
-        await take(coordinator, client, kind="write")
-    await take(coordinator)
-    call = asyncio.ensure_future(take(coordinator, client, wait=20.0))
+        await acquire(coordinator, client, kind="write")
+    await acquire(coordinator)
+    call = asyncio.ensure_future(acquire(coordinator, client, wait=20.0))
     await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
     with refused(Code.TOO_MANY, "calls"):
-        await take(coordinator, client, resource="invoices/2")
+        await acquire(coordinator, client, resource="invoices/2")
     call.cancel()
     await asyncio.wait([call])
     for number in range(2):
-        await take(coordinator, client, resource=f"invoices/{number}")
+        await acquire(coordinator, client, resource=f"invoices/{number}")
     with refused(Code.TOO_MANY, "leases"):
-        await take(coordinator, client, resource="invoices/2")
+        await acquire(coordinator, client, resource="invoices/2")
 
 
 async def test_a_session_gets_no_more_paths_than_servers_can_read(
     zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_PATHS", 270)
-    lease_id, _ = await take(coordinator)
+    lease_id, _ = await acquire(coordinator)
     with refused(Code.UNAVAILABLE, "no room"):
-        await take(coordinator, resource="x" * 150)
+        await acquire(coordinator, resource="x" * 150)
     await coordinator.release(ANYBODY, lease_id)
-    await take(coordinator, resource="x" * 150)
+    await acquire(coordinator, resource="x" * 150)
 
 
 async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:
     """The client must learn of it, also if it asks before the lock is given back."""
-    lease_id, lease = await take(coordinator)
+    lease_id, lease = await acquire(coordinator)
     lease.end("it was lost")
     with refused(Code.OVER, "it was lost"):
         await coordinator.release(ANYBODY, lease_id)
 
 
 async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator) -> None:
-    lease_id, lease = await take(coordinator)
+    lease_id, lease = await acquire(coordinator)
     other = LeaseClient(name="other")
     with refused(Code.OVER):
         coordinator.keep(other, lease_id)
@@ -257,7 +257,7 @@ async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
     zoo: Zoo, proxy: Proxy, coordinator: Coordinator
 ) -> None:
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
-    lease_id, lease = await take(coordinator)
+    lease_id, lease = await acquire(coordinator)
     proxy.hang = True
     ends = []
     while lease.is_held:
@@ -273,13 +273,13 @@ async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
 
 async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
-    lease_id, lease = await take(coordinator, term=1.0)
+    lease_id, lease = await acquire(coordinator, term=1.0)
     call = await waiting(coordinator, zoo)
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
         await call
     with refused(Code.UNAVAILABLE):
-        await take(coordinator, resource="other")
+        await acquire(coordinator, resource="other")
     assert lease.release_requested
     began = time.monotonic()
     with refused(Code.OVER):
@@ -302,7 +302,7 @@ async def test_a_drain_ends_though_a_call_comes_with_it(zoo: Zoo, coordinator: C
 async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(
     zoo: Zoo, short_session: None, coordinator: Coordinator
 ) -> None:
-    lease_id, lease = await take(coordinator, term=LONG)
+    lease_id, lease = await acquire(coordinator, term=LONG)
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())
     await asyncio.sleep(0)  # it has begun

@@ -113,7 +113,7 @@ def test_swallowed_interrupts_are_told_at_the_end(
 async def test_a_task_that_swallows_its_cancellation_is_told_at_the_end(
     zoo: Zoo, reports: list[dict[str, Any]]
 ) -> None:
-    """The same for tasks; and later code of the task is not cancelled."""
+    """The block ends in LockLost, and later code of the task is not cancelled."""
     with pytest.raises(LockLost):
         async with Lock("swallowed") as hold:
             lose(hold)
@@ -168,7 +168,7 @@ def test_an_abort_at_the_end_of_the_block_strikes_no_later_code(zoo: Zoo, run: C
 
 
 async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) -> None:
-    """The same for a task: its next `await` after the block is not cancelled."""
+    """The next `await` of a task after the block is not cancelled."""
     lock = Lock("edge")
     outcomes = []
     for _ in range(200):

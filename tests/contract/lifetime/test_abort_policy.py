@@ -47,7 +47,7 @@ def test_of_nested_locks_the_lost_one_raises(zoo: Zoo, run: Callable[..., Any], 
 
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
 async def test_of_nested_locks_of_a_task_the_lost_one_raises(zoo: Zoo, which: str, raiser: str) -> None:
-    """The same for tasks, and no cancellation is left over."""
+    """LockLost comes from the block whose lock was lost, and no cancellation is left over."""
     raised: list[tuple[str, str | None]] = []
     try:
         async with Lock("outer") as outer:
@@ -120,7 +120,7 @@ def test_the_policy_says_what_a_loss_does(
 
 
 def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
-    """What the body raises goes out as it is, also when the lock is lost meanwhile."""
+    """An exception of the body is raised unchanged, also when the lock is lost meanwhile."""
     with pytest.raises(KeyError), Lock("body", abort_on="never") as hold:
         lose(hold)
         eventually(lambda: hold.lost)

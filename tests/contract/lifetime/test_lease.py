@@ -6,7 +6,7 @@ import contextlib
 import time
 
 import pytest
-from support.faults import BackgroundCall, connected, cut, expire, lose, session, within
+from support.faults import BackgroundCall, acquire_once, connected, cut, expire, lose, session, within
 from support.proxy import MULTI, PING, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -165,13 +165,8 @@ def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, directi
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
 def test_a_process_that_only_waits_notices_a_half_open_connection(zoo: Zoo, proxy: Proxy, direction: str) -> None:
     """By its pings, before the session expires. So the waiter keeps its place in the queue."""
-
-    def take() -> str:
-        with zk_lock("a", timeout=20) as hold:
-            return hold.path
-
     with zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(take)
+        waiter = BackgroundCall(lambda: acquire_once("a", timeout=20))
         mine = zoo.wait_contenders("a", 2)[1]
         proxy.wait_for(lambda: proxy.counts[PING])  # until then it was in contact
         before = proxy.connected
@@ -179,7 +174,7 @@ def test_a_process_that_only_waits_notices_a_half_open_connection(zoo: Zoo, prox
         proxy.wait_for(lambda: proxy.connected > before, 2 / 3 * TIMEOUT + LATER)
         proxy.heal()
         eventually(lambda: session().connected)
-    assert waiter.result().rpartition("/")[2] == mine
+    assert waiter.result().path.rpartition("/")[2] == mine
 
 
 def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy) -> None:
@@ -224,13 +219,13 @@ def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
 ) -> None:
     """A process that only waits lets its lease end in silence. A late grant comes with a new lease."""
 
-    def take() -> float:
+    def remaining() -> float:
         with zk_lock("a", timeout=20) as hold:
             hold.check()
             return hold.lease_remaining
 
     with zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(take)
+        waiter = BackgroundCall(remaining)
         zoo.wait_contenders("a", 2)
         wait_until_left(0)
         assert not session().suspect

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, within
+from support.faults import BackgroundCall, acquire_once, within
 from support.signalled import Sent, signalled
 from support.work import compute, in_each_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
@@ -24,20 +24,20 @@ REASON = "it was held for longer than max_hold, 0.3 s"
 
 
 @pytest.fixture
-def told() -> Iterator[Sent]:
+def sent() -> Iterator[Sent]:
     """The signals of a test about the life of holds."""
     with signalled("lock_held_long", "lock_lost", "lock_released") as sent:
         yield sent
 
 
 def begin_to_wait(events: list[str]) -> BackgroundCall[None]:
-    """Have another thread wait for the lock, which it notes when it has it."""
+    """Have another thread wait for the lock, and record that it has got it."""
 
-    def take() -> None:
+    def acquire() -> None:
         with zk_lock("k", timeout=20):
             events.append("next")
 
-    return BackgroundCall(take)
+    return BackgroundCall(acquire)
 
 
 # --- max_hold ---------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def begin_to_wait(events: list[str]) -> BackgroundCall[None]:
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @in_each_thread
 def test_work_that_takes_too_long_is_stopped_and_told_why(
-    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, told: Sent
+    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, sent: Sent
 ) -> None:
     """Also where the loss of the connection would not stop it: this was asked for."""
 
@@ -56,8 +56,8 @@ def test_work_that_takes_too_long_is_stopped_and_told_why(
             compute(20)
 
     run(work)
-    eventually(lambda: told)
-    ((name, kwargs),) = told
+    eventually(lambda: sent)
+    ((name, kwargs),) = sent
     assert (name, kwargs["reason"]) == ("lock_lost", REASON)
     assert kwargs["receipt"].delivered
     with zk_lock("k", timeout=20):
@@ -80,7 +80,7 @@ def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zo
 
 
 def test_the_time_counts_from_the_first_grant(zoo: Zoo) -> None:
-    """Who takes again what it holds gets no new time."""
+    """A reentrant acquisition gets no new time."""
     with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
         while True:
             with zk_lock("k", max_hold=50):
@@ -89,26 +89,11 @@ def test_the_time_counts_from_the_first_grant(zoo: Zoo) -> None:
 
 def test_the_time_does_not_begin_before_the_grant(zoo: Zoo) -> None:
     """Nor does a wait in the queue use it up."""
-
-    def take() -> None:
-        with zk_lock("k", max_hold=1, timeout=10) as hold:
-            hold.check()
-
     with zoo.hold_elsewhere("k"):
-        waiter = BackgroundCall(take)
+        waiter = BackgroundCall(lambda: acquire_once("k", max_hold=1, timeout=10))
         zoo.wait_contenders("k", 2)
         time.sleep(1.2)
     waiter.result()
-
-
-def take_elsewhere() -> None:
-    """Take the lock in another thread."""
-
-    def take() -> None:
-        with zk_lock("k", timeout=5):
-            pass
-
-    BackgroundCall(take).result()
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -116,7 +101,7 @@ def test_a_hold_that_no_block_watches_over_leaves_the_queue_at_once(zoo: Zoo, ti
     """Nobody could be stopped; who asks is told."""
     lock = zk_lock("k", max_hold=0.3)
     holds = [lock.acquire() for _ in range(times)]
-    take_elsewhere()
+    BackgroundCall(lambda: acquire_once("k", timeout=5)).result()
     for hold in holds:
         assert hold
         with pytest.raises(LockLost, match=REASON):
@@ -159,27 +144,27 @@ def test_a_paused_process_learns_of_the_end_by_the_clock(zoo: Zoo, monkeypatch: 
     lock.release()
 
 
-def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, told: Sent) -> None:
+def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, sent: Sent) -> None:
     """And what it would have come to is forgotten."""
     for _ in range(20):
         with zk_lock("k", max_hold=0.7, warn_after=0.6):
             pass
     time.sleep(0.8)
-    assert told.names == ["lock_released"] * 20
+    assert sent.names == ["lock_released"] * 20
 
 
 # --- warn_after -------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_hold_is_told_once(zoo: Zoo, told: Sent, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_hold_is_told_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
     """However often it is taken again; by a log record and by the signal."""
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
-            eventually(lambda: told)
+            eventually(lambda: sent)
             with zk_lock("k", warn_after=0.1):
                 time.sleep(0.5)
-        eventually(lambda: len(told) == 2)
-    (name, kwargs), (last, _) = told
+        eventually(lambda: len(sent) == 2)
+    (name, kwargs), (last, _) = sent
     assert (name, kwargs["lock"], kwargs["hold"], last) == ("lock_held_long", "k", hold, "lock_released")
     assert 0.2 <= kwargs["held"] < 5
     (record,) = caplog.records
@@ -187,7 +172,7 @@ def test_a_long_hold_is_told_once(zoo: Zoo, told: Sent, caplog: pytest.LogCaptur
     assert "warn_after, 0.2 s" in record.getMessage()
 
 
-def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: Sent) -> None:
+def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, sent: Sent) -> None:
     """One timer serves them all, whichever comes first."""
     spans = [0.9, 0.3, 0.6, 1.2]
     ready = threading.Barrier(len(spans))
@@ -203,7 +188,7 @@ def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: Sent) 
     for worker in workers:
         worker.result()
     assert all(span <= held[span] < span + 1 + ROOM for span in spans)
-    eventually(lambda: len(told) == 8)
-    assert sorted(kwargs["lock"] for name, kwargs in told if name == "lock_held_long") == [
+    eventually(lambda: len(sent) == 8)
+    assert sorted(kwargs["lock"] for name, kwargs in sent if name == "lock_held_long") == [
         f"k/{span}" for span in sorted(spans)
     ]

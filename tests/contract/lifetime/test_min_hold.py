@@ -67,7 +67,7 @@ def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bo
     order: list[int] = []
     stamps: list[float] = []
 
-    def take(number: int) -> None:
+    def acquire(number: int) -> None:
         with zk_lock("k", timeout=20) as hold:
             order.append(number)
             stamps.append(zoo.client.set(hold.path, b"x").mtime / 1000)
@@ -75,7 +75,7 @@ def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bo
     def queue_three() -> list[BackgroundCall[None]]:
         waiters = []
         for number in range(3):
-            waiters.append(BackgroundCall(functools.partial(take, number)))
+            waiters.append(BackgroundCall(functools.partial(acquire, number)))
             zoo.wait_contenders("k", number + 2)
         return waiters
 
@@ -101,13 +101,13 @@ def test_no_waiter_is_granted_when_the_hold_replaces_the_holder(zoo: Zoo, times:
         key = f"k/{number}"
         got: list[float] = []
 
-        def take(key: str = key, got: list[float] = got) -> None:
+        def acquire(key: str = key, got: list[float] = got) -> None:
             with zk_lock(key, timeout=20):
                 got.append(time.monotonic())
 
         began = time.monotonic()  # before the grant, from which the hold counts
         with zk_lock(key, min_hold=0.5):
-            waiter = BackgroundCall(take)
+            waiter = BackgroundCall(acquire)
             zoo.wait_contenders(key, 2)
         waiter.result()
         assert got[0] >= began + 0.5
@@ -196,14 +196,14 @@ def test_the_replacement_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> No
     """Whether or not the transaction was carried out, there is one hold in the end, and no waiter is granted before."""
     got: list[float] = []
 
-    def take() -> None:
+    def acquire() -> None:
         with zk_lock("k", timeout=20):
             got.append(time.monotonic())
 
     lock = zk_lock("k", min_hold=3)
     hold = lock.acquire()
     assert hold
-    waiter = BackgroundCall(take)
+    waiter = BackgroundCall(acquire)
     zoo.wait_contenders("k", 2)
     end = hold._grant.since + 3
     fired = getattr(proxy, when)(MULTI)

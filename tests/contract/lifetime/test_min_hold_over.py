@@ -35,14 +35,14 @@ def by_rest(key: str, seconds: float) -> None:
 
 
 @pytest.fixture(params=[by_operator, by_rest])
-def take(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
+def strand(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
     """Take a lock for a time, and die."""
 
-    def take(key: str, seconds: float) -> None:
+    def strand(key: str, seconds: float) -> None:
         request.param(key, seconds)
         process.reset()
 
-    return take
+    return strand
 
 
 def fresh() -> Snapshot:
@@ -62,9 +62,9 @@ def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> 
     return path.rpartition("/")[2]
 
 
-def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, float], None]) -> None:
+def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, strand: Callable[[str, float], None]) -> None:
     """It is no more listed, counted or shown, although its node is there till somebody wants the lock."""
-    take("k", SHORT)
+    strand("k", SHORT)
     eventually(lambda: is_free("k"))
     with zk_lock("other"):
         shown = fresh()
@@ -83,9 +83,9 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
     assert zoo.children("k") == []
 
 
-def test_it_is_held_until_then(zoo: Zoo, take: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the server's clock: one who looks by a clock that is a day ahead sees it held, too."""
-    take("k", 600)
+def test_it_is_held_until_then(zoo: Zoo, strand: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's clock counts: a process whose clock is a day ahead sees it held, too."""
+    strand("k", 600)
     monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 86400))
     (lock,) = fresh().locks
     assert lock.operator is not None
@@ -93,9 +93,11 @@ def test_it_is_held_until_then(zoo: Zoo, take: Callable[[str, float], None], mon
     assert len(lock.holders) == 1
 
 
-def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, take: Callable[[str, float], None]) -> None:
+def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
+    zoo: Zoo, strand: Callable[[str, float], None]
+) -> None:
     """The lock is handed over, not held. The expired hold is shown, and an operator can end it."""
-    take("k", SHORT)
+    strand("k", SHORT)
     waiter = wait_as_curator(zoo, "k")
     eventually(lambda: not fresh().locks[0].holders)
     (lock,) = fresh().locks
@@ -109,7 +111,7 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, take
     assert "held it until" in text
     assert "holds" not in text
     data = as_json("show", "k")
-    assert (data["holders"], [each["token"] for each in data["expired_holds"]]) == ([], [str(expired.token)])
+    assert (data["holders"], [hold["token"] for hold in data["expired_holds"]]) == ([], [str(expired.token)])
     assert "0 locks held, 1 contended, 1 waiting" in zklock("status")
     assert "ends this hold" in zklock("list")
     assert as_json("list", "--longer-than=1ms")["locks"] == []

@@ -62,7 +62,7 @@ def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
 
 
 async def test_tasks_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
-    """The same for tasks of one thread."""
+    """Tasks of one thread are owners of their own."""
     inside, most = 0, 0
     lock = primitive.lock(timeout=30)
 
@@ -105,7 +105,7 @@ def test_a_wait_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive, time
 
 
 async def test_a_wait_of_a_task_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive) -> None:
-    """The same for tasks; and for one that is cancelled, which waits for ever otherwise."""
+    """A task gets the same errors, and one that is cancelled leaves the queue."""
     with primitive.full(zoo) as blockers:
         for timeout in (0, 0.2):
             with pytest.raises(LockTimeout if timeout else LockBusy):
@@ -230,7 +230,7 @@ def test_the_work_is_stopped_when_its_node_is_deleted(
 
 
 def test_no_watch_is_left_behind(zoo: Zoo, primitive: Primitive) -> None:
-    """Neither on the server nor in the client; but one on a semaphore's directory, which goes with that."""
+    """None is on the server or in the client, but for one on a semaphore's directory."""
     connected()
     with primitive.full(zoo) as blockers:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What each kind of lock costs, counted on the wire."""
+"""The requests and round trips of each kind of lock, counted on the wire."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from django_zklock.queue.nodes import Kind
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
 
-def take(zoo: Zoo, primitive: Primitive) -> None:
+def acquire(zoo: Zoo, primitive: Primitive) -> None:
     """Take it, and see that its own node is the one that was granted, and the only one of this session."""
     with primitive.lock(timeout=10) as hold:
         hold.check()
@@ -41,7 +41,7 @@ def take(zoo: Zoo, primitive: Primitive) -> None:
 def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
     """Whether the create was carried out or not, there is one node, and it is granted once."""
     fired = getattr(proxy, when)(opcode)
-    take(zoo, primitive)
+    acquire(zoo, primitive)
     assert fired.is_set()
 
 
@@ -52,7 +52,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, op
     with primitive.full(zoo) as blockers:
         proxy.reset()
         fired = getattr(proxy, when)(opcode)
-        waiter = BackgroundCall(lambda: take(zoo, primitive))
+        waiter = BackgroundCall(lambda: acquire(zoo, primitive))
         assert fired.wait(5)
         zoo.wait_contenders(KEY, len(blockers) + 1)
         eventually(lambda: watched(zoo) >= set(blockers))
@@ -63,7 +63,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, op
 def test_what_happens_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
     """A watch that is lost with its connection loses no wake-up."""
     with primitive.full(zoo) as blockers:
-        waiter = BackgroundCall(lambda: take(zoo, primitive))
+        waiter = BackgroundCall(lambda: acquire(zoo, primitive))
         eventually(lambda: watched(zoo) >= set(blockers))
         proxy.refuse = True
         proxy.cut_all()
@@ -82,7 +82,7 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, 
         lock.release()
     assert fired.wait(20)
     eventually(lambda: zoo.children(KEY) == [], 3, "the node of a release that was cut stays")
-    take(zoo, primitive)
+    acquire(zoo, primitive)
 
 
 def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
@@ -102,7 +102,7 @@ def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primit
         eventually(lambda: len(zoo.children("other")) == 2 and session().connected)
     waiter.wait_granted()
     waiter.go()
-    take(zoo, primitive)
+    acquire(zoo, primitive)
 
 
 def test_all_that_a_dead_process_had_is_given_on_at_once(zoo: Zoo) -> None:

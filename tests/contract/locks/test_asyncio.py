@@ -46,7 +46,7 @@ async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
 
 
 async def test_aacquire_is_acquire_for_tasks(zoo: Zoo) -> None:
-    """The same arguments, answers and errors as acquire."""
+    """It has the arguments, answers and errors of `acquire`."""
     lock = Lock("twin")
     with pytest.raises(ValueError, match="non-blocking"):
         await lock.aacquire(False, 1)
@@ -132,19 +132,19 @@ async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
 
 
 async def test_hundreds_that_start_together_are_all_served(zoo: Zoo) -> None:
-    """What the first connection finds waiting is more than the connection's thread can be woken for one by one."""
+    """The first connection finds more requests than its thread can be woken for one by one."""
 
-    async def take(number: int) -> int:
+    async def acquire(number: int) -> int:
         async with Lock("together/{number}", fields={"number": number}, timeout=60) as hold:
             hold.check()
             return hold.token
 
-    tokens = await asyncio.gather(*(take(number) for number in range(600)))
+    tokens = await asyncio.gather(*(acquire(number) for number in range(600)))
     assert len(set(tokens)) == 600
 
 
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
-    """What would block the loop raises at once, and names what to use instead."""
+    """A call that would block the loop raises at once, and names what to use instead."""
     lock = Lock("sync")
     with pytest.raises(SynchronousOnlyOperation, match="async with"), lock:
         pass

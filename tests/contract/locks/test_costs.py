@@ -1,9 +1,9 @@
-"""What a lock costs, counted on the wire: round trips, requests and watch events."""
+"""Round trips, requests and watch events of a lock, counted on the wire."""
 
 from __future__ import annotations
 
 import pytest
-from support.faults import BackgroundCall, connected, proxied, queue_up, session
+from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, session
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
 from support.zoo import Zoo, eventually
@@ -35,15 +35,10 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
 
 def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
     """After a sixth of the session timeout it watches its own node. A late grant takes one quorum check first."""
-
-    def take() -> None:
-        with zk_lock(KEY):
-            pass
-
     with proxied(zoo, 4) as proxy:
         connected()
         with zoo.hold_elsewhere(KEY):
-            waiter = BackgroundCall(take)
+            waiter = BackgroundCall(lambda: acquire_once(KEY))
             zoo.wait_contenders(KEY, 2)
             proxy.wait_for(lambda: proxy.counts[PING] == 2)  # each after a third of the timeout without a request
             created = next(frame.time for frame in proxy.frames if frame.opcode == CREATE2)

@@ -31,7 +31,7 @@ def wants(key: str) -> str:
 
 
 def test_both_sides_are_taken_where_the_default_is_a_limit(zoo: Zoo) -> None:
-    """Who says which side it is, by whatever means, has said that it is no semaphore."""
+    """A call or an entry that names a side overrides the limit."""
     with settings(zoo, limit=3):
         lock = ReadWriteLock("k")
         with lock.read(), zk_lock("k", kind="read"):
@@ -61,7 +61,7 @@ def test_a_semaphore_is_one_where_the_default_is_a_side(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("defaults", [{"limit": 3}, {"kind": "read"}, {"atomic": True}], ids=str)
 def test_one_candidate_leads_whatever_the_default_is(zoo: Zoo, defaults: dict[str, Any]) -> None:
-    """What is said for all locks is not meant for the lead, which can be nothing but one candidate's."""
+    """Defaults for all locks do not apply to an election, which has one leader."""
     with settings(zoo, **defaults):
         with zk_leader("lead"):
             assert wants("lead") == "lock"

@@ -89,7 +89,7 @@ async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
 
 
 def test_an_idle_lock_leaves_in_time(zoo: Zoo) -> None:
-    """Not before, and not much later."""
+    """It leaves after `linger` seconds, and not much later."""
     began = time.monotonic()
     token = token_of(zk_lock(KEY, linger=0.5))
     zoo.wait_contenders(KEY, 0)
@@ -422,7 +422,7 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
 
 
 def test_waiters_outlast_an_outage(zoo: Zoo) -> None:
-    """As without linger: only a caller that finds no connection gives up after CONNECT_TIMEOUT."""
+    """Only a caller that finds no connection gives up after CONNECT_TIMEOUT, as without linger."""
     with outage(zoo) as (proxy, waiter, lost):
         time.sleep(1)
         proxy.heal()
@@ -430,7 +430,7 @@ def test_waiters_outlast_an_outage(zoo: Zoo) -> None:
 
 
 def test_a_caller_that_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
-    """As without linger; also if others of this process waited before the outage."""
+    """It gives up as without linger, also if others of this process waited before the outage."""
     with outage(zoo) as (proxy, waiter, _):
         comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
         comer.join(10)

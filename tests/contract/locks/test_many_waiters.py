@@ -31,15 +31,15 @@ MANY = 3 * MAX_WAITING
 def begin(count: int, order: list[int], **options: Any) -> list[asyncio.Task[None]]:
     """Have so many coroutines wait for the lock, one behind the other; each notes when its turn comes."""
 
-    async def take(number: int) -> None:
+    async def acquire(number: int) -> None:
         async with zk_lock(KEY, **{"timeout": None, **options}) as hold:
             hold.check()
             order.append(number)
 
-    return [asyncio.create_task(take(number)) for number in range(count)]
+    return [asyncio.create_task(acquire(number)) for number in range(count)]
 
 
-async def take(**options: Any) -> None:
+async def acquire(**options: Any) -> None:
     """Take the lock and release it; for a task of its own, which is another owner."""
     async with zk_lock(KEY, **options):
         pass
@@ -95,14 +95,14 @@ async def test_contenders_that_need_not_wait_pass_the_local_queue(zoo: Zoo, opti
     inside: list[int] = []
     everybody = asyncio.Event()
 
-    async def take(number: int) -> None:
+    async def acquire(number: int) -> None:
         async with zk_lock(KEY, timeout=30, **options):
             inside.append(number)
             if len(inside) == MANY:
                 everybody.set()
             await everybody.wait()
 
-    await asyncio.wait_for(asyncio.gather(*(take(number) for number in range(MANY))), 30)
+    await asyncio.wait_for(asyncio.gather(*(acquire(number) for number in range(MANY))), 30)
 
 
 async def test_waiters_that_give_up_in_the_local_queue_leave_nothing(
@@ -115,10 +115,10 @@ async def test_waiters_that_give_up_in_the_local_queue_leave_nothing(
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         began = time.monotonic()
         with pytest.raises(LockTimeout, match="many other callers of this process"):
-            await asyncio.create_task(take(timeout=0.2))
+            await asyncio.create_task(acquire(timeout=0.2))
         assert time.monotonic() - began < 5
         given_up = begin(5, [], timeout=30)
-        last = asyncio.create_task(take(timeout=30))
+        last = asyncio.create_task(acquire(timeout=30))
         await in_local_queue(6)
         for task in given_up:
             task.cancel()
@@ -131,24 +131,24 @@ async def test_waiters_that_give_up_in_the_local_queue_leave_nothing(
 async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: list[asyncio.Task[None]]) -> None:
     """If the last grant took longer than it has left, it would only come and go."""
     async with zk_lock(KEY):
-        leave = asyncio.Event()
+        done = asyncio.Event()
 
         async def stay() -> None:
             async with zk_lock(KEY, timeout=None):
-                await leave.wait()
+                await done.wait()
 
         cleared.append(asyncio.create_task(stay()))
         cleared += begin(MAX_WAITING - 1, [])
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
-        late = asyncio.create_task(take(timeout=2.0, what="late"))
-        cleared.append(asyncio.create_task(take(timeout=None, what="patient")))
+        late = asyncio.create_task(acquire(timeout=2.0, what="late"))
+        cleared.append(asyncio.create_task(acquire(timeout=None, what="patient")))
         await in_local_queue(2)
         await asyncio.sleep(1.5)  # the first one has waited for so long, and the late one has half a second left
     await until(lambda: any(payload and payload.what == "patient" for payload in zoo.payloads(KEY)))
     assert not any(payload and payload.what == "late" for payload in zoo.payloads(KEY))
     with pytest.raises(LockTimeout):
         await late
-    leave.set()
+    done.set()
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
@@ -157,22 +157,22 @@ async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
     zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
 ) -> None:
     """Readers, and callers for whom there are permits, queue locally for a moment only, and block no other."""
-    leave = asyncio.Event()
+    done = asyncio.Event()
 
     async def stay() -> None:
         async with zk_lock(KEY, timeout=30, **kind):
-            await leave.wait()
+            await done.wait()
 
     warm.hang = True
     cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
     await in_local_queue(MANY - MAX_WAITING)
-    first = asyncio.create_task(take(**kind, **options))
+    first = asyncio.create_task(acquire(**kind, **options))
     await until(
         lambda: sum(isinstance(observer, Contender) for observer in session().observers) == MANY + 1 or first.done()
     )
     warm.hang = False
     await first
-    leave.set()
+    done.set()
 
 
 async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy) -> None:
@@ -180,7 +180,7 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
     with zoo.hold_elsewhere(KEY):
         warm.hang = True
         warm.reset()
-        tries = asyncio.gather(*(take(timeout=0) for _ in range(100)), return_exceptions=True)
+        tries = asyncio.gather(*(acquire(timeout=0) for _ in range(100)), return_exceptions=True)
         await until(lambda: waiting_for_listings() == 100)
         warm.hang = False
         assert {type(outcome) for outcome in await tries} == {LockBusy}
@@ -245,7 +245,7 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
     with zoo.hold_elsewhere(KEY):
         before = connected().session_id
         killed = warm.kill_before_op(CREATE2)
-        first = asyncio.create_task(take(timeout=60, max_waiters=1))
+        first = asyncio.create_task(acquire(timeout=60, max_waiters=1))
         await until(killed.is_set)
         warm.refuse = True
         await asyncio.to_thread(expire, zoo)
@@ -260,20 +260,20 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
     """Of fifty that begin together some are granted, five wait, and the others are refused."""
     refused: list[int] = []
     inside: list[int] = []
-    leave = asyncio.Event()
+    done = asyncio.Event()
 
-    async def take(number: int) -> None:
+    async def acquire(number: int) -> None:
         try:
             async with zk_lock(KEY, timeout=30, max_waiters=5, **options):
                 inside.append(number)
-                await leave.wait()
+                await done.wait()
         except LockBusy:
             refused.append(number)
 
     permits = options.get("limit", 1)
-    tasks = [asyncio.create_task(take(number)) for number in range(50)]
+    tasks = [asyncio.create_task(acquire(number)) for number in range(50)]
     await until(lambda: len(refused) >= 45 - permits)
-    leave.set()
+    done.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
     assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from support.faults import BackgroundCall, expire, session
+from support.faults import BackgroundCall, acquire_once, expire, session
 from support.primitives import KEY
 from support.zoo import Zoo, eventually
 
@@ -69,12 +69,8 @@ def recorded() -> Iterator[set[tuple[str, str]]]:
 
 
 def wait_for_the_lock(zoo: Zoo) -> None:
-    def take() -> None:
-        with zk_lock(KEY, timeout=20) as hold:
-            hold.check()
-
     with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(take)
+        waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=20))
         zoo.wait_contenders(KEY, 2)
         with pytest.raises(LockTimeout), zk_lock(KEY, timeout=0.1):
             pass

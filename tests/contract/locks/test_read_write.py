@@ -83,7 +83,7 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
 
 
 class Writer:
-    """Who writes, and then reads, in one of the ways there are."""
+    """A writer that goes on as a reader, in one of two ways."""
 
     def __init__(self, lock: ReadWriteLock, way: str) -> None:
         self._lock = lock
@@ -104,7 +104,7 @@ class Writer:
             self._lock.write().release()
         return self.hold
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """Release the lock, if that was not done before."""
         if not self._left:
             self._left = True
@@ -118,7 +118,7 @@ def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
     try:
         yield writer
     finally:
-        writer.leave()
+        writer.end()
 
 
 @COMPAT
@@ -139,7 +139,7 @@ def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: Co
         first.go()
         second.go()
         assert not writer.granted.is_set()
-        own.leave()
+        own.end()
         writer.wait_granted()
         assert not last.granted.is_set()
         writer.go()
@@ -160,7 +160,7 @@ def test_a_writer_just_behind_waits_for_one_that_reads(zoo: Zoo) -> None:
             hold.check()
             assert not writer.granted.is_set()
             assert not reader.granted.is_set()
-            own.leave()
+            own.end()
             writer.wait_granted()
             assert not reader.granted.is_set()
             writer.go()
@@ -253,4 +253,4 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
         assert warm_proxy.counts[CREATE2] == warm_proxy.counts[DELETE] == 0
         for reader in takers[:2]:
             reader.go()
-        own.leave()
+        own.end()

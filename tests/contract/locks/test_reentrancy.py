@@ -31,7 +31,7 @@ pytestmark = pytest.mark.zookeeper
     ],
 )
 def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict[str, Any], error: type[Exception]) -> None:
-    """The same arguments are wrong, and the same errors say so; nothing is left in the queue."""
+    """Wrong arguments raise the errors of `threading`, and nothing is left in the queue."""
     for lock in (threading.Lock(), threading.RLock(), Lock("arguments")):
         with pytest.raises(error):
             lock.acquire(**arguments)

@@ -32,7 +32,7 @@ def holders(zoo: Zoo, count: int) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_each_release_grants_the_next_waiter(zoo: Zoo, order: tuple[int, ...]) -> None:
-    """Not only the oldest: each permit that is given back is given on, to the one who waits longest."""
+    """Each released permit, not only the oldest, goes to the one who waits longest."""
     with holders(zoo, 3) as paths, queued(zoo, *(permit() for _ in range(3))) as waiters:
         for number, waiter in zip(order, waiters, strict=True):
             assert not waiter.granted.is_set()

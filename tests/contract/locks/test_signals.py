@@ -70,7 +70,7 @@ def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
 
 
 def test_the_time_that_is_told_counts_from_the_call(zoo: Zoo, log: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not from the first request: a process may have to begin its session first."""
+    """A process may have to begin its session before the first request, and that time counts."""
 
     def begin(plain: Callable[[], Session] = process.current) -> Session:
         time.sleep(0.1)
@@ -184,17 +184,17 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
 
 def test_a_receiver_may_take_locks_itself(log: Sent) -> None:
     """It runs on a thread that no lock waits for."""
-    taken: list[Hold] = []
+    holds: list[Hold] = []
 
     def receiver(lock: str, **kwargs: Any) -> None:
         if lock == "first":
             with Lock("second") as hold:
-                taken.append(hold)
+                holds.append(hold)
 
     signals.lock_acquired.connect(receiver, weak=False)
     try:
         with Lock("first"):
-            eventually(lambda: taken)
+            eventually(lambda: holds)
     finally:
         signals.lock_acquired.disconnect(receiver)
     eventually(lambda: log.names.count("lock_released") == 2)

@@ -1,4 +1,4 @@
-"""What a caller gets wrong costs no wait without end, and leaves nobody in the queue."""
+"""Wrong calls end at once with an error, and leave nobody in the queue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
 
 
 def test_several_say_that_they_were_released(zoo: Zoo) -> None:
-    """What is printed of a hold that is over must not look like one that is held."""
+    """The text of a released hold must not look like that of a held one."""
     with zk_locks("a", "b") as hold:
         assert repr(hold) == "<MultiHold of 'a', 'b', held>"
     assert repr(hold) == "<MultiHold of 'a', 'b', released>"
@@ -69,7 +69,7 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
 
 
 def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be called is refused at once, and what fails later is no failure of the protocol."""
+    """An object that cannot be called is refused at once. A failure of a callback is no failure of the protocol."""
     nothing: Any = None
     with zk_lock("k") as hold:
         for add in (hold.add_lost_callback, hold.add_release_request_callback):
@@ -142,7 +142,7 @@ def test_a_hold_that_is_entered_gives_back_no_more_than_one_acquisition(zoo: Zoo
 
 
 async def test_a_hold_is_no_block_in_a_coroutine_either(zoo: Zoo) -> None:
-    """The same for `async with await lock.aacquire()`."""
+    """`async with await lock.aacquire()` undoes the acquisition and names the right form."""
     lock = zk_lock("k")
     hold: Any = await lock.aacquire()
     with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'):
@@ -190,7 +190,7 @@ def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
 
 
 def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
-    """Who would hand one to a task, or to a pool of processes, is told what to hand over instead."""
+    """The error of `pickle` and `copy` says what to pass to a task or a process instead."""
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
         with zk_lock("k") as hold, zk_locks("a", "b") as several:
             for kept in (hold, several):
@@ -200,7 +200,7 @@ def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
 
 
 def test_a_lock_goes_below_the_decorator_that_makes_a_class_method() -> None:
-    """What is above it is no function, and would be one of another owner."""
+    """A class method is no function, so the lock would have another owner."""
 
     def work(cls: object) -> int:
         return 1

@@ -15,7 +15,7 @@ from django_zklock.locks.protocol import node
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
 
-def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
+def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
     """Acquire the lock, and check that the only node in its queue is the granted one."""
     with within(timeout), zk_lock(key, timeout=timeout) as hold:
         hold.check()
@@ -30,7 +30,7 @@ def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
 def test_creating_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
     """The directory of the key and its parents are created after all."""
     fired = getattr(proxy, when)(opcode)
-    take_and_count(zoo, "cold/and/deep")
+    acquire_and_count(zoo, "cold/and/deep")
     assert fired.is_set()
 
 
@@ -52,7 +52,7 @@ def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: p
     """After any number of broken connections, the waiter still survives a lost session."""
     monkeypatch.setattr(node, "MAX_CREATES", 4)
     with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=15))
+        waiter = BackgroundCall(lambda: acquire_and_count(zoo, timeout=15))
         for _ in range(6):
             proxy.wait_for(lambda: proxy.counts[GET_DATA])
             proxy.reset()
@@ -67,7 +67,7 @@ def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: p
 def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: Proxy) -> None:
     """The next server of the session would take the result of the earlier request for that of the later one."""
     for _ in range(3):
-        take_and_count(zoo)
+        acquire_and_count(zoo)
         proxy.cut_all()
         connected()
     xids = [frame.xid for frame in proxy.frames if frame.request and frame.xid > 0]

@@ -66,7 +66,7 @@ FAILED_PARTS: dict[str, Change] = {
     "an unknown error of a part": failed_part(-999),
 }
 
-SOME = {name: UNCLEAR[name] for name in ("no whole header", "connection loss", "an unknown error")}
+THREE_UNCLEAR = {name: UNCLEAR[name] for name in ("no whole header", "connection loss", "an unknown error")}
 
 carried_out_or_not = pytest.mark.parametrize("carried_out", [True, False], ids=["carried out", "not carried out"])
 
@@ -95,17 +95,17 @@ def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Pro
     test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out=True)
 
 
-@changes(SOME, UNREADABLE, FLIPPED)
+@changes(THREE_UNCLEAR, UNREADABLE, FLIPPED)
 async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
     """After an unclear reply to its create, it is found and deleted within 2 s."""
     proxy.delay_op(CREATE2, 0.2)
     fired = proxy.alter_reply(CREATE2, change)
 
-    async def take() -> None:
+    async def acquire() -> None:
         async with zk_lock(KEY):
             raise AssertionError("granted to one who had given up")
 
-    caller = asyncio.create_task(take())
+    caller = asyncio.create_task(acquire())
     await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[CREATE2])
     caller.cancel()
     await asyncio.wait([caller])
@@ -115,7 +115,7 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Pro
 
 
 @carried_out_or_not
-@changes(SOME)
+@changes(THREE_UNCLEAR)
 def test_a_release_with_an_unclear_reply_is_carried_out(
     zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_release_with_an_unclear_reply_is_carried_out(
 
 
 @carried_out_or_not
-@changes(SOME, FAILED_PARTS)
+@changes(THREE_UNCLEAR, FAILED_PARTS)
 def test_a_break_with_an_unclear_reply_is_carried_out(
     zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
 ) -> None:
@@ -192,9 +192,9 @@ def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy,
 
 def refusal() -> str:
     """Try to get the lock; return the error."""
-    with pytest.raises(ZooKeeperUnavailable) as told, zk_lock(KEY, timeout=0):
+    with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock(KEY, timeout=0):
         pass
-    return str(told.value)
+    return str(raised.value)
 
 
 @pytest.mark.timed

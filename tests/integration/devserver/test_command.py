@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from kazoo.client import KazooClient
+from support.chaos.servers import looking_in
 from support.project import Project
 from support.zoo import eventually
 
-TAKE = """
+ACQUIRE = """
 import django; django.setup()
 from django_zklock import zk_lock
 with zk_lock("a", timeout=5) as hold:
@@ -43,10 +43,15 @@ class Running:
 
     @property
     def url(self) -> str:
-        """What it says to put into the settings."""
+        """The URL that it prints for the settings."""
         match = eventually(lambda: re.search(r'"URL": "(zk://127\.0\.0\.1:\d+/myproject)"', self.text), 20)
         assert match is not None
         return match[1]
+
+    @property
+    def hosts(self) -> str:
+        """The address that it listens on."""
+        return self.url.removeprefix("zk://").removesuffix("/myproject")
 
     def end(self, number: signal.Signals) -> str:
         """Send it a signal and wait for its orderly end; return all it has written."""
@@ -75,30 +80,19 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM], ids=lambda each: each.name
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM], ids=lambda number: number.name
 )
 def test_another_process_takes_a_lock_through_it(project: Project, number: signal.Signals) -> None:
     """It serves the URL that it prints, tells of sessions, and stops in order on either signal."""
     with devserver(project, "--port=0", "--tick=0.2") as running:
-        with connected(running.url.removesuffix("/myproject")):
+        with looking_in(running.hosts):
             eventually(lambda: "opened by" in running.text)
-            taken = project.run("-c", TAKE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
-            assert re.fullmatch(r"token \d+\n", taken.stdout), taken.stderr
+            acquired = project.run("-c", ACQUIRE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
+            assert re.fullmatch(r"token \d+\n", acquired.stdout), acquired.stderr
         eventually(lambda: "is over" in running.text)
         text = running.end(number)
     assert "Ctrl-C" in text
     assert text.endswith("Stopped.\n")
-
-
-@contextmanager
-def connected(url: str) -> Iterator[KazooClient]:
-    client = KazooClient(url.removeprefix("zk://"))
-    client.start(timeout=10)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_the_tree_is_kept_over_a_restart(project: Project) -> None:
@@ -106,15 +100,15 @@ def test_the_tree_is_kept_over_a_restart(project: Project) -> None:
     tokens: list[int] = []
     for _ in range(2):
         with devserver(project, "--port=0", "--data=tree.bin") as running:
-            with connected(running.url.removesuffix("/myproject")) as client:
+            with looking_in(running.hosts) as client:
                 if tokens:
                     assert client.get("/kept")[0] == b"as it was"
                 else:
                     client.create("/kept", b"as it was")
                     client.create("/gone", ephemeral=True)
                 assert bool(client.exists("/gone")) is not bool(tokens)
-            taken = project.run("-c", TAKE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
-            tokens.append(int(taken.stdout.split()[1]))
+            acquired = project.run("-c", ACQUIRE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
+            tokens.append(int(acquired.stdout.split()[1]))
             assert "kept in tree.bin" in running.end(signal.SIGTERM)
     assert tokens[0] < tokens[1]
     assert (project.directory / "tree.bin").exists()
@@ -131,7 +125,7 @@ def test_production_is_refused(project: Project) -> None:
 
 
 def test_it_runs_where_the_settings_are_wrong(project: Project) -> None:
-    """Who has no ZKLOCK yet gets the server that its URL is to name."""
+    """A project without ZKLOCK gets the server that its URL is to name."""
     project.write("project_settings.py", "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n")
     with devserver(project, "--port=0") as running:
         running.end(signal.SIGINT)
@@ -139,8 +133,8 @@ def test_it_runs_where_the_settings_are_wrong(project: Project) -> None:
 
 def test_a_port_that_is_taken_is_told(project: Project) -> None:
     """The error names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         refused = project.run("manage.py", "zklock", "devserver", f"--port={port}", DEBUG="1")
     assert refused.returncode == 1
     assert f"127.0.0.1:{port}" in refused.stderr
@@ -155,8 +149,8 @@ def test_a_port_that_is_taken_is_told(project: Project) -> None:
 def test_common_options_stand_on_either_side(project: Project, arguments: list[str]) -> None:
     """Options of every command are taken before and behind the sub-command."""
     project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = project.run("manage.py", "zklock", *arguments, f"--port={taken.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = project.run("manage.py", "zklock", *arguments, f"--port={listener.getsockname()[1]}")
     assert "cannot start" in done.stderr, done.stderr
 
 

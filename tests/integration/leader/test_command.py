@@ -41,7 +41,7 @@ def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
 
 
 def test_it_shows_an_operator_hold(zoo: Zoo) -> None:
-    """Who set it, until when and why."""
+    """It names the operator, the end and the reason."""
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
     assert zklock("leader", "lead").startswith("operator ada until ")
     assert as_json("leader", "lead")["leader"]["operator"]["reason"] == "maintenance"

@@ -32,8 +32,8 @@ CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
 @pytest.fixture
 def theirs(request: pytest.FixtureRequest, which: str) -> Neighbour:
-    found: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
-    return found
+    process: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
+    return process
 
 
 @contextmanager
@@ -150,13 +150,13 @@ def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour
         assert waits(waiter)
     assert waiter.result(TIMEOUT) == "true"
     assert zk_locks("a", "b").acquire(blocking=False) is None
-    ours = BackgroundCall(take_both)
+    ours = BackgroundCall(acquire_both)
     zoo.wait_contenders("a", 2)
     jvm.release("1", "multi", paths)
     ours.result()
 
 
-def take_both() -> None:
+def acquire_both() -> None:
     with zk_locks("a", "b", timeout=TIMEOUT) as hold:
         hold.check()
 

@@ -71,7 +71,7 @@ def test_the_client_needs_neither_settings_nor_kazoo() -> None:
 
 
 def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
-    """And free after it."""
+    """It is free after it."""
     with client.lock("invoices/2026-11", term=5) as lease:
         lease.check()
         assert zoo.client.get(lease.path)[1].czxid == lease.token
@@ -87,7 +87,7 @@ def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
 
 @pytest.mark.parametrize("wrong", [{"timeout": 5}, {"kind": "mutex"}])
 def test_wrong_options_are_refused(client: ZkLockClient, wrong: dict[str, Any]) -> None:
-    """And not ignored: `timeout` is what `zk_lock` calls the time to wait."""
+    """They are not ignored: `timeout` is what `zk_lock` calls the time to wait."""
     with pytest.raises((TypeError, ValueError), match=r"Known .*: .*(wait|semaphore)"), client.lock("a", **wrong):
         pass
     with pytest.raises(TypeError, match=r"Known .*: .*token"):
@@ -149,7 +149,7 @@ async def test_a_grant_that_arrives_with_the_cancellation_is_given_back(zoo: Zoo
 
 
 def test_a_thread_that_is_interrupted_leaves_the_line(zoo: Zoo, client: ZkLockClient) -> None:
-    """As by Ctrl-C."""
+    """A signal handler raises, as for Ctrl-C."""
 
     class Interrupted(BaseException):
         pass
@@ -193,21 +193,21 @@ def test_a_lease_is_kept_for_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLock
 
 def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
     """Once; what the callback raises does no harm to other leases."""
-    told = list[ClientLease]()
+    lost_leases = list[ClientLease]()
 
     def on_lost(lease: ClientLease) -> None:
-        told.append(lease)
+        lost_leases.append(lease)
         raise KeyError(lease.resource)
 
     with client.lock("b", term=4) as other, pytest.raises(LockLost, match="'a' was lost"):
         with client.lock("a", term=5, on_lost=on_lost) as lease:
             zoo.client.delete(lease.path)
-            eventually(lambda: told and "on_lost of the lock 'a' has failed" in caplog.text)
+            eventually(lambda: lost_leases and "on_lost of the lock 'a' has failed" in caplog.text)
             assert (lease.lost, lease.valid, lease.remaining) == (True, False, 0.0)
         left = other.remaining
         eventually(lambda: other.remaining > left)  # it is kept again
         other.check()
-    assert told == [lease]
+    assert lost_leases == [lease]
 
 
 def test_a_lease_hears_that_it_should_be_released(client: ZkLockClient) -> None:
@@ -220,11 +220,11 @@ def test_a_lease_hears_that_it_should_be_released(client: ZkLockClient) -> None:
 
 def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str) -> None:
     """Those who hold a lock are told that it is lost."""
-    told, entered, closed = list[ClientLease](), threading.Event(), threading.Event()
+    lost_leases, entered, closed = list[ClientLease](), threading.Event(), threading.Event()
     client = ZkLockClient(address)
 
     def hold() -> None:
-        with client.lock("a", term=60, on_lost=told.append):
+        with client.lock("a", term=60, on_lost=lost_leases.append):
             entered.set()
             closed.wait(20)
 
@@ -245,7 +245,7 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
         waiting.result()
     with pytest.raises(ClientUnusable):
         wait()
-    assert len(told) == 1
+    assert len(lost_leases) == 1
     client.close()
 
 
@@ -305,15 +305,19 @@ held.wait(10)
     zoo.assert_empty()
 
 
+def lease_settings(directory: Path, **options: object) -> dict[str, str]:
+    """Write settings with these options of `LEASES`; return the environment of a process that has them."""
+    (directory / "lease_settings.py").write_text(f"from settings import *\nZKLOCK['LEASES'] = {options!r}\n")
+    path = os.pathsep.join(map(str, (directory, TESTS, TESTS.parent)))
+    return {"DJANGO_SETTINGS_MODULE": "lease_settings", "PYTHONPATH": path}
+
+
 def test_whoever_has_no_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
     """And so is a client that asks for more than it may have. Each refusal has a code."""
     zoo, _ = shared
     clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
-    settings = f"from settings import *\nZKLOCK['LEASES'] = {{'CLIENTS': {clients!r}}}\n"
-    (tmp_path / "settings_with_clients.py").write_text(settings)
-    path = os.pathsep.join(map(str, (tmp_path, TESTS, TESTS.parent)))
     codes = {}
-    with Serving(zoo, env={"DJANGO_SETTINGS_MODULE": "settings_with_clients", "PYTHONPATH": path}) as coordinator:
+    with Serving(zoo, env=lease_settings(tmp_path, CLIENTS=clients)) as coordinator:
         for token, resource in ((None, "billing/1"), ("wrong", "billing/1"), ("secret", "a"), ("secret", "billing/1")):
             with contextlib.suppress(LeaseRefused), ZkLockClient(coordinator.address, token=token) as client:
                 try:
@@ -326,10 +330,10 @@ def test_whoever_has_no_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: 
 
 def test_a_wait_without_limit_outlasts_the_limit_of_a_coordinator(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
     zoo, _ = shared
-    (tmp_path / "settings_with_limit.py").write_text("from settings import *\nZKLOCK['LEASES'] = {'MAX_WAIT': 1.1}\n")
-    path = os.pathsep.join(map(str, (tmp_path, TESTS, TESTS.parent)))
-    env = {"DJANGO_SETTINGS_MODULE": "settings_with_limit", "PYTHONPATH": path}
-    with Serving(zoo, env=env) as coordinator, ZkLockClient(coordinator.address) as client:
+    with (
+        Serving(zoo, env=lease_settings(tmp_path, MAX_WAIT=1.1)) as coordinator,
+        ZkLockClient(coordinator.address) as client,
+    ):
 
         def hold() -> int:
             with client.lock("a") as lease:
@@ -355,7 +359,7 @@ def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_
     subprocess.run([*make.split(), *extension], cwd=tmp_path, check=True, capture_output=True)
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     files = {"--tls-key": key, "--tls-certificate": certificate, "--tls-client-ca": certificate}
-    with Serving(zoo, *(str(each) for pair in files.items() for each in pair)) as coordinator:
+    with Serving(zoo, *(str(part) for pair in files.items() for part in pair)) as coordinator:
         address = coordinator.address
         with (
             ZkLockClient(address, ca=certificate, certificate=str(certificate), key=key) as client,
@@ -374,10 +378,10 @@ def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_
 )
 def test_the_end_of_a_coordinator_costs_its_leases_only(zoo: Zoo, address: str, number: signal.Signals) -> None:
     """The user is told at the end of the lease, not later. The next lease is from another coordinator."""
-    told, lost = list[ClientLease](), threading.Event()
+    lost_leases, lost = list[ClientLease](), threading.Event()
 
     def on_lost(lease: ClientLease) -> None:
-        told.append(lease)
+        lost_leases.append(lease)
         lost.set()
 
     with (
@@ -390,7 +394,7 @@ def test_the_end_of_a_coordinator_costs_its_leases_only(zoo: Zoo, address: str, 
             assert (lease.lost, lease.valid) == (True, False)
         with within(6), client.lock("a", wait=20) as following:
             assert following.token > lease.token
-    assert told == [lease]
+    assert lost_leases == [lease]
 
 
 def test_no_coordinator_at_all_is_an_error() -> None:

@@ -53,9 +53,10 @@ def described(response: Any, path: str, method: str) -> Any:
     (content_type,) = about["content"]
     assert response["Content-Type"] == content_type
     name = about["content"][content_type]["schema"]["$ref"].rpartition("/")[2]
-    found = response.json()
-    Draft202012Validator({**DESCRIPTION["components"]["schemas"][name], "additionalProperties": False}).validate(found)
-    return found
+    answer = response.json()
+    schema = {**DESCRIPTION["components"]["schemas"][name], "additionalProperties": False}
+    Draft202012Validator(schema).validate(answer)
+    return answer
 
 
 def post(client: Client, **fields: Any) -> Any:
@@ -202,7 +203,7 @@ def test_the_description_is_served(client: Client) -> None:
     assert client.get("/locks/openapi.json").json() == DESCRIPTION
 
 
-LEAVING = """
+ENDING = """
 import time
 from django.conf import settings
 from django.test import Client
@@ -216,7 +217,7 @@ print(time.monotonic() + lease["lease_duration_ms"] / 1000, flush=True)
 
 def test_a_worker_that_ends_releases_no_lease_before_its_end(zoo: Zoo) -> None:
     """Its clients do not know that it ends."""
-    with zoo.running(LEAVING) as worker:
+    with zoo.running(ENDING) as worker:
         end = float(next_line(worker))
         zoo.wait_contenders("a", 0, timeout=20)
         assert time.monotonic() >= end - 0.1  # it was counted a moment later

@@ -48,12 +48,16 @@ class Served:
         self.channel = grpc.aio.insecure_channel(self.address)
         self.stub = stub_of(self.channel)
 
-    async def take(self, resource: str = KEY, **more: Any) -> Any:
+    async def acquire(self, resource: str = KEY, **more: Any) -> Any:
         """Take a lease."""
         request = pb.RecordLockRequest(resource_path=resource, client_id="node-1", **more)
         return await self.stub.RecordLock(request, timeout=20)
 
-    async def stop(self) -> None:
+    async def __aenter__(self) -> Served:
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         for lease in list(self.coordinator._leases.values()):
             lease.end("the test is over")
         await asyncio.wait_for(self.coordinator.drain(), 20)
@@ -64,10 +68,8 @@ class Served:
 @pytest_asyncio.fixture
 async def served(zoo: Zoo) -> AsyncIterator[Served]:
     """A coordinator that serves anybody."""
-    served = Served(LeaseOptions())
-    await served.server.start()
-    yield served
-    await served.stop()
+    async with Served(LeaseOptions()) as served:
+        yield served
 
 
 async def refused(call: Any, status: grpc.StatusCode) -> str:
@@ -81,13 +83,13 @@ async def refused(call: Any, status: grpc.StatusCode) -> str:
 
 
 async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
-    lease = await served.take(session_timeout_ms=20_000, signed_token=True)
+    lease = await served.acquire(session_timeout_ms=20_000, signed_token=True)
     assert lease.acquired
     assert lease.fencing_token == zoo.client.exists(lease.acquired_znode_path).czxid
     assert lease.signed_token
     assert 0 < lease.lease_duration_ms <= 4000
     assert abs(lease.lease_expires_at - (time.time() * 1000 + lease.lease_duration_ms)) < 5000
-    busy = await served.take()
+    busy = await served.acquire()
     assert (busy.acquired, busy.place) == (False, 1)
     assert "node-1" in busy.detail
     request = pb.ReleaseLockRequest(lease_id=lease.lease_id)
@@ -97,7 +99,7 @@ async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
 
 
 async def test_one_stream_keeps_many_leases_and_tells_of_their_end(zoo: Zoo, served: Served) -> None:
-    leases = [await served.take(f"many/{number}", session_timeout_ms=1500) for number in range(3)]
+    leases = [await served.acquire(f"many/{number}", session_timeout_ms=1500) for number in range(3)]
     stream = served.stub.KeepAlive()
     until = time.monotonic() + 3
     while time.monotonic() < until:
@@ -114,7 +116,7 @@ async def test_one_stream_keeps_many_leases_and_tells_of_their_end(zoo: Zoo, ser
 
 
 async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served) -> None:
-    lease = await served.take(session_timeout_ms=1000)
+    lease = await served.acquire(session_timeout_ms=1000)
     stream = served.stub.KeepAlive()
     await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
     states = [await stream.read(), await asyncio.wait_for(stream.read(), 10)]
@@ -125,7 +127,7 @@ async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served
 
 async def test_a_place_in_line_is_followed_to_the_end(zoo: Zoo, served: Served) -> None:
     async with zk_lock(KEY):
-        call = asyncio.ensure_future(served.take(wait_blocking=True))
+        call = asyncio.ensure_future(served.acquire(wait_blocking=True))
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
         stream = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="node-1"))
         waiting = await stream.read()
@@ -149,17 +151,17 @@ async def test_a_client_that_goes_leaves_the_line(zoo: Zoo, served: Served, how:
             call.cancel()
         assert await ended in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
         await asyncio.to_thread(zoo.wait_contenders, KEY, 1)
-    assert (await served.take()).acquired
+    assert (await served.acquire()).acquired
 
 
 async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Served) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
-    assert "below 0" in await refused(served.take(session_timeout_ms=-1), invalid)
-    assert "wait_blocking" in await refused(served.take(wait_limit_ms=5), invalid)
-    assert "kind" in await refused(served.take(kind=17), invalid)
-    assert "empty" in await refused(served.take(""), invalid)
+    assert "below 0" in await refused(served.acquire(session_timeout_ms=-1), invalid)
+    assert "wait_blocking" in await refused(served.acquire(wait_limit_ms=5), invalid)
+    assert "kind" in await refused(served.acquire(kind=17), invalid)
+    assert "empty" in await refused(served.acquire(""), invalid)
     too_large = grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "larger" in await refused(served.take("x" * 100_000), too_large)
+    assert "larger" in await refused(served.acquire("x" * 100_000), too_large)
     nothing = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="nobody")).read()
     await refused(nothing, grpc.StatusCode.NOT_FOUND)
 
@@ -173,46 +175,42 @@ async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
     forged = certificate(tmp_path, "billing.internal", "other")
     client = LeaseClient(name="billing", certificates=("billing.internal",))
     credentials = server_credentials(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
-    served = Served(LeaseOptions(clients={"billing": client}), credentials)
-    await served.server.start()
+    async with Served(LeaseOptions(clients={"billing": client}), credentials) as served:
 
-    async def take(key: bytes | None, chain: bytes | None) -> Any:
-        channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
-        async with channel:
-            request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
-            return await stub_of(channel).RecordLock(request, timeout=10)
+        async def acquire(key: bytes | None, chain: bytes | None) -> Any:
+            channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
+            async with channel:
+                request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
+                return await stub_of(channel).RecordLock(request, timeout=10)
 
-    assert (await take(*known)).acquired
-    await refused(take(*unknown), grpc.StatusCode.UNAUTHENTICATED)
-    for stranger in (forged, (None, None)):
-        await refused(take(*stranger), grpc.StatusCode.UNAVAILABLE)
-    await refused(served.take(), grpc.StatusCode.UNAVAILABLE)  # without TLS
-    await served.stop()
+        assert (await acquire(*known)).acquired
+        await refused(acquire(*unknown), grpc.StatusCode.UNAUTHENTICATED)
+        for stranger in (forged, (None, None)):
+            await refused(acquire(*stranger), grpc.StatusCode.UNAVAILABLE)
+        await refused(served.acquire(), grpc.StatusCode.UNAVAILABLE)  # without TLS
 
 
 async def test_the_health_follows_the_connection_to_zookeeper(zoo: Zoo) -> None:
     """A balancer sends no clients where no lock can be given, nor to a coordinator that is about to end."""
     serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
-        served = Served(LeaseOptions())
-        await served.server.start()
-        health: Any = health_pb2_grpc.HealthStub(served.channel)
+        async with Served(LeaseOptions()) as served:
+            health: Any = health_pb2_grpc.HealthStub(served.channel)
 
-        async def reported(status: int) -> None:
-            """Wait until the health is this."""
-            async for answer in health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20):
-                if answer.status == status:
-                    return
+            async def reported(status: int) -> None:
+                """Wait until the health is this."""
+                async for answer in health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20):
+                    if answer.status == status:
+                        return
 
-        await reported(serving)
-        proxy.refuse = True
-        proxy.cut_all()
-        await reported(not_serving)
-        proxy.refuse = False
-        await reported(serving)
-        await served.server.announce_end()
-        await reported(not_serving)
-        await served.stop()
+            await reported(serving)
+            proxy.refuse = True
+            proxy.cut_all()
+            await reported(not_serving)
+            proxy.refuse = False
+            await reported(serving)
+            await served.server.announce_end()
+            await reported(not_serving)
 
 
 async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
@@ -221,8 +219,8 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
     def reflect() -> list[str]:
         with grpc.insecure_channel(served.address) as channel:
             database = ProtoReflectionDescriptorDatabase(channel)
-            found = descriptor_pool.DescriptorPool(database).FindServiceByName(SERVICE)
-            return [method.name for method in found.methods]
+            service = descriptor_pool.DescriptorPool(database).FindServiceByName(SERVICE)
+            return [method.name for method in service.methods]
 
     assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
 
@@ -230,47 +228,43 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
 async def test_a_client_that_keeps_too_often_is_slowed_down(zoo: Zoo) -> None:
     """Its requests are all answered, no more of them than it may send."""
     client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
-    served = Served(LeaseOptions(clients={"eager": client}))
-    await served.server.start()
-    metadata = (("authorization", "Bearer secret"),)
-    request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
-    lease = await served.stub.RecordLock(request, metadata=metadata)
-    stream = served.stub.KeepAlive(metadata=metadata)
-    began = time.monotonic()
-    for number in range(1, 51):
-        await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=number))
-    while (await asyncio.wait_for(stream.read(), 20)).sent_at < 50:
-        pass
-    assert time.monotonic() - began >= 1.2
-    stream.cancel()
-    await served.stop()
+    async with Served(LeaseOptions(clients={"eager": client})) as served:
+        metadata = (("authorization", "Bearer secret"),)
+        request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
+        lease = await served.stub.RecordLock(request, metadata=metadata)
+        stream = served.stub.KeepAlive(metadata=metadata)
+        began = time.monotonic()
+        for number in range(1, 51):
+            await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=number))
+        while (await asyncio.wait_for(stream.read(), 20)).sent_at < 50:
+            pass
+        assert time.monotonic() - began >= 1.2
+        stream.cancel()
 
 
 async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
     """Or one client could fill the memory of the coordinator."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), max_waiting=1)
-    served = Served(LeaseOptions(clients={"billing": billing}))
-    await served.server.start()
-    metadata = (("authorization", "Bearer secret"),)
-    lease = await served.stub.RecordLock(pb.RecordLockRequest(resource_path=KEY, client_id="x"), metadata=metadata)
-    wanted = pb.WatchQueueRequest(lease_id=lease.lease_id)
-    first = served.stub.WatchQueue(wanted, metadata=metadata)
-    assert (await first.read()).state == HELD
-    too_many = grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "1 streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
-    await refused(served.stub.KeepAlive(metadata=metadata).read(), too_many)
-    await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), metadata=metadata)
-    assert (await first.read()).state == OVER
-    assert await first.read() is grpc.aio.EOF
-    keeper = served.stub.KeepAlive(metadata=metadata)
-    await keeper.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
-    assert (await keeper.read()).state == OVER
-    await served.stop()
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        metadata = (("authorization", "Bearer secret"),)
+        lease = await served.stub.RecordLock(pb.RecordLockRequest(resource_path=KEY, client_id="x"), metadata=metadata)
+        wanted = pb.WatchQueueRequest(lease_id=lease.lease_id)
+        first = served.stub.WatchQueue(wanted, metadata=metadata)
+        assert (await first.read()).state == HELD
+        too_many = grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1 streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
+        await refused(served.stub.KeepAlive(metadata=metadata).read(), too_many)
+        await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), metadata=metadata)
+        assert (await first.read()).state == OVER
+        assert await first.read() is grpc.aio.EOF
+        keeper = served.stub.KeepAlive(metadata=metadata)
+        await keeper.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
+        assert (await keeper.read()).state == OVER
 
 
 async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: Served) -> None:
     """And while one sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
-    lease = await served.take("slow")
+    lease = await served.acquire("slow")
     slow = served.stub.KeepAlive()
     sending = asyncio.ensure_future(_flood(slow, lease.lease_id))
     nonsense = [socket.create_connection(("127.0.0.1", served.server.port)) for _ in range(20)]
@@ -282,7 +276,7 @@ async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: 
         )
     for number in range(20):
         # The flood and the coordinator share this process. One that does not wait must have its answer within a second.
-        assert (await served.take(f"quick/{number}", wait_blocking=True, wait_limit_ms=10_000)).acquired
+        assert (await served.acquire(f"quick/{number}", wait_blocking=True, wait_limit_ms=10_000)).acquired
     for connection in nonsense:
         connection.close()
     sending.cancel()

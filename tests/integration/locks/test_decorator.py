@@ -321,7 +321,7 @@ def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
     """Collections, files, querysets, iterators over what is there, and futures that are done."""
 
     class Pool:
-        """As of a database driver: usable, and it can be awaited as well."""
+        """A pool of a database driver, which is usable and can be awaited as well."""
 
         def __await__(self) -> Iterator[Any]:
             yield

@@ -104,9 +104,9 @@ if not pid:
 
 
 @pytest.mark.parametrize(
-    "leave", ["os._exit(0)", "sys.exit(0)", pytest.param("raise SystemExit(0)", marks=pytest.mark.chaos)]
+    "ending", ["os._exit(0)", "sys.exit(0)", pytest.param("raise SystemExit(0)", marks=pytest.mark.chaos)]
 )
-def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo: Zoo, leave: str) -> None:
+def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo: Zoo, ending: str) -> None:
     """Whichever way the child goes, used or unused, the parent's session, node and socket stay."""
     script = f"""
 hold = zk_lock("stays").acquire()
@@ -116,7 +116,7 @@ for use in (False, True):
         if use:
             with zk_lock("child"):
                 pass
-        {leave}
+        {ending}
     began = time.monotonic()
     os.waitpid(pid, 0)
     assert time.monotonic() - began < 10

@@ -96,7 +96,7 @@ def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: L
 
 
 def test_several_locks_that_a_transaction_keeps_are_bounded_all_the_same(zoo: Zoo, ledger: Ledger) -> None:
-    """What is not committed within `max_hold` is rolled back, and the locks go."""
+    """A transaction that is not committed within `max_hold` is rolled back, and the locks are released."""
     with pytest.raises(LockLost, match="max_hold"), transaction.atomic(using="ledger"):
         with zk_locks("k", "l", release_on="commit", max_hold=0.3) as holds:
             pass

@@ -63,8 +63,8 @@ def started(which: str, zoo: Zoo) -> Neighbour:
 @pytest.fixture
 def theirs(request: pytest.FixtureRequest) -> Neighbour:
     which = request.node.callspec.params["case"][0]
-    found: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
-    return found
+    client: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
+    return client
 
 
 def sides(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, ...]) -> tuple[Side, Side]:
@@ -231,7 +231,7 @@ def test_who_comes_in_behind_one_that_curator_does_not_see_is_told(zoo: Zoo, jvm
 
 
 def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neighbour) -> None:
-    """Not even kazoo's own; and its node is named like that of a writer, so nobody else can tell. Said in the docs."""
+    """It does not see kazoo's own readers. Its node is named like a writer's, so nobody can tell; the docs say so."""
     path = f"{zoo.base}/a"
     assert plain_kazoo.take("1", "read", path)
     assert plain_kazoo.take("2", "lock", path)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.ensemble import Ensemble, Server, free_ports
-from support.faults import BackgroundCall, client, connected, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, client, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -76,23 +76,23 @@ def hanging(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
 Outage = Callable[[Zoo, Proxy], contextlib.AbstractContextManager[None]]
 outages = pytest.mark.parametrize(
     "outage",
-    [refusing, hanging, *(pytest.param(each, marks=pytest.mark.chaos) for each in (stopped, killed))],
-    ids=lambda each: each.__name__,
+    [refusing, hanging, *(pytest.param(context, marks=pytest.mark.chaos) for context in (stopped, killed))],
+    ids=lambda context: context.__name__,
 )
 
 
-def enter(timeout: float) -> None:
+def acquire_in_vain(timeout: float) -> None:
     with zk_lock("a", timeout=timeout):
         raise AssertionError("nobody could have granted this")
 
 
 def calls_that_need_zookeeper() -> dict[str, tuple[Callable[[], object], float]]:
-    """What a user can call, and the seconds it has."""
+    """Return the calls of users, and the seconds that each may take."""
     return {
         "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
         "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
-        "with timeout=1": (lambda: enter(1), 1 + LATER),
-        "with timeout=0": (lambda: enter(0), LATER),
+        "with timeout=1": (lambda: acquire_in_vain(1), 1 + LATER),
+        "with timeout=0": (lambda: acquire_in_vain(0), LATER),
         "acquire()": (lambda: zk_lock("a").acquire(timeout=30), CONNECT_TIMEOUT + LATER),
         "locked()": (lambda: zk_lock("a").locked(), CONNECT_TIMEOUT + LATER),
     }
@@ -133,7 +133,7 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
 def test_a_waiter_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     """An outage in the middle of a wait ends no later than the wait."""
     with zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(lambda: enter(1))
+        waiter = BackgroundCall(lambda: acquire_in_vain(1))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
         with outage(zoo, proxy):
             with pytest.raises(LockTimeout):
@@ -163,14 +163,9 @@ def blackhole() -> Iterator[str]:
 
 
 def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None:
-    """Who has time left when ZooKeeper comes back gets the lock."""
+    """A waiter with time left when ZooKeeper comes back gets the lock."""
     proxy.refuse = True
-
-    def take() -> None:
-        with zk_lock("a", timeout=10) as hold:
-            hold.check()
-
-    waiter = BackgroundCall(take)
+    waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
     eventually(lambda: session().loop._timers)  # it waits for a session
     proxy.heal()
     waiter.result()
@@ -180,16 +175,16 @@ def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy
     """The deadline is absolute: a wake-up does not restart the wait."""
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
-        leaving = [
+        timers = [
             threading.Timer(0.35 * index, zoo.client.delete, [path]) for index, path in enumerate(ahead[:0:-1], start=1)
         ]
-        for timer in leaving:
+        for timer in timers:
             timer.start()
         began = time.monotonic()
         with within(1.5 + LATER):
             assert zk_lock("a").acquire(timeout=1.5) is None
         assert time.monotonic() - began >= 1.5
-        for timer in leaving:
+        for timer in timers:
             timer.join()
 
 

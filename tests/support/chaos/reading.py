@@ -232,7 +232,7 @@ class _Reader:
         return None
 
     def _downgraded(self, event: Event, call: Call) -> str | None:
-        return self._end(event, call.hold and (call.hold.downgrades, call.hold.downgraded), "a downgrade")
+        return self._end(event, (call.hold.downgrades, call.hold.downgraded) if call.hold else None, "a downgrade")
 
     def _observed(self, event: Event, call: Call) -> str | None:
         if call.hold is None:
@@ -242,7 +242,7 @@ class _Reader:
         return None
 
     def _answered(self, event: Event, call: Call) -> str | None:
-        return self._end(event, call.hold and (call.hold.releases, call.hold.answers), "a release")
+        return self._end(event, (call.hold.releases, call.hold.answers) if call.hold else None, "a release")
 
     def _end(self, event: Event, lists: tuple[list[Event], list[Event]] | None, what: str) -> str | None:
         """Add the event to the answers, if there are more calls than answers."""

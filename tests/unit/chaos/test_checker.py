@@ -1,4 +1,4 @@
-"""What the checker of histories finds, and what it does not take for a fault."""
+"""The checker of histories finds each fault, and takes nothing else for one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rules(text: str, **about: object) -> set[str]:
 
 
 def one(verdict: Verdict) -> str:
-    """What the only violation says."""
+    """Return the message of the only violation."""
     (violation,) = verdict.violations
     return violation.message
 
@@ -174,7 +174,7 @@ def turns(*grants: tuple[str, int, float, float]) -> str:
 
 
 def stay(*grants: tuple[str, int, float, float]) -> str:
-    """The same for a lock that lingers for 2 s."""
+    """Return the turns of a lock that lingers for 2 s."""
     return turns(*grants).replace("timeout=60", "timeout=60 linger=2")
 
 

@@ -1,4 +1,4 @@
-"""What convicts kazoo's lock, and which figures a run prints, in runs of pytest of their own."""
+"""An assertion of a test convicts kazoo's lock, and a run prints its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checker finds in histories of readers, writers and permits, and what they take for right."""
+"""The checker judges histories of readers, writers and permits."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PAIRS = list(itertools.product(KINDS, KINDS))
 TOGETHER = {("read", "read"), ("semaphore/2", "semaphore/2")}
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_readers_share_permits_share_and_nobody_else_does(one: str, other: str) -> None:
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_readers_share_permits_share_and_nobody_else_does(first: str, second: str) -> None:
     """Also not readers and permits: each kind keeps the others out."""
-    text = held("A", one, 7, 2, 4) + held("B", other, 8, 3, 5)
-    assert (not rules(text)) == ((one, other) in TOGETHER)
+    text = held("A", first, 7, 2, 4) + held("B", second, 8, 3, 5)
+    assert (not rules(text)) == ((first, second) in TOGETHER)
 
 
 def test_readers_keep_a_writer_out_until_the_last_has_gone() -> None:
@@ -256,7 +256,7 @@ def test_one_who_comes_in_where_nobody_may_is_always_found(
 @given(SEEDS, st.integers(1, 3))
 @settings(max_examples=100, deadline=None)
 def test_one_permit_too_many_is_always_found(seed: int, limit: int) -> None:
-    """What the queue granted with one permit more than its users think there are, if they were ever all out."""
+    """The queue grants one permit more than its users know of, and all are held at once."""
     family = Family(seed, kinds=("semaphore",), holds=80, owners=8, limit=limit + 1)
     events = [{**event, "limit": limit} if event["e"] == "invoke" else event for event in family.events]
     for event in events:

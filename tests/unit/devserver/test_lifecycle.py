@@ -7,29 +7,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
+from support.chaos.servers import looking_in
 
 from django_zklock.testing.server import DevServer
 from django_zklock.testing.server.acl import OPEN
 from django_zklock.testing.server.codes import Mode
 from django_zklock.testing.server.snapshot import load, save
 from django_zklock.testing.server.tree import Tree
-
-
-@contextmanager
-def connected(server: DevServer) -> Iterator[KazooClient]:
-    client = KazooClient(server.hosts)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_it_starts_and_stops_again_on_its_port() -> None:
@@ -73,16 +60,16 @@ def test_a_fault_before_the_start_holds_from_the_start() -> None:
 
 
 def test_data_outlives_a_stop(tmp_path: Path) -> None:
-    """What is no one session's: data, versions, sequence counters, containers; and zxids go on."""
+    """Data, versions, sequence counters and containers are kept, ephemerals are not; and zxids go on."""
     file = tmp_path / "data.json"
-    with DevServer(data=file) as server, connected(server) as client:
+    with DevServer(data=file) as server, looking_in(server.hosts) as client:
         client.create("/a", b"\0\xff")
         client.set("/a", b"\1\xff")
         client.create("/a/s-", sequence=True)
         client.create("/a/e", ephemeral=True)
         before = client.get("/a")[1].mzxid
     assert list(tmp_path.iterdir()) == [file]
-    with DevServer(data=file) as server, connected(server) as client:
+    with DevServer(data=file) as server, looking_in(server.hosts) as client:
         data, stat = client.get("/a")
         assert (data, stat.version, stat.mzxid) == (b"\1\xff", 1, before)
         assert client.get_children("/a") == ["s-0000000000"]
@@ -93,7 +80,7 @@ def test_data_outlives_a_stop(tmp_path: Path) -> None:
 
 def written(server: DevServer) -> int:
     """Return the id of a transaction on this server."""
-    with connected(server) as client:
+    with looking_in(server.hosts) as client:
         created = client.create("/new", include_data=True, ephemeral=True)
         return int(created[1].czxid)
 

@@ -69,7 +69,7 @@ def test_garbage_is_a_record_or_malformed(kind: type[tuple[Any, ...]], data: byt
 
 
 def test_quick_writers_write_the_same() -> None:
-    """What has a shortcut for speed is the same on the wire as by the record's fields."""
+    """The shortcuts for speed write the same bytes as the record's fields."""
     stat = r.Stat(1, 2, 3, 4, 5, -6, 7, 8, 9, 10, 11)
     header = r.MultiHeader(14, True, -1)
     for record, short in ((stat, r.stat_bytes(stat)), (header, r.multi_header(*header))):

@@ -68,7 +68,7 @@ def carry_out(tree: Tree, steps: list[tuple[str, str, Mode, int]], zxid: int) ->
 
 @given(STEPS, STEPS)
 def test_what_is_rolled_back_never_was(before: list[Any], within: list[Any]) -> None:
-    """Whatever a transaction did to whatever tree, taking it back leaves each field as it was."""
+    """A rollback leaves each field of any tree as it was."""
     tree = Tree()
     carry_out(tree, before, 1)
     tree.changes.clear()

@@ -1,4 +1,4 @@
-"""What a hold says of itself while another thread changes it."""
+"""A hold says what is true of it while another thread changes it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Leaver:
     """A contender that calls back when it is to leave: its node may be gone, and the lock another's, by then."""
 
     def __init__(self) -> None:
-        self.on_leave: Callable[[], object] = lambda: None
+        self.on_abandon: Callable[[], object] = lambda: None
 
     def abandon(self, left: object = None) -> None:
-        self.on_leave()
+        self.on_abandon()
 
 
 def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLock, Grant]:
@@ -51,7 +51,7 @@ def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLo
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("what", ["lost", "another session"])
 def test_a_lease_that_was_renewed_after_the_loss_is_no_lease_of_this_hold(what: str) -> None:
-    """Who is paused in the middle of a check may find the lease of a later time, or of another session, valid."""
+    """A thread paused in a check may find a later lease, or that of another session, valid."""
     session = Turbulent()
     hold, grant = hold_of(session)
     hold.check()
@@ -82,7 +82,7 @@ def test_a_hold_is_not_valid_from_the_moment_it_is_given_back() -> None:
         assert hold.lease_remaining == 0
         seen.append(repr(hold))
 
-    contender.on_leave = look
+    contender.on_abandon = look
     hold.release_uses()
     assert len(seen) == 1
     assert "released" in seen[0]

@@ -129,7 +129,7 @@ def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
 
 
 def test_another_word_with_the_same_letters_does_not() -> None:
-    """Nor another number; any warning would be an error."""
+    """Another number does not, either. Any warning would be an error."""
     with with_locks("pot", "stream", "order12"):
         for name in ("top", "master", "order21", "dream", "streets"):
             assert zk_lock(name).key == name

@@ -34,7 +34,7 @@ class Meta:
 
 
 class Order:
-    """What is seen of a Django model."""
+    """A stand-in for a Django model."""
 
     _meta = Meta
 
@@ -100,10 +100,10 @@ def test_a_value_has_one_text_on_both_sides_of_plain_json(value: object) -> None
 
 
 @given(st.lists(SCALARS, max_size=3), st.lists(SCALARS, max_size=3))
-def test_different_lists_have_different_texts(one: list[object], other: list[object]) -> None:
+def test_different_lists_have_different_texts(first: list[object], second: list[object]) -> None:
     """Where one item ends and the next begins can be told, whatever the items hold."""
-    if [text(item) for item in one] != [text(each) for each in other]:
-        assert text(one) != text(other)
+    if [text(item) for item in first] != [text(item) for item in second]:
+        assert text(first) != text(second)
 
 
 @pytest.mark.parametrize(

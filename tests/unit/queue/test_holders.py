@@ -1,4 +1,4 @@
-"""Who in a queue has the lock, as one from outside sees it; the same as those inside are told."""
+"""An onlooker sees the holders of a queue as the contenders do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_of_plain_contenders_the_first_holds_and_each_waits_for_the_one_ahead(ma
 
 @given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
 def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
-    """Who holds waits for nobody; who waits, waits for one ahead, who is no reader if it reads."""
+    """A holder waits for nobody. A waiter waits for one ahead; a reader never waits for a reader."""
     children = queue(kinds)
     many = holders.end_of_holders(children)
     assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
@@ -64,12 +64,12 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
-def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, before: int, place: int) -> None:
+def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, before: int, index: int) -> None:
     """Be it the limit in its code, or one that was set before; who wants something else than a permit holds none."""
     children = replace(queue([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=1)
-    if place < len(children):
-        expected = place < many and (place < own or place < before)
-        assert holders.may_hold(children, place, own, before) == expected
+    if index < len(children):
+        expected = index < many and (index < own or index < before)
+        assert holders.may_hold(children, index, own, before) == expected
 
 
 def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:

@@ -143,7 +143,7 @@ def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_template_or_refused(text: str) -> None:
-    """Whatever is in the code or the settings, the one error that can come is ours."""
+    """Any text in the code or the settings raises our error, or none."""
     with contextlib.suppress(InvalidLockName):
         template = Template.parse(text)
         template.render(dict.fromkeys(template.fields, "x"))
@@ -215,7 +215,7 @@ def test_different_values_have_different_keys(literals: list[str], lead: bool, d
     ],
 )  # fmt: skip
 def test_a_template_has_only_literals_and_plain_fields(text: str) -> None:
-    """What looks like code, or cannot keep two values apart, is refused when the name is read."""
+    """A field that looks like code, or cannot keep two values apart, is refused when the name is read."""
     with pytest.raises(InvalidLockName):
         Template.parse(text)
 
@@ -301,11 +301,11 @@ def test_a_path_leads_back_to_its_key(base: str) -> None:
 @example("1234567890", "a-123456789")
 @example("123456789%38", "123456789%38")
 @example("1", "179542018")
-def test_a_key_shows_its_digits_and_its_path_hides_them(one: str, other: str) -> None:
+def test_a_key_shows_its_digits_and_its_path_hides_them(first: str, second: str) -> None:
     """A key that ends in ten digits stays readable, and its directory never looks like a contender."""
     with contextlib.suppress(InvalidLockName):
         for text in ("order/{a}/{b}", "{a}8{b}"):
-            key = Template.parse(text).render({"a": one, "b": other})
+            key = Template.parse(text).render({"a": first, "b": second})
             directory = path("/zklock", key)
             assert key_of("/zklock", directory) == key
             assert not re.search(r"[0-9-][0-9]{9}(/|\Z)", directory)
@@ -321,12 +321,12 @@ def test_a_path_elsewhere_has_no_key(other: str) -> None:
 
 @given(TEXTS, TEXTS)
 @example("a", "1234567890")
-def test_a_template_knows_the_keys_that_it_may_render(one: str, other: str) -> None:
-    """Whatever the values; so a key that somebody typed is known for one of a lock in the settings."""
+def test_a_template_knows_the_keys_that_it_may_render(first: str, second: str) -> None:
+    """Any values will do, so a key that somebody typed is known for one of a lock in the settings."""
     with contextlib.suppress(InvalidLockName):
         for text in ("shop/{a}/{b}", "shop/{a}-{b}/x", "shop-1234567890/{a}{{}}/é"):
             template = Template.parse(text)
-            assert template.may_render(template.render({"a": one, "b": other}))
+            assert template.may_render(template.render({"a": first, "b": second}))
 
 
 @pytest.mark.parametrize("key", ["shop", "shop/a", "shop/a/b/c", "other/a/b", "shop/a/x:"])

@@ -37,7 +37,7 @@ JSON = st.recursive(
 
 @given(st.builds(guids.new, st.sampled_from(guids.Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
 def test_a_name_tells_what_it_was_made_of(guid: str, kind: Kind, sequence: int) -> None:
-    """Whatever number the server appends, by its own format, the contender can be read from the name."""
+    """The contender can be read from the name with any number that the server appends."""
     name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
     assert parse(name) == Child(name, kind, guid, sequence)
 
@@ -137,7 +137,7 @@ def test_short_texts_of_any_script_come_back(text: str, pid: int) -> None:
 def test_a_payload_never_exceeds_its_limit(
     guid: str, host: str, thread: str, what: str, since: str, template: str, pid: int
 ) -> None:
-    """Whatever the fields hold, it is JSON in UTF-8 of at most 1 KiB."""
+    """It is JSON in UTF-8 of at most 1 KiB with any fields."""
     payload = Payload(
         guid=guid,
         host=host,
@@ -192,7 +192,7 @@ def test_what_is_no_header_of_a_trace_gives_no_items(header: object) -> None:
 @example(b'{"guid":"a","pid":NaN}')
 @example(b"\xff\xfe")
 def test_no_bytes_make_decoding_raise(data: bytes) -> None:
-    """Whatever another program wrote, reading it gives a payload or None."""
+    """Any bytes of another program are read as a payload or as None."""
     assert isinstance(Payload.decode(data), (Payload, type(None)))
 
 

@@ -59,7 +59,7 @@ def test_what_is_written_is_read_whatever_the_words(
 
 @given(what=TEXT.filter(bool), host=TEXT)
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
-    """And never taken for a person's; it is no less sure to end."""
+    """It is never taken for a person's, and it ends as surely."""
     guid = guids.new(guids.Mark.OPERATOR)
     data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
     assert len(data) <= MAX_PAYLOAD

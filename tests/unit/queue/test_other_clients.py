@@ -1,4 +1,4 @@
-"""What another client's node says."""
+"""The data of another client's znode."""
 
 from __future__ import annotations
 

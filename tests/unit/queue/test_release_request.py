@@ -54,9 +54,9 @@ def test_no_text_makes_it_too_long_or_hard_to_read(
     asked = with_request(data, request)
     assert len(asked) <= MAX_PAYLOAD
     assert requested(asked) == request
-    found = Payload.decode(asked)
-    assert found is not None
-    assert found.guid == "x" * 36
+    kept = Payload.decode(asked)
+    assert kept is not None
+    assert kept.guid == "x" * 36
     assert (request.by + request.reason).isprintable()
 
 
@@ -78,9 +78,9 @@ def test_what_a_later_version_adds_gives_way_to_who_the_holder_is() -> None:
     data = json.dumps({**json.loads(payload().encode()), "newer": list(range(400))}).encode()
     asked = with_request(data, release_request(by=LOCK, reason=LOCK))
     assert len(asked) <= MAX_PAYLOAD
-    found = Payload.decode(asked)
-    assert found is not None
-    assert (found.host, found.pid, found.what) == ("web-1", 7, "GET /buy")
+    kept = Payload.decode(asked)
+    assert kept is not None
+    assert (kept.host, kept.pid, kept.what) == ("web-1", 7, "GET /buy")
     assert requested(asked) == release_request(by=LOCK, reason=LOCK)
 
 

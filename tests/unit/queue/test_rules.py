@@ -56,7 +56,7 @@ def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
 
 @given(queues(PLAIN), LIMITS)
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
-    """The same contenders are told the same, but for the limit, which may be changed."""
+    """The verdicts are equal, but for the limit, which may be changed."""
     leases = queue_of([Kind.PERMIT] * len(queue))
     for index, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)

@@ -20,17 +20,6 @@ def loop() -> Iterator[Loop]:
     loop._thread.join(10)  # or the thread would still be listed in another test
 
 
-def test_events_of_one_thread_run_in_their_order(loop: Loop) -> None:
-    """Posted events run in the order in which they were posted."""
-    seen: list[int] = []
-    done = threading.Event()
-    for number in range(1000):
-        loop.post(seen.append, number)
-    loop.post(done.set)
-    assert done.wait(10)
-    assert seen == list(range(1000))
-
-
 def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
     """Events of each thread keep their order, and no two events run at the same time."""
     seen: list[tuple[str, int]] = []
