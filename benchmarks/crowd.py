@@ -241,7 +241,7 @@ async def other_key() -> AsyncIterator[list[float]]:
 
     took = [0.0]
 
-    async def take() -> None:
+    async def acquire() -> None:
         while True:
             began = time.monotonic()
             try:
@@ -252,7 +252,7 @@ async def other_key() -> AsyncIterator[list[float]]:
             took.append(time.monotonic() - began)
             await asyncio.sleep(0.1)
 
-    task = asyncio.ensure_future(take())
+    task = asyncio.ensure_future(acquire())
     try:
         yield took
     finally:

@@ -136,13 +136,13 @@ def run_threads(start: Candidate, owners: int, seconds: float) -> dict[str, Any]
     """Have threads take the lock in turn."""
     grants = Grants(owners, seconds)
 
-    def take(owner: int) -> None:
+    def use_lock(owner: int) -> None:
         lock = start()
         while (wanted := time.monotonic()) < grants.until:
             with lock():
                 grants.add(owner, wanted)
 
-    threads = [threading.Thread(target=take, args=(owner,)) for owner in range(owners)]
+    threads = [threading.Thread(target=use_lock, args=(owner,)) for owner in range(owners)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -154,14 +154,14 @@ async def run_tasks(start: Candidate, owners: int, seconds: float) -> dict[str, 
     """Have tasks take the lock in turn."""
     grants = Grants(owners, seconds)
 
-    async def take(owner: int) -> None:
+    async def use_lock(owner: int) -> None:
         lock = start()
         while (wanted := time.monotonic()) < grants.until:
             async with lock():
                 grants.add(owner, wanted)
                 await asyncio.sleep(0)  # the others want it, too
 
-    await asyncio.gather(*(take(owner) for owner in range(owners)))
+    await asyncio.gather(*(use_lock(owner) for owner in range(owners)))
     return grants.figures()
 
 
@@ -209,8 +209,8 @@ def run_apart(case: str, name: str, seconds: float, zookeeper: str, redis: int) 
     total = max(1, sum(counts))
     return {
         "grants/s": sum(counts) / seconds,
-        "owner waits": max(each["owner"] for each in done),
-        "process waits": max(each["process"] for each in done),
+        "owner waits": max(figures["owner"] for figures in done),
+        "process waits": max(figures["process"] for figures in done),
         "least share": min(counts) / total,
         "most share": max(counts) / total,
     }

@@ -32,7 +32,7 @@ def contender(directory: str) -> tuple[str, bytes]:
     return f"{directory}/{nodes.prefix(guid)}", _PAYLOAD.replace(_GUID.encode(), guid.encode())
 
 
-def enter(directory: str) -> Request:
+def create_contender(directory: str) -> Request:
     """Create a contender in a queue."""
     return create(*contender(directory), EPHEMERAL_SEQUENTIAL, op="create2")
 

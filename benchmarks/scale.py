@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from lock_requests import enter, heartbeat, make_directory, pair, use_once
+from lock_requests import create_contender, heartbeat, make_directory, pair, use_once
 from raw_sessions import NO_NODE, RawSession, in_turn, open_sessions
 from server_figures import (
     Figures,
@@ -150,7 +150,7 @@ async def measure_held(ensemble: Ensemble, options: argparse.Namespace) -> Figur
 
     async def acquire(number: int, session: RawSession) -> None:
         keys = [f"{directory}/{key}" for key in range(number, options.held, len(sessions))]
-        errors = await session.pipeline(request for key in keys for request in (container(key), enter(key)))
+        errors = await session.pipeline(request for key in keys for request in (container(key), create_contender(key)))
         assert set(errors) == {0}, errors
 
     async with repeated(in_turn(sessions, TIMEOUT * PING_SHARE, RawSession.ping)):
@@ -195,7 +195,9 @@ async def with_holders(
     """Let some sessions send heartbeats, and the others pings."""
     new = [session for session in holders if not session.holds]
     for start in range(0, len(new), 500):
-        await asyncio.gather(*(each.hold(f"{directory}/{each.session_id:x}") for each in new[start : start + 500]))
+        await asyncio.gather(
+            *(session.hold(f"{directory}/{session.session_id:x}") for session in new[start : start + 500])
+        )
     took: list[float] = []
     async with repeated(
         in_turn(holders, TIMEOUT * BEAT_SHARE, partial(timed_heartbeat, took)),
@@ -259,8 +261,8 @@ async def join_queue(ensemble: Ensemble, size: int) -> Figures:
 async def arrive(session: RawSession, waiters: int, directory: str, listed: list[int]) -> float:
     """Join a queue as a process with some waiters does: a listing with the first of them, and one for the others."""
     began = time.monotonic()
-    others = (enter(directory) for _ in range(waiters - 1))
-    first, _ = await asyncio.gather(enter_and_list(session, directory), session.pipeline(others))
+    others = (create_contender(directory) for _ in range(waiters - 1))
+    first, _ = await asyncio.gather(create_and_list(session, directory), session.pipeline(others))
     listed.append(first)
     if waiters > 1:
         _, listing = await session.ask(children(directory))
@@ -274,15 +276,15 @@ async def join_again(ensemble: Ensemble, directory: str) -> list[float]:
     session = await RawSession.open(ensemble.followers[0].port, TIMEOUT)
     for _ in range(JOINS):
         began = time.monotonic()
-        await enter_and_list(session, directory)
+        await create_and_list(session, directory)
         took.append(time.monotonic() - began)
     await session.close()
     return took
 
 
-async def enter_and_list(session: RawSession, directory: str) -> int:
+async def create_and_list(session: RawSession, directory: str) -> int:
     """Create a contender and list the queue, in one round trip; return how long the listing is in bytes."""
-    created = session.ask(enter(directory))
+    created = session.ask(create_contender(directory))
     error, listing = await session.ask(children(directory))
     assert (await created)[0] == error == 0
     return len(listing)
@@ -385,10 +387,10 @@ def report(name: str, figures: Figures, indent: str = "") -> str:
     for figure, value in figures.items():
         if not isinstance(value, dict):
             lines.append(f"{indent}  {figure:44}{shown(value)}")
-        elif any(isinstance(each, dict) for each in value.values()):
+        elif any(isinstance(part, dict) for part in value.values()):
             lines.append(report(figure, value, indent + "  "))
         else:
-            lines.append(f"{indent}  {figure:44}" + ", ".join(f"{key} {shown(each)}" for key, each in value.items()))
+            lines.append(f"{indent}  {figure:44}" + ", ".join(f"{key} {shown(part)}" for key, part in value.items()))
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What can be measured of servers from outside, and a normal client that runs meanwhile."""
+"""Measure servers from outside, while a normal client runs."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> 
 def test_the_command_line_inspects(worker: Worker) -> None:
     """`celery inspect zklocks` works for an application that imports the command."""
     command = [sys.executable, "-m", "celery", "-A", "support.endingtasks", "inspect", "zklocks", "--json", "-t", "3"]
-    env = worker.zoo.environment(**{celeryapp.HOME: str(worker.home)})
+    env = worker.zoo.environment() | {celeryapp.HOME: str(worker.home)}
     ended = subprocess.run(command, cwd=TESTS, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 0, ended.stderr
     ((answer,),) = [json.loads(ended.stdout).values()]

@@ -13,10 +13,10 @@ from kazoo.exceptions import KazooException, LockTimeout
 from kazoo.recipe.lock import Lock
 
 from support.chaos.kinds import LOCK
-from support.chaos.subjects import Lost, Refused
+from support.chaos.subjects import Held, Lost, Refused, Subject
 
 
-class KazooHeld:
+class KazooHeld(Held):
     """A lock that was acquired; suspect from the first break of the connection on."""
 
     def __init__(self, subject: KazooSubject, lock: Lock, token: int) -> None:
@@ -24,7 +24,10 @@ class KazooHeld:
         self._lock = lock
         self._breaks = subject.breaks
         self.token = token
-        self.kind = LOCK
+
+    @property
+    def kind(self) -> str:
+        return LOCK
 
     def until(self) -> float | None:
         return None
@@ -33,9 +36,6 @@ class KazooHeld:
         if not self._lock.is_acquired or not self._subject.client.connected or self._subject.breaks != self._breaks:
             raise Lost("the connection was suspended or lost")
 
-    def downgrade(self) -> None:
-        raise NotImplementedError("kazoo has no way from writing to reading")
-
     def release(self) -> None:
         suspect = self._subject.breaks != self._breaks  # before: a break under the delete takes nothing back
         self._lock.release()
@@ -43,7 +43,7 @@ class KazooHeld:
             raise Lost("the connection was suspended or lost")
 
 
-class KazooSubject:
+class KazooSubject(Subject):
     """One client, which every lock of the process uses."""
 
     def __init__(self, hosts: str, base: str, session_timeout: float) -> None:
@@ -102,12 +102,6 @@ class KazooSubject:
             "watches": sum(map(len, self.client._data_watchers.values())),
             "listeners": len(self.client.state_listeners),
         }
-
-    def strike(self, point: str, action: str, seconds: float) -> None:
-        raise NotImplementedError("kazoo's Lock has no named faultpoints")
-
-    def struck(self) -> bool:
-        raise NotImplementedError("kazoo's Lock has no named faultpoints")
 
     def close(self) -> None:
         self.client.stop()

@@ -17,12 +17,12 @@ from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
-from support.chaos.subjects import Lost, Refused
+from support.chaos.subjects import Held, Lost, Refused, Subject
 
 _PASS = faultpoints.reach
 
 
-class ZkLockHeld:
+class ZkLockHeld(Held):
     """A hold, and the object it was acquired with."""
 
     def __init__(self, lock: Lock, hold: Hold) -> None:
@@ -57,7 +57,7 @@ class ZkLockHeld:
             raise Lost(str(error)) from error
 
 
-class ZkLockSubject:
+class ZkLockSubject(Subject):
     """`zk_lock`, `acquire` and `release`."""
 
     def __init__(self, url: str) -> None:
