@@ -78,8 +78,8 @@ def slots(sent: float, seconds: float) -> Run:
 
 @app.task
 @zk_locked("free", on_conflict="wait")
-def free(sent: float, seconds: float) -> Run:
-    """Take a lock that nobody else wants."""
+def idle_key(sent: float, seconds: float) -> Run:
+    """Acquire a lock that no other task wants."""
     return work(sent, seconds)
 
 

@@ -142,7 +142,7 @@ def crowd(tasks: Any, hosts: str) -> Iterator[tuple[str, Figures]]:
     del hosts
     waiting = [tasks.wait.delay(time.time(), 6.0), *(tasks.wait.delay(time.time(), 0.0) for _ in range(CROWD))]
     time.sleep(3.0)
-    slowest = max(run.waited for _ in range(10) for run in runs_of([tasks.free.delay(time.time(), 0.0)]))
+    slowest = max(run.waited for _ in range(10) for run in runs_of([tasks.idle_key.delay(time.time(), 0.0)]))
     runs_of(waiting)
     yield "wait", {FREE_KEY: slowest}
 

@@ -136,13 +136,13 @@ def run_threads(start: Candidate, owners: int, seconds: float) -> dict[str, Any]
     """Have threads take the lock in turn."""
     grants = Grants(owners, seconds)
 
-    def use_lock(owner: int) -> None:
+    def acquire(owner: int) -> None:
         lock = start()
         while (wanted := time.monotonic()) < grants.until:
             with lock():
                 grants.add(owner, wanted)
 
-    threads = [threading.Thread(target=use_lock, args=(owner,)) for owner in range(owners)]
+    threads = [threading.Thread(target=acquire, args=(owner,)) for owner in range(owners)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -154,14 +154,14 @@ async def run_tasks(start: Candidate, owners: int, seconds: float) -> dict[str, 
     """Have tasks take the lock in turn."""
     grants = Grants(owners, seconds)
 
-    async def use_lock(owner: int) -> None:
+    async def acquire(owner: int) -> None:
         lock = start()
         while (wanted := time.monotonic()) < grants.until:
             async with lock():
                 grants.add(owner, wanted)
                 await asyncio.sleep(0)  # the others want it, too
 
-    await asyncio.gather(*(use_lock(owner) for owner in range(owners)))
+    await asyncio.gather(*(acquire(owner) for owner in range(owners)))
     return grants.figures()
 
 

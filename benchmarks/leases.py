@@ -89,9 +89,9 @@ async def keep_many(stub: Any, count: int, seconds: float) -> tuple[list[str], i
             await asyncio.sleep(max(0.0, began + 3 - time.monotonic()))
 
     reader = asyncio.ensure_future(read())
-    acquisitions = asyncio.gather(*(acquire(number) for number in range(count)))
+    acquiring = asyncio.gather(*(acquire(number) for number in range(count)))
     keeper = asyncio.ensure_future(keep(float("inf")))
-    await acquisitions
+    await acquiring
     kept = 0
     await asyncio.sleep(seconds)
     keeper.cancel()
@@ -147,12 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         django.setup()
         with Serving(zoo, hosts=follower, session_timeout=SESSION) as serving:
-            measured = asyncio.run(measure(serving.address, serving.process, options))
+            figures = asyncio.run(measure(serving.address, serving.process, options))
     about = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()}
-    options.json.write_text(json.dumps({"about": about, **measured}, indent=2) + "\n")
-    for name, value in measured.items():
+    options.json.write_text(json.dumps({"about": about, **figures}, indent=2) + "\n")
+    for name, value in figures.items():
         sys.stdout.write(f"{name:20}{value:12,.2f}\n")
-    ok = measured["ratio"] <= BUDGET and not measured["lost"]
+    ok = figures["ratio"] <= BUDGET and not figures["lost"]
     sys.stdout.write(f"acquisition through gRPC / direct, at most {BUDGET}: {'ok' if ok else 'OVER BUDGET'}\n")
     return 1 if options.check and not ok else 0
 

@@ -195,9 +195,8 @@ async def with_holders(
     """Let some sessions send heartbeats, and the others pings."""
     new = [session for session in holders if not session.holds]
     for start in range(0, len(new), 500):
-        await asyncio.gather(
-            *(session.hold(f"{directory}/{session.session_id:x}") for session in new[start : start + 500])
-        )
+        batch = new[start : start + 500]
+        await asyncio.gather(*(session.hold(f"{directory}/{session.session_id:x}") for session in batch))
     took: list[float] = []
     async with repeated(
         in_turn(holders, TIMEOUT * BEAT_SHARE, partial(timed_heartbeat, took)),
@@ -387,10 +386,10 @@ def report(name: str, figures: Figures, indent: str = "") -> str:
     for figure, value in figures.items():
         if not isinstance(value, dict):
             lines.append(f"{indent}  {figure:44}{shown(value)}")
-        elif any(isinstance(part, dict) for part in value.values()):
+        elif any(isinstance(item, dict) for item in value.values()):
             lines.append(report(figure, value, indent + "  "))
         else:
-            lines.append(f"{indent}  {figure:44}" + ", ".join(f"{key} {shown(part)}" for key, part in value.items()))
+            lines.append(f"{indent}  {figure:44}" + ", ".join(f"{key} {shown(item)}" for key, item in value.items()))
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Measure servers from outside, while a normal client runs."""
+"""Measure servers from outside, and run a normal client meanwhile."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class NameArguments(TypedDict, total=False):
     what: str
     """The work that the lock is for. Others in the queue see it."""
     about: Mapping[str, str] | None
-    """The same as a dict of short texts, for programs that read the queue. Never put the arguments of a call here."""
+    """This work as a dict of short texts, for programs that read the queue. Never put the arguments of a call here."""
 
 
 class LeaderOptions(TypedDict, total=False):
@@ -126,7 +126,7 @@ class TaskOptions(TypedDict, total=False):
     unique: Literal["until_start", "until_done"] | None
     """Until when the task is not sent again with the same key. Default None: it may be sent at any time."""
     on_duplicate: Literal["return", "raise"] | None
-    """What a later caller gets: the AsyncResult of the first task (default), or `AlreadyQueued` is raised."""
+    """Whether a later caller gets the AsyncResult of the first task (default), or `AlreadyQueued` is raised."""
     unique_for: Seconds | None
     """
     Seconds after which a task that never started no longer prevents another one.
@@ -139,4 +139,4 @@ class LockedOptions(KindOptions, TaskOptions, total=False):
     """The options of `zk_locked`."""
 
     on_conflict: OnConflict
-    """What happens if the lock is not acquired in time; see `zk_locked`."""
+    """The policy for a lock that is not acquired in time; see `zk_locked`."""

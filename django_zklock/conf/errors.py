@@ -15,14 +15,14 @@ LONGEST_WAIT: Final = 2_147_483.0
 class InvalidValue(ValueError):
     """A setting is invalid: the end of a sentence that begins with its key. It never quotes a credential."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem of the settings. The table in `django_zklock.checks` explains each `id`."""
+    """One problem of the settings. docs/reference/settings.md explains each `id`."""
 
     id: str
     message: str

@@ -35,7 +35,7 @@ class LeaseClient:
     max_waiting: int = 10_000
     """How many of its calls may wait, and how many streams it may open, at one coordinator."""
     max_rate: float = 5000.0
-    """Requests a second, on average."""
+    """The requests a second that it may send, on average."""
 
     def may_lock(self, key: str) -> bool:
         """Return whether it may lock this key."""

@@ -7,24 +7,19 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock.conf import arguments
-from django_zklock.conf.errors import LONGEST_WAIT, Problems, is_text, seconds
+from django_zklock.conf.errors import LONGEST_WAIT, InvalidValue, Problems, is_text, seconds
+from django_zklock.conf.table import boolean, must_be, whole_number
 from django_zklock.queue import markers
-from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import LONGEST
 
-ON_CONFLICT: Final = get_args(arguments.OnConflict)
-ON_LOST: Final = get_args(arguments.OnLost)
 ABORT_ON: Final = get_args(arguments.AbortOn)
-RELEASE_ON: Final = get_args(arguments.ReleaseOn)
 KIND: Final = get_args(arguments.KindOfLock)
-COMPAT: Final = get_args(arguments.Compat)
 MOST_PERMITS: Final = markers.MOST_PERMITS
-_SHOWN: Final = 60  # characters of an invalid value that an error quotes
 
 
 class Unset(enum.Enum):
@@ -165,38 +160,41 @@ def read_options(value: object, where: str, problems: Problems, *, more: tuple[s
     options: dict[str, Any] = {}
     for key, (reader, expected) in _OPTIONS.items():
         if key in value:
-            options[key] = reader(value[key])
-            if options[key] is UNSET:
-                given = printable(repr(value[key]), _SHOWN)
-                kind = "the string " if isinstance(value[key], str) else ""
+            try:
+                options[key] = reader(value[key])
+            except (TypeError, ValueError):
                 name = f'{where}["{key}"]' if where else key
                 hint = "Change it, or remove it to use the default." if where else ""
-                problems.add("E009", f"{name} must be {expected}; got {kind}{given}.", hint)
+                problems.add("E009", f"{name} {must_be(expected, value[key])}.", hint)
     return LockOptions(**options) if options else NOT_GIVEN
 
 
-def _seconds_or_none(value: object) -> float | Unset | None:
-    return None if value is None else _seconds(value)
+_Reader: TypeAlias = Callable[[object], object]
 
 
-def _seconds(value: object) -> float | Unset:
+def _or_none(reader: _Reader) -> _Reader:
+    """Return a reader that accepts None, too."""
+    return lambda value: None if value is None else reader(value)
+
+
+def _seconds(value: object, most: float = LONGEST_WAIT) -> float:
     number = seconds(value)
-    return UNSET if number is None else number
+    if number is None or number > most:
+        raise InvalidValue
+    return number
 
 
-def _positive_or_none(value: object) -> float | Unset | None:
-    number = _seconds_or_none(value)
-    return UNSET if number == 0 else number
-
-
-def _min_hold(value: object) -> float | Unset:
+def _positive(value: object) -> float:
     number = _seconds(value)
-    return number if isinstance(number, float) and number <= LONGEST else UNSET
+    if not number:
+        raise InvalidValue
+    return number
 
 
-def _limit(value: object) -> int | Unset | None:
-    count = _count(value)
-    return count if count is None or is_limit(count) else UNSET
+def _limit(value: object) -> object:
+    if not is_limit(value):
+        raise InvalidValue
+    return value
 
 
 def is_limit(value: object) -> bool:
@@ -204,67 +202,57 @@ def is_limit(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
 
 
-def _boolean(value: object) -> bool | Unset:
-    return value if isinstance(value, bool) else UNSET
-
-
-def _count(value: object) -> int | Unset | None:
-    if value is None:
-        return None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else UNSET
-
-
-def _json(value: object) -> Any:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return UNSET
+def _json(value: object) -> object:
+    json.dumps(value)
     return value
 
 
-def _databases(value: object) -> tuple[str, ...] | Unset:
+def _databases(value: object) -> tuple[str, ...]:
     if isinstance(value, bool):
         return (DEFAULT_DB_ALIAS,) if value else ()
     aliases = [value] if isinstance(value, str) else value
     if not isinstance(aliases, (list, tuple)) or not all(map(is_text, aliases)):
-        return UNSET
+        raise InvalidValue
     return tuple(dict.fromkeys(aliases))
 
 
-def _one_of(words: tuple[str | None, ...], value: object) -> object:
-    return value if value in words else UNSET
+def _word(words: tuple[str, ...], value: object) -> object:
+    if value not in words:
+        raise InvalidValue
+    return value
 
 
-def _choice(words: tuple[str, ...]) -> tuple[Callable[[object], object], str]:
-    return functools.partial(_one_of, words), f"one of: {', '.join(words)}"
+def _choice(literal: Any) -> tuple[_Reader, str]:
+    words = get_args(literal)
+    return functools.partial(_word, words), f"one of: {', '.join(words)}"
 
 
-_OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
+_OPTIONS: Final[Mapping[str, tuple[_Reader, str]]] = {
     "timeout": (
-        _seconds_or_none,
+        _or_none(_seconds),
         f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})",
     ),
-    "on_conflict": _choice(ON_CONFLICT),
-    "abort_on": _choice(ABORT_ON),
+    "on_conflict": _choice(arguments.OnConflict),
+    "abort_on": _choice(arguments.AbortOn),
     "grace": (_seconds, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
-    "reentrant": (_boolean, "True or False"),
+    "reentrant": (boolean, "True or False"),
     "atomic": (_databases, "True, False, the alias of a database, or a list of aliases"),
-    "release_on": _choice(RELEASE_ON),
-    "kind": _choice(KIND),
-    "limit": (_limit, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
+    "release_on": _choice(arguments.ReleaseOn),
+    "kind": _choice(arguments.KindOfLock),
+    "limit": (_or_none(_limit), f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
     "compat": (
-        functools.partial(_one_of, (*COMPAT, None)),
+        _or_none(functools.partial(_word, get_args(arguments.Compat))),
         '"kazoo", or None (our own names, whose queue processes of Curator share)',
     ),
-    "max_hold": (_positive_or_none, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
-    "warn_after": (_positive_or_none, f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})"),
-    "min_hold": (_min_hold, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
+    "max_hold": (_or_none(_positive), f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
+    "warn_after": (_or_none(_positive), f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})"),
+    "min_hold": (functools.partial(_seconds, most=LONGEST), f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
     "linger": (_seconds, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
-    "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
-    "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),
+    "max_waiters": (_or_none(whole_number), "a whole number from 0, or None (no limit)"),
+    "max_conflicts": (_or_none(whole_number), "a whole number from 0, or None (no limit)"),
     "skip_value": (_json, "a value that JSON can represent; leave it out to have a skipped task end as REVOKED"),
-    "on_lost": _choice(ON_LOST),
+    "on_lost": _choice(arguments.OnLost),
 }
-"""The reader of each option, and the values that it accepts, as text. For any other value it returns `UNSET`."""
+"""The reader of each option, and the values that it accepts, as text. For other values it raises an error."""
 
 OPTION_NAMES: Final = tuple(_OPTIONS)

@@ -58,9 +58,9 @@ class Config:
     tls: Tls | None = None
     defaults: LockOptions = NOT_GIVEN
     locks: Mapping[str, LockOptions] = field(default_factory=lambda: MappingProxyType({}))
-    """Immutable. `defaults` are not merged in."""
+    """The entries by name, immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Immutable. URL templates with fields in braces, by label."""
+    """URL templates with fields in braces, by label; immutable."""
     strict: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
     """The settings of the lock coordinator."""

@@ -50,7 +50,8 @@ def read_keys(
 
 def must_be(expected: str, value: object) -> InvalidValue:
     """Return the error for a value that may be shown."""
-    return InvalidValue(f"must be {expected}; got {printable(repr(value), _SHOWN)}")
+    kind = "the string " if isinstance(value, str) else ""
+    return InvalidValue(f"must be {expected}; got {kind}{printable(repr(value), _SHOWN)}")
 
 
 def boolean(value: object) -> bool:

@@ -29,9 +29,9 @@ class Address:
 
     hosts: tuple[tuple[str, int], ...]
     chroot: str
-    """Absolute and without a slash at its end; empty if the URL names none."""
+    """The path of the URL: absolute, without a slash at its end. It is empty if the URL names none."""
     credential: str | None = field(default=None, repr=False)
-    """`user:password`, percent-decoded."""
+    """The credential as `user:password`, percent-decoded."""
     tls: bool = False
     query: tuple[tuple[str, str], ...] = ()
 

@@ -12,7 +12,6 @@ from urllib.parse import quote
 from django_zklock import conf
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.changelist.columns import state_of
 from django_zklock.dashboard.formatting import (
     advice,
     clean,
@@ -22,6 +21,7 @@ from django_zklock.dashboard.formatting import (
     process_of,
     reasons,
     role_text,
+    state_of,
     use_of,
 )
 from django_zklock.dashboard.forms import Target
@@ -57,7 +57,7 @@ class Row:
     links: tuple[tuple[str, str], ...]
     target: str
     role: str
-    """What it wants of a lock that can be shared; empty for an exclusive lock."""
+    """Reader, writer or permit; empty for an exclusive lock."""
     can_be_asked: bool
     """Whether its client handles release requests."""
     ends: datetime | None
@@ -84,7 +84,7 @@ class Detail:
     state_label: str
     reasons: tuple[str, ...]
     advice: str
-    """What an operator can do; empty if there is nothing to do."""
+    """Advice for an operator; empty if there is nothing to do."""
     holders: tuple[Row, ...]
     expired_holds: tuple[Row, ...]
     """Operator holds whose time is over."""

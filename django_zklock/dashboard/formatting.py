@@ -82,6 +82,23 @@ def kind_text(lock: LockInfo) -> str:
     return _("Read-write lock") if lock.kind == "read-write" else _("Lock")
 
 
+def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
+    """Return the state of a lock, as a class of the style sheet and as a text."""
+    if info is None or not (info.problem or info.holders or info.waiting):
+        return "free", _("Free")
+    if info.problem:
+        return "broken", _("Unreadable")
+    if not info.holders:
+        return "passing", _("Handing over")
+    if info.operator is not None:
+        return "operator", _("Held by an operator")
+    if info.idle_for is not None:
+        return "kept", _("Kept for the next user")
+    if (info.held_for or 0.0) >= long_held:
+        return "long", _("Long held")
+    return ("contended", _("Contended")) if info.contended else ("held", _("Held"))
+
+
 def role_text(contender: ScannedContender) -> str:
     """Return what a contender wants of a lock that can be shared; empty for an exclusive lock."""
     if contender.may_hold:

@@ -115,10 +115,10 @@ class LockPages(Permissions):
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
         """Return the snapshot of this request. It is made once and used again."""
-        snapshot: Snapshot | None = getattr(request, "_zklock_snapshot", None)
+        snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
             snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
-            request._zklock_snapshot = snapshot  # type: ignore[attr-defined]
+            request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock | None:

@@ -7,14 +7,15 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.models import Attempt, OperatorAction
+    from django_zklock.contrib.events.models import Attempt
     from django_zklock.dashboard.detail import Detail
 
 logger = logging.getLogger("django_zklock.dashboard")
@@ -29,35 +30,15 @@ FLAPPING_WITHIN: Final = 1800.0
 """Seconds in which the losses of a host are counted."""
 FLAPPING_FROM: Final = 3
 """Losses of a host from which the page of the health names it."""
-BAR: Final = 10
-"""Units from one bar of a chart to the next."""
-HEIGHT: Final = 40
-"""Units of the highest bar."""
 
 _T = TypeVar("_T")
 
 
-class PastSource(Protocol):
-    """The functions of `contrib.events.table`."""
-
-    def last_attempts(self, key: str, most: int, *, granted: bool = False) -> list[Attempt]:
-        """Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first."""
-
-    def last_actions(self, key: str, most: int) -> list[OperatorAction]:
-        """Return the last actions of operators on this lock, or on any lock if `key` is empty; newest first."""
-
-    def usual_hold(self, template: str) -> float | None:
-        """Return for how many seconds locks of this template are usually held; None if that is not known."""
-
-    def losses(self, seconds: float) -> dict[str, int]:
-        """Return by host how many locks were lost that were granted within the last so many seconds."""
+source: ModuleType | None = None
+"""The module `django_zklock.contrib.events.table`; that app sets it when Django starts."""
 
 
-source: PastSource | None = None
-"""The tables of `django_zklock.contrib.events`; that app sets it when Django starts."""
-
-
-def read(ask: Callable[[PastSource], _T], default: _T) -> _T:
+def read(ask: Callable[[Any], _T], default: _T) -> _T:
     """Return what `ask` reads from the tables, or the default if they cannot be read or do not exist."""
     if source is None:
         return default
@@ -72,7 +53,8 @@ def usual_hold(template: str) -> float | None:
     """Return for how many seconds locks of this template are usually held; None if that is not known."""
     if not template:
         return None
-    return read(lambda source: source.usual_hold(template), None)
+    seconds: float | None = read(lambda source: source.usual_hold(template), None)
+    return seconds
 
 
 def times_usual(seconds: float, template: str) -> str:
@@ -112,34 +94,13 @@ class PastGrant:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a chart, in units of its picture."""
-
-    x: int
-    y: int
-    height: int
-    hollow: bool
-    """True for a hold without a normal end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A chart of the last grants, the oldest on the left."""
-
-    title: str
-    text: str
-    width: int
-    height: int
-    bars: tuple[Bar, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """The past of a lock."""
 
     grants: tuple[PastGrant, ...]
-    charts: tuple[Chart, ...]
+    summaries: tuple[tuple[str, str], ...]
+    """The title and the text of a summary of the holds, and of one of the waits."""
     usual: str
     """The usual hold of its template."""
     times: str
@@ -158,7 +119,7 @@ def past_of(lock: Detail) -> Past | None:
     tokens = {holder.info.token for holder in lock.holders}
     return Past(
         grants=tuple(_grant(attempt, tokens) for attempt in grants),
-        charts=_charts(grants[::-1]) if len(grants) > 1 else (),
+        summaries=_summaries(grants) if len(grants) > 1 else (),
         usual="" if usual is None else duration(usual),
         times="" if first is None else times_usual(first.duration, template),
     )
@@ -183,24 +144,14 @@ def _end(attempt: Attempt, tokens: Collection[int | None]) -> str:
     return _("Still held") if attempt.token in tokens else _("No end was recorded")
 
 
-def _charts(attempts: Sequence[Attempt]) -> tuple[Chart, ...]:
-    hollow = [attempt.outcome != attempt.RELEASED for attempt in attempts]
+def _summaries(grants: Sequence[Attempt]) -> tuple[tuple[str, str], ...]:
     return (
-        _chart(_("Hold"), [attempt.held or 0.0 for attempt in attempts], hollow),
-        _chart(_("Wait"), [attempt.waited or 0.0 for attempt in attempts], [False] * len(attempts)),
+        (_("Hold"), _summary([grant.held or 0.0 for grant in grants])),
+        (_("Wait"), _summary([grant.waited or 0.0 for grant in grants])),
     )
 
 
-def _chart(title: str, seconds: Sequence[float], hollow: Sequence[bool]) -> Chart:
-    longest = max(seconds)
-    heights = [max(1, round(HEIGHT * value / longest)) if longest else 1 for value in seconds]
-    values = {"count": len(seconds), "middle": duration(statistics.median(seconds)), "longest": duration(longest)}
-    return Chart(
-        title=title,
-        text=_("The last %(count)d: median %(middle)s, longest %(longest)s") % values,
-        width=BAR * len(seconds),
-        height=HEIGHT + 2,
-        bars=tuple(
-            Bar(BAR * index + 1, HEIGHT + 1 - height, height, hollow[index]) for index, height in enumerate(heights)
-        ),
-    )
+def _summary(seconds: Sequence[float]) -> str:
+    text = _("The last %(count)d: median %(middle)s, longest %(longest)s")
+    middle, longest = duration(statistics.median(seconds)), duration(max(seconds))
+    return text % {"count": len(seconds), "middle": middle, "longest": longest}

@@ -38,15 +38,15 @@ class CallContext(Protocol):
 
     @property
     def timeout(self) -> float:
-        """Default of the option `timeout`."""
+        """The default of the option `timeout`."""
 
     @property
     def on_conflict(self) -> str:
-        """Default of the option `on_conflict`, of a call without the option `timeout`."""
+        """The default of the option `on_conflict`, of a call without the option `timeout`."""
 
     @property
     def on_timeout(self) -> str:
-        """Default of the option `on_conflict`, of a call with the option `timeout`."""
+        """The default of the option `on_conflict`, of a call with the option `timeout`."""
 
     @property
     def waits(self) -> bool:
@@ -119,7 +119,7 @@ def register_library(library: TaskLibrary) -> None:
 
 
 def connect_library(*, unique: bool) -> None:
-    """Connect to the task library; called for each decorated function."""
+    """Connect to the task library. The decorator calls this for each function."""
     global _unique
     _unique = _unique or unique
     if _library is not None:

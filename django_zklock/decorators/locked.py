@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 
 from django_zklock import conf
 from django_zklock.conf import arguments
@@ -39,8 +38,8 @@ from django_zklock.http import atomic_requests, bodies, views
 from django_zklock.http.responses import ViewContext
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
+from django_zklock.locks.refusals import check_arguments
 from django_zklock.locks.spec import resolve_options
-from django_zklock.locks.validation import check_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -322,11 +321,8 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             with call.lock:
                 call.begin()
                 result = check_result(locked.function(*args, **kwargs), locked.function)
-                if isinstance(result, HttpResponseBase):
-                    bodies.check_body(result, locked)
-                    if bodies.is_unrendered(result):
-                        result = result.render()
-                return result
+                bodies.check_body(result, locked)
+                return result.render() if bodies.is_unrendered(result) else result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -340,10 +336,9 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             async with call.lock:
                 call.begin()
                 result = check_result(await locked.function(*args, **kwargs), locked.function)
-                if isinstance(result, HttpResponseBase):
-                    bodies.check_body(result, locked)
-                    if bodies.is_unrendered(result):
-                        result = await sync_to_async(result.render)()  # a template may read the database
+                bodies.check_body(result, locked)
+                if bodies.is_unrendered(result):
+                    return await sync_to_async(result.render)()  # a template may read the database
                 return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)

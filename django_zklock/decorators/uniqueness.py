@@ -13,9 +13,9 @@ class Uniqueness:
     """How a task is unique."""
 
     done: bool = False
-    """Until it is done; else until it starts."""
+    """Whether it is unique until it is done; else until it starts."""
     on_duplicate: str = "return"
-    """What a later caller gets: "return" the first task's result, or "raise"."""
+    """Whether a later caller gets the first task's result ("return"), or an error ("raise")."""
     seconds: float | None = None
     """How long a reservation counts while no process runs the task; None: until it is released."""
 

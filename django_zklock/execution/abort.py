@@ -58,9 +58,14 @@ def _is_shielded(frame: FrameType | None) -> bool:
 
 
 class Abort:
-    """Aborts one block of work; it is armed while the block runs."""
+    """
+    Aborts one block of work; it is armed while the block runs.
 
-    how = ""  # how the work is aborted, for the receipt
+    This base class aborts nothing. It is for greenlets that neither gevent nor eventlet runs: they cannot be
+    interrupted from outside. Their work continues to the end of the block, which then raises `LockLost`.
+    """
+
+    how = "none"  # how the work is aborted, for the receipt
     armed = False
     delivered = False  # the work has been interrupted, or will be at its next step
 
@@ -70,7 +75,6 @@ class Abort:
 
     def request(self, reason: str) -> None:
         """Abort the work; on the protocol's thread. The caller repeats this until it is `delivered` or disarmed."""
-        raise NotImplementedError
 
     def disarm(self) -> None:
         """Accept no more aborts; called in the work, first at the end of the block."""
@@ -148,19 +152,6 @@ class GreenletAbort(Abort):
         if self.armed and not self.delivered and not _is_shielded(self._greenlet.gr_frame):
             self.delivered = True
             self._greenlet.throw(LockLostInterrupt(reason))
-
-
-class NoAbort(Abort):
-    """
-    Aborts nothing: greenlets that neither gevent nor eventlet runs cannot be interrupted from outside.
-
-    Their work continues to the end of the block, which then raises `LockLost`.
-    """
-
-    how = "none"
-
-    def request(self, reason: str) -> None:
-        pass
 
 
 class MainThreadAbort(Abort):
@@ -301,7 +292,7 @@ def abort_for(owner: Owner) -> Abort:
         return TaskAbort(owner.subject)
     if owner.kind == "greenlet":
         in_hub = _hub_scheduler(owner.subject)
-        return GreenletAbort(owner.subject, in_hub) if in_hub is not None else NoAbort()
+        return GreenletAbort(owner.subject, in_hub) if in_hub is not None else Abort()
     if owner.subject is threading.main_thread():
         return MainThreadAbort()
     return ThreadAbort()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from django.core.exceptions import SynchronousOnlyOperation
+
 from django_zklock.exceptions import ZkLockError
 
 
@@ -98,6 +100,18 @@ def threads_are_greenlets() -> bool:
 def loop_is_running() -> bool:
     """Return whether an event loop runs in this thread. Then a blocking call would block all its tasks."""
     return asyncio._get_running_loop() is not None  # cheap; `get_running_loop` raises
+
+
+def check_no_running_loop(method: str, instead: str) -> None:
+    """Raise if a blocking call would stop the event loop."""
+    trio = sys.modules.get("trio.lowlevel")
+    if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
+        instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
+    elif asyncio._get_running_loop() is None:
+        return
+    raise SynchronousOnlyOperation(
+        f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+    )
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

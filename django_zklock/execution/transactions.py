@@ -29,10 +29,7 @@ def is_of_test_case(block: Atomic) -> bool:
 
 def open_blocks() -> tuple[str, ...]:
     """Return the databases on which the calling thread is in an `atomic` block, except that of a `TestCase`."""
-    connections_in_blocks = _connections_in_blocks()
-    if not connections_in_blocks:
-        return ()
-    return tuple(connection.alias for connection in connections_in_blocks if not _is_in_test_case_only(connection))
+    return tuple(connection.alias for connection in _connections_in_blocks() if not _is_in_test_case_only(connection))
 
 
 def unfinished() -> list[BaseDatabaseWrapper]:
@@ -41,12 +38,9 @@ def unfinished() -> list[BaseDatabaseWrapper]:
 
     That one ends with the test, so nothing in the test may wait for its end.
     """
-    connections_in_blocks = _connections_in_blocks()
-    if not connections_in_blocks:
-        return []
     return [
         connection
-        for connection in connections_in_blocks
+        for connection in _connections_in_blocks()
         if not any(is_of_test_case(block) for block in connection.atomic_blocks)
     ]
 

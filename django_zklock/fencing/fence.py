@@ -1,23 +1,21 @@
-"""What a row is fenced with, and the errors of a fence that is refused."""
+"""The fences of rows, and the errors for those that are refused."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
 from django_zklock.exceptions import LockNotHeld, StaleToken
 from django_zklock.execution import transactions
-
-if TYPE_CHECKING:
-    from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold
 
 _SHARED: Final = ("read", "semaphore")
 
 
 class Fence(Protocol):
-    """What a row is fenced with: a `Hold`, or another object with the key of a lock and the token of a grant."""
+    """A fence of rows: a `Hold`, or another object with the key of a lock and the token of a grant."""
 
     @property
     def key(self) -> str:
@@ -37,8 +35,7 @@ def check_fence(fence: Fence) -> None:
     """
     if not hasattr(fence, "token") or not hasattr(fence, "key"):
         raise TypeError(f"A fence is a hold, as current_hold() or `with zk_lock(...) as hold` gives it; not {fence!r}.")
-    hold = _as_hold(fence)
-    if hold is not None and hold.state == "released":
+    if isinstance(fence, Hold) and fence.state == "released":
         raise LockNotHeld(
             f"The hold of {fence.key!r} was released, so it cannot fence rows. Fence inside the block of the lock.",
             lock=fence.key,
@@ -63,10 +60,9 @@ def require_transaction(using: str, call: str) -> None:
 def refusal(fence: Fence, what: str, seen: int) -> StaleToken:
     """Return the error for a fence that `what` refuses because it has `seen` a higher token, read just now."""
     message = f"{what} has seen the token {seen}, and this is {fence.token}"
-    hold = _as_hold(fence)
-    if hold is None or hold.lost:
+    if not isinstance(fence, Hold) or fence.lost:
         return StaleToken(f"{message}: the lock {fence.key!r} was granted to another holder since.", lock=fence.key)
-    if hold.kind in _SHARED:
+    if fence.kind in _SHARED:
         return StaleToken(
             f"{message}: another holder that shares the lock {fence.key!r} has written since. Tokens order holders "
             'that follow one another, not holders at the same time. Write under an exclusive lock: kind="write", or '
@@ -80,9 +76,3 @@ def refusal(fence: Fence, what: str, seen: int) -> StaleToken:
         'data" in docs/how-to/fence-your-rows.md.',
         lock=fence.key,
     )
-
-
-def _as_hold(fence: Fence) -> Hold | None:
-    from django_zklock.locks.hold import Hold  # noqa: PLC0415 - models import this module, and kazoo comes with a hold
-
-    return fence if isinstance(fence, Hold) else None

@@ -63,7 +63,7 @@ class FencedModel(models.Model):
     objects = FencedManager()
 
     class Meta:
-        """It has no table of its own."""
+        """The model is abstract: it has no table of its own."""
 
         abstract = True
 

@@ -107,9 +107,10 @@ class FencedRows(Generic[_Model]):
         """Return whether one UPDATE can find these rows."""
         query = rows.all().query
         query.get_initial_alias()
-        one: bool = query.group_by is None and query.count_active_tables() == 1
-        if not one or connections[self._using].vendor != "mysql":
-            return one
+        if query.group_by is not None or query.count_active_tables() != 1:
+            return False
+        if connections[self._using].vendor != "mysql":
+            return True
         try:
             sql: str = query.get_compiler(self._using).as_sql()[0]
         except EmptyResultSet:

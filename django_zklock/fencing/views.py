@@ -2,7 +2,7 @@
 `@require_fence`: call a view only with the newest fencing token of a lock that another service holds.
 
 A request without a token is answered with 428, and one with an untrusted token with 403. If the lease of the token is
-over, or a newer token was used, the answer is 412. The body is JSON or plain text, as the client prefers.
+over, or a newer token was used, the answer is 412. The body is that of a conflict of a locked view: JSON, or text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
@@ -23,6 +23,7 @@ from django_zklock.execution.binding import KeyBinder, Name
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.http import views
+from django_zklock.http.responses import respond
 from django_zklock.queue.names import Template
 
 logger = logging.getLogger("django_zklock.fencing")
@@ -157,12 +158,7 @@ class GuardedView:
             raise error
         logger.warning("view %r refused a request for %r: %s", self, key, error, extra={"lock": key})
         status, code, text = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-        detail = text.format(header=self._header)
-        response: HttpResponse
-        if request.get_preferred_type(["text/plain", "application/json"]) == "application/json":
-            response = JsonResponse({"detail": detail, "code": code}, status=status)
-        else:
-            response = HttpResponse(detail, status=status, content_type="text/plain; charset=utf-8")
+        response = respond(request, status, {"detail": text.format(header=self._header), "code": code})
         response["Cache-Control"] = "no-store"  # RFC 6585 requires it for 428; the next token may be accepted
         return response
 

@@ -7,11 +7,10 @@ import sys
 from typing import TypeGuard
 
 from django.http import StreamingHttpResponse
-from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 
 
-def check_body(response: HttpResponseBase, view: object) -> None:
+def check_body(response: object, view: object) -> None:
     """
     Raise `TypeError` for a response whose body would be computed after the release, and close it.
 
@@ -30,9 +29,9 @@ def check_body(response: HttpResponseBase, view: object) -> None:
     )
 
 
-def is_unrendered(response: HttpResponseBase) -> TypeGuard[SimpleTemplateResponse]:
+def is_unrendered(response: object) -> TypeGuard[SimpleTemplateResponse]:
     """
-    Return True if a response is still to be rendered, and can be.
+    Return True if the result of a function is a response that is still to be rendered, and can be.
 
     Django REST framework chooses the renderer when the handler has returned, so a response of a locked handler is
     rendered after the release. One of a locked `dispatch` has its renderer.

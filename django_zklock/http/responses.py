@@ -50,7 +50,7 @@ def answer(request: HttpRequest, error: Exception, view: str = "") -> HttpRespon
         logger.error("%s was aborted: %s", view, error, exc_info=error, extra={"lock": error.lock})
     elif code == UNAVAILABLE:
         logger.error("%s: %s", view, error, extra={"lock": error.lock})
-    response = _response(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": retry_after})
+    response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": retry_after})
     response["Retry-After"] = str(retry_after)
     return response
 
@@ -60,7 +60,8 @@ def route(request: HttpRequest) -> str:
     return "/" if request.resolver_match is None else f"/{request.resolver_match.route}"
 
 
-def _response(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
+def respond(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
+    """Return `body` as JSON, as the project's page (`409.html`), or its `detail` as text: as the client prefers."""
     types = ["application/json", "text/html", "text/plain"]
     if "HX-Request" in request.headers:  # htmx accepts everything, and puts it into the page
         types.remove("application/json")

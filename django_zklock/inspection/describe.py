@@ -21,7 +21,7 @@ from django_zklock.zk.session import Session
 MAX_LOCKS: Final = 10_000  # locks that are remembered
 
 HeldSince: TypeAlias = Mapping[tuple[str, str], float]
-"""By key and name of the holder: seconds since 1970 by ZooKeeper's clock."""
+"""Seconds since 1970 by ZooKeeper's clock, by key and name of the holder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class HealthFinding:
     result: str
     """ "warning" or "error"."""
     text: str
-    """What is wrong, and what to do."""
+    """The problem, and its cure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,19 +122,19 @@ class Snapshot:
 
     taken_at: datetime
     """By ZooKeeper's clock, if that is known."""
-    age: float
+    age: float = 0.0
     """Seconds since then."""
     locks: tuple[LockInfo, ...]
     """Sorted by key; if there are too many, those with the most waiters."""
-    total: int
+    total: int = 0
     """The number of all locks."""
     problem: str
     """Why it is old or incomplete; empty if all is well."""
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
     """Sentences about znodes that were skipped, such as those whose names are not the key of a lock."""
     connection: ConnectionInfo
     """The present one, even if the snapshot is old."""
-    waits: tuple[Wait, ...]
+    waits: tuple[Wait, ...] = ()
     """The owners that hold one lock and wait for another, among the contenders that were read."""
-    cycles: tuple[tuple[Wait, ...], ...]
+    cycles: tuple[tuple[Wait, ...], ...] = ()
     """Deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""

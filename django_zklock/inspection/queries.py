@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Final
 
@@ -12,7 +12,7 @@ from django_zklock.execution.shared import Shared
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.describe import HeldSince, HeldSinceTracker, describe
-from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot, Wait
+from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
@@ -42,32 +42,8 @@ def snapshot(
     """
     session = process.current()
     key = session.options, ScanLimits(max_locks, max_waiters), reply_timeout
-    scan, problem = _snapshots.get(key, reply_timeout, max_age)
-    connection = connection_of(session)
-    if scan is None:
-        return Snapshot(
-            taken_at=datetime.now(timezone.utc),
-            age=0.0,
-            locks=(),
-            total=0,
-            problem=problem,
-            skipped=(),
-            connection=connection,
-            waits=(),
-            cycles=(),
-        )
-    result = scan.result
-    return Snapshot(
-        taken_at=to_datetime(result.ended_at),
-        age=max(0.0, clock.now() - result.ended),
-        locks=scan.locks,
-        total=result.total - result.free,
-        problem=problem,
-        skipped=result.skipped,
-        connection=connection,
-        waits=scan.waits,
-        cycles=scan.cycles,
-    )
+    last, ended, problem = _snapshots.get(key, reply_timeout, max_age)
+    return replace(last, age=max(0.0, clock.now() - ended), problem=problem, connection=connection_of(session))
 
 
 def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
@@ -86,41 +62,41 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     return locks[0] if locks else None
 
 
-@dataclass(frozen=True, slots=True)
-class _DescribedScan:
-    """The result of a scan of all locks, and what it says."""
-
-    options: SessionOptions
-    result: ScanResult
-    locks: tuple[LockInfo, ...]
-    waits: tuple[Wait, ...]
-    cycles: tuple[tuple[Wait, ...], ...]
+_last: tuple[SessionOptions, Snapshot, float] | None = None
+"""The last snapshot that has listed all directories, and when it ended; written by any thread."""
 
 
-_last_scan: _DescribedScan | None = None  # the last that has listed all directories; written by any thread
-
-
-def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[_DescribedScan | None, str]:
-    """Return the last scan that has listed all directories, and what is wrong with the present one."""
-    global _last_scan
+def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Snapshot, float, str]:
+    """Return the last snapshot that has listed all directories, when it ended, and the problem of the present scan."""
+    global _last
     options, limits, _ = key
     session = process.current()
     scan = _scan(session, limits, timeout)
-    last = _last_scan
-    if last is not None and last.options != options:
-        last = None
+    problem = session.explain() if scan is None else scan[0].problem
+    last = _last if _last is not None and _last[0] == options else None
+    if last is not None and (scan is None or not scan[0].listed):
+        return last[1], last[2], problem
     if scan is None:
-        return last, session.explain()
+        now = datetime.now(timezone.utc)
+        nothing = Snapshot(taken_at=now, locks=(), problem=problem, connection=connection_of(session))
+        return nothing, clock.now(), problem
     result, _ = scan
-    if last is not None and not result.listed:
-        return last, result.problem
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
     locks = describe(*scan)
     waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
-    described = _DescribedScan(options, result, locks, waits, find_cycles(waits, locks) if waits else ())
+    described = Snapshot(
+        taken_at=to_datetime(result.ended_at),
+        locks=locks,
+        total=result.total - result.expired,
+        problem=problem,
+        skipped=result.skipped,
+        connection=connection_of(session),
+        waits=waits,
+        cycles=find_cycles(waits, locks) if waits else (),
+    )
     if result.listed:
-        _last_scan = described
-    return described, result.problem
+        _last = options, described, result.ended
+    return described, result.ended, problem
 
 
 def _scan(session: Session, limits: ScanLimits, timeout: float) -> tuple[ScanResult, HeldSince] | None:

@@ -44,7 +44,7 @@ class ScanLimits:
     max_locks: int | None
     """The locks with the most waiters are read; None: all."""
     max_waiters: int | None
-    """Of each lock. The first one is always read, for its age. None: all."""
+    """The waiters of each lock that are read. The first one is always read, for its age. None: all."""
     key: str = ""
     """The one lock to read; empty: all locks."""
 
@@ -55,11 +55,11 @@ class ScanResult:
 
     base: str
     queues: Mapping[str, Queue]
-    """By key; those of which the contenders were read, sorted by key."""
+    """The queues of which the contenders were read, sorted by key."""
     nodes: Mapping[tuple[str, str], Node | None]
-    """By key and name; None if the znode was gone. One that is missing here was not read."""
+    """The znodes that were read, by key and name; None if the znode was gone."""
     unreadable: Mapping[str, tuple[int, str]]
-    """By key: the number of contenders, and why their order is unknown."""
+    """The number of contenders, and why their order is unknown, by key."""
     max_waiters: int | None
     """How many waiters of each lock were requested; None: all."""
     total: int
@@ -70,13 +70,13 @@ class ScanResult:
     began_at: float
     """In seconds since 1970 by ZooKeeper's clock."""
     ended_at: float
-    """By the same clock."""
+    """In seconds since 1970 by ZooKeeper's clock."""
     listed: bool
     """Whether all directories were listed."""
     problem: str
     """Why the result is incomplete; empty if it is complete."""
     expired_holds: frozenset[tuple[str, str]] = frozenset()
-    """By key and name, operator holds whose time is over. The next client that wants the lock ends them."""
+    """Operator holds whose time is over, by key and name. The next client that wants the lock ends them."""
 
     @property
     def complete(self) -> bool:
@@ -84,8 +84,8 @@ class ScanResult:
         return self.listed and self.total == len(self.queues)
 
     @property
-    def free(self) -> int:
-        """The number of queues with nothing but holds that are over."""
+    def expired(self) -> int:
+        """The number of queues with nothing but operator holds whose time is over."""
         keys = {key for key, _ in self.expired_holds if key in self.queues}
         return sum(all((key, child.name) in self.expired_holds for child in self.queues[key].children) for key in keys)
 

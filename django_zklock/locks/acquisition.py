@@ -12,19 +12,26 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from django_zklock import clock, signals
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution import abort
+from django_zklock.exceptions import (
+    LockBusy,
+    LockInTransaction,
+    LockLost,
+    LockTimeout,
+    ZkLockError,
+    ZooKeeperUnavailable,
+)
+from django_zklock.execution import abort, transactions
 from django_zklock.execution.cleanup import Net
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import Routine, ThreadWaiter
-from django_zklock.locks import maximum_hold, notify, refusals
+from django_zklock.locks import guard, notify
 from django_zklock.locks.blocks import Block
 from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.refusals import refusal, report_failure, report_wait
 from django_zklock.locks.spec import LockSpec
-from django_zklock.locks.validation import check_no_open_transaction
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
 
@@ -43,7 +50,7 @@ OpenBlocks: TypeAlias = "dict[object, list[Acquisition]]"
 
 class Acquisition:
     """
-    What one owner acquires by one call: the specs of the locks, and what it has of them so far.
+    One call of one owner to acquire locks: their specs, and what the owner has of them so far.
 
     The locks are acquired in the order of their keys, which all processes share. A caller that waits for a key has
     smaller ones only, and those ahead of it have that key or wait for it: no two callers can wait for each other.
@@ -90,17 +97,17 @@ class Acquisition:
         specs: tuple[LockSpec, ...],
         timeout: float | None,
         new_waiter: Callable[[], Any],
+        on_wait: Callable[[Any], None] | None = None,
         *,
         by_acquire: bool = False,
     ) -> Routine[None]:
         """
         Acquire all locks, within `timeout` seconds; when this raises, all are released.
 
-        If one of several is lost while the next is waited for, nothing was done under it: all are acquired again. A
-        waiter's `on_queued` is called if it has to wait.
+        If one of several is lost while the next is waited for, nothing was done under it: all are acquired again.
+        `on_wait` is called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
         """
         self.specs, self._timeout = specs, timeout
-        self._began = self._since = clock.now()
         while True:
             self.contenders.clear()
             try:
@@ -112,10 +119,13 @@ class Acquisition:
                     if new_waiter is ThreadWaiter:
                         check_no_open_transaction(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
-                    contender = self.start(spec, new_waiter(), seconds)
-                    outcome = yield from self.waiter.outcome(seconds)
+                    waiter = new_waiter()
+                    if on_wait is not None:
+                        on_wait(waiter)
+                    contender = self.start(spec, waiter, seconds)
+                    outcome = yield from waiter.outcome(seconds)
                     if outcome is None and not contender.placed:
-                        outcome = yield from self.waiter.outcome(seconds_for_reply)
+                        outcome = yield from waiter.outcome(seconds_for_reply)
                     self.conclude(spec, outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
                     hold.grant.check()  # it may have been lost while the next one was waited for
@@ -138,13 +148,6 @@ class Acquisition:
         share.uses[self.mark] = by_acquire
         if by_acquire or share is not held:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
-
-    def _time_to_wait(self) -> tuple[float | None, float]:
-        """Return the seconds that remain for one lock, and those that ZooKeeper's first reply may take beyond."""
-        if not self._timeout:  # no limit, or no wait
-            return self._timeout, REPLY_TIMEOUT
-        remaining = self._timeout - (clock.now() - self._began)
-        return max(remaining, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
 
     def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
         """Start a contender that waits so many seconds (None: without limit); `waiter` gets its outcome."""
@@ -179,7 +182,7 @@ class Acquisition:
         contender = self.contender
         assert contender is not None
         if not isinstance(outcome, Grant):
-            raise refusals.refusal(contender, self.owner, outcome, clock.now() - self._since)
+            raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         outcome.on_release_request = notify.send_release_requested
         held = HeldLock(contender, outcome, self.owner, spec.policy)
         self.holds.append(held)
@@ -189,17 +192,24 @@ class Acquisition:
             self._detach_observers()
         held_locks.add(held, keep=by_acquire)
         if self.owner.kind != "message":  # else this is done where the lock is taken over for the work
-            if spec.is_bounded:
-                maximum_hold.apply_bounds(outcome, contender, spec)
+            if spec.max_hold is not None or spec.warn_after is not None:
+                guard.apply_bounds(outcome, contender, spec)
             notify.send(outcome, held, signals.lock_acquired, waited=outcome.since - self._since)
         if by_acquire and notify.has_receivers(signals.lock_lost):
-            outcome.observe(notify.LossReport(outcome, held))
+            outcome.observe(guard.LossReport(outcome, held))
 
     def _detach_observers(self) -> None:
         while self._loss_observers:
             observer = self._loss_observers[-1]
             observer.grant.detach(observer)
             self._loss_observers.pop()
+
+    def _time_to_wait(self) -> tuple[float | None, float]:
+        """Return the seconds that remain for one lock, and those that ZooKeeper's first reply may take beyond."""
+        if not self._timeout:  # no limit, or no wait
+            return self._timeout, REPLY_TIMEOUT
+        remaining = self._timeout - (clock.now() - self._began)
+        return max(remaining, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
 
     @abort.shielded
     def _may_retry(self, error: BaseException) -> bool:
@@ -208,7 +218,7 @@ class Acquisition:
         self.release()  # first, because another exception may strike the rest
         now = clock.now()
         if waiting is not None:
-            refusals.report(waiting, error, now - self._since, waits=bool(self._timeout))
+            report_failure(waiting, error, now - self._since, waits=bool(self._timeout))
         if len(self.specs) == 1:
             return False
         fresh = [contender.spec.key for contender in self.contenders]
@@ -292,10 +302,26 @@ class Acquisition:
         return waiters
 
 
+def check_no_open_transaction(spec: LockSpec) -> None:
+    """Raise if a transaction is open that would be committed after the release."""
+    aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
+    if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
+        aliases = [alias for alias in aliases if alias in spec.atomic]
+    if aliases:
+        raise LockInTransaction(
+            f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
+            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
+            "see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; or give "
+            'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
+            "protects nothing in that database.",
+            lock=spec.key,
+        )
+
+
 def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
-    refusals.report_wait(contender, owner)
+    report_wait(contender, owner)
 
 
 class _LossObserver(GrantObserver):

@@ -15,44 +15,44 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
+
 from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
 from django_zklock.execution.cleanup import CleanupOnError, net_under
-from django_zklock.execution.owner import current_owner
+from django_zklock.execution.owner import check_no_running_loop, current_owner
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.locks.blocks import await_all, wait_all
-from django_zklock.locks.held import HeldLock, held_locks
+from django_zklock.locks.held import HeldLock, held_locks, not_held
 from django_zklock.locks.queue_reader import is_queued
+from django_zklock.locks.refusals import check_not_own_task, threading_timeout
 from django_zklock.locks.spec import LockSpec
-from django_zklock.locks.validation import (
-    check_no_running_loop,
-    check_no_transaction,
-    check_not_own_task,
-    not_held,
-    threading_timeout,
-)
 from django_zklock.queue.nodes import Kind
 
 logger = logging.getLogger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold")
+_Held = TypeVar("_Held")
 _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
 
 class _Exit:
     """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
-    def __init__(self, new_end: Callable[[Any], Any], leave_innermost: Callable[..., None]) -> None:
+    def __init__(self, new_end: Callable[[Any], Any], close_innermost: Callable[..., None]) -> None:
         self._new_end = new_end
-        self._leave_innermost = leave_innermost
+        self._close_innermost = close_innermost
 
     def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
-        return self._leave_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
+        return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
 class LockBase(Generic[AnyHold]):
-    """What one lock and several locks have in common."""
+    """The base of one lock and of several locks."""
+
+    _on_wait: Callable[[Any], None] | None = None
+    """Called with the waiter of each wait, before that begins."""
 
     def __init__(self) -> None:
         self._blocks: OpenBlocks = {}
@@ -66,17 +66,6 @@ class LockBase(Generic[AnyHold]):
         The `timeout` of each is for all together. The transaction is begun inside the last one.
         """
         raise NotImplementedError
-
-    def _take(
-        self,
-        acquisition: Acquisition,
-        specs: tuple[LockSpec, ...],
-        timeout: float | None,
-        waiter: type[Any],
-        *,
-        by_acquire: bool = False,
-    ) -> Routine[None]:
-        return acquisition.acquire(specs, timeout, waiter, by_acquire=by_acquire)
 
     def _view(self, holds: list[HeldLock]) -> AnyHold:
         """Return the holds as the caller sees them."""
@@ -116,12 +105,14 @@ class LockBase(Generic[AnyHold]):
 
     def _acquire(self, acquisition: Acquisition, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         specs = self._specs
-        check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", specs[-1])
+        _check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", specs[-1])
         try:
-            yield from self._take(acquisition, specs, timeout, waiter, by_acquire=True)
+            yield from acquisition.acquire(specs, timeout, waiter, self._on_wait, by_acquire=True)
         except LockNotAcquired:
             return None
-        return self._begin(acquisition)
+        for hold in acquisition.holds:
+            hold.grant.begun = True
+        return self._view(acquisition.holds)
 
     @abort.shielded
     def release(self) -> None:
@@ -135,17 +126,9 @@ class LockBase(Generic[AnyHold]):
         """
         check_no_running_loop("release", "await lock.arelease()")
         uses: list[_Use] = []
-        with CleanupOnError(functools.partial(self._finish_release, uses)):
+        with CleanupOnError(functools.partial(_release_anyway, uses, self._uses_to_release, _release)):
             uses += self._uses_to_release()
             wait_all(_release(uses, ThreadWaiter))
-
-    @abort.shielded
-    def _finish_release(self, uses: list[_Use]) -> None:
-        """Finish a release that an exception has interrupted: the caller would not call it again."""
-        if not uses:
-            with contextlib.suppress(LockNotHeld):
-                uses += self._uses_to_release()  # first, as a hold without uses is not found again
-        _release(uses)
 
     async def arelease(self) -> None:
         """Release as `release` does."""
@@ -187,50 +170,44 @@ class LockBase(Generic[AnyHold]):
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = self._expected.pop(get_ident(), None)
-        return run(self._enter_caught(ThreadWaiter) if acquisition is None else self._enter(acquisition, ThreadWaiter))
+        return run(self._open_with_net(ThreadWaiter) if acquisition is None else self._open(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        return Awaited(self._enter_caught(TaskWaiter))
+        return Awaited(self._open_with_net(TaskWaiter))
 
-    def _enter_caught(self, waiter: type[Any]) -> Routine[AnyHold]:
+    def _open_with_net(self, waiter: type[Any]) -> Routine[AnyHold]:
         """Enter in a coroutine or an `ExitStack`, where no net is under the end of the block."""
         acquisition = Acquisition()
         with CleanupOnError(acquisition.release):
-            return (yield from self._enter(acquisition, waiter))
+            return (yield from self._open(acquisition, waiter))
 
-    def _enter(self, acquisition: Acquisition, waiter: type[Any]) -> Routine[AnyHold]:
+    def _open(self, acquisition: Acquisition, waiter: type[Any]) -> Routine[AnyHold]:
         try:
             specs = self._specs
             if waiter is not ThreadWaiter:
-                check_no_transaction("async code", specs[-1])
-            yield from self._take(acquisition, specs, specs[-1].timeout, waiter)
+                _check_no_transaction("async code", specs[-1])
+            yield from acquisition.acquire(specs, specs[-1].timeout, waiter, self._on_wait)
             acquisition.open_block(self._blocks)
-            return self._begin(acquisition)
+            return self._view(acquisition.holds)
         except BaseException as error:
             failed, _ = acquisition.end_block(error)
             if failed is not error:
                 _raise(failed, error)
             raise
 
-    def _begin(self, acquisition: Acquisition) -> AnyHold:
-        """The work begins for which the locks were acquired."""
-        for hold in acquisition.holds:
-            hold.grant.begun = True
-        return self._view(acquisition.holds)
-
     def _new_end(self) -> Callable[..., None]:
         """Return the `__exit__` of one block. If an exception destroys it, the locks of the block are released."""
         acquisition = Acquisition()
-        end = functools.partial(self._leave, acquisition)
+        end = functools.partial(self._close, acquisition)
         acquisition.net = net_under(end, functools.partial(self._catch, acquisition))
         self._expected[get_ident()] = acquisition
         return end
 
     @abort.shielded
-    def _leave(self, acquisition: Acquisition, kind: object, error: BaseException | None, traceback: object) -> None:
+    def _close(self, acquisition: Acquisition, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the block of this acquisition, or else the innermost one, which `error` has ended."""
         if acquisition.block is None:  # `__exit__` was called by hand
-            self._leave_innermost(kind, error, traceback)
+            self._close_innermost(kind, error, traceback)
             return
         failed, waiters = acquisition.end_block(error, ThreadWaiter)
         try:
@@ -241,7 +218,7 @@ class LockBase(Generic[AnyHold]):
             del failed
 
     @abort.shielded
-    def _leave_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the innermost block of the caller, which `error` has ended."""
         failed, waiters = self._end_innermost(error, ThreadWaiter)
         try:
@@ -258,7 +235,7 @@ class LockBase(Generic[AnyHold]):
         ) -> None: ...
 
     else:
-        __exit__ = _Exit(_new_end, _leave_innermost)
+        __exit__ = _Exit(_new_end, _close_innermost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -276,26 +253,19 @@ class LockBase(Generic[AnyHold]):
     def _end_innermost(self, error: BaseException | None, waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
         """End the innermost block of the caller, under which there is no net."""
         innermost: list[Acquisition] = []
-        with CleanupOnError(functools.partial(self._release_innermost, innermost)):
-            innermost.append(self._innermost())
+        with CleanupOnError(functools.partial(_release_anyway, innermost, self._innermost, _release_block)):
+            innermost += self._innermost()
             return innermost[0].end_block(error, waiter)
 
-    @abort.shielded
-    def _release_innermost(self, innermost: list[Acquisition]) -> None:
-        """Release the locks of a block whose end an exception has interrupted."""
-        if not innermost:
-            innermost.append(self._innermost())  # first, as it is not found again once its release has begun
-        innermost[0].release()
-
-    def _innermost(self) -> Acquisition:
-        """Return the acquisition of the caller's innermost block. Raises `LockNotHeld`."""
+    def _innermost(self) -> list[Acquisition]:
+        """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
         acquisitions = self._blocks.get(current_owner().subject)
         if not acquisitions and len(self._blocks) == 1:
             # The code that drops a generator closes it, and a loop its coroutines: neither is their owner.
             acquisitions = next(iter(self._blocks.values()), None)
         if not acquisitions:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
-        return acquisitions[-1]
+        return acquisitions[-1:]
 
     @abort.shielded
     def _catch(self, acquisition: Acquisition, end: object) -> None:
@@ -326,6 +296,27 @@ def _find(spec: LockSpec) -> HeldLock | None:
 
 
 @abort.shielded
+def _release_anyway(
+    held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
+) -> None:
+    """
+    Finish a release that an exception has interrupted: the caller would not call it again.
+
+    `held` is what `find` has returned, or empty if the exception struck before that.
+    """
+    if not held:
+        with contextlib.suppress(LockNotHeld):
+            held += find()  # first, as it is not found again once its release has begun
+    release(held)
+
+
+@abort.shielded
+def _release_block(acquisitions: list[Acquisition]) -> None:
+    for acquisition in acquisitions:
+        acquisition.release()
+
+
+@abort.shielded
 def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
     """End these uses, the last one first, without waiting; return a waiter for each confirmation. It is idempotent."""
     waiters = []
@@ -335,6 +326,22 @@ def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> l
         if waiter is not None:
             waiters.append(waiter)
     return waiters
+
+
+def _check_no_transaction(where: str, spec: LockSpec) -> None:
+    """Raise if the option atomic is set where a block cannot be a transaction."""
+    if not spec.atomic:
+        return
+    if where == "acquire()":
+        raise ZkLockError(
+            f"The lock {spec.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
+            'be committed. Use "with", or give atomic=False.',
+            lock=spec.key,
+        )
+    raise SynchronousOnlyOperation(
+        f"The lock {spec.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
+        "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
+    )
 
 
 def _raise(failed: BaseException | None, error: BaseException | None) -> None:

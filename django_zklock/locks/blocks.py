@@ -8,8 +8,7 @@ from django_zklock.execution import abort
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.locks import notify
-from django_zklock.locks.guard import Guard
+from django_zklock.locks.guard import Guard, send_lost
 from django_zklock.locks.held import RELEASE_TIMEOUT, HeldLock, held_locks
 from django_zklock.locks.spec import LockSpec
 
@@ -43,12 +42,14 @@ class Block:
 
     @abort.shielded
     def open(self) -> None:
-        """Arm the guards, and begin the transaction."""
+        """Arm the guards, and begin the transaction and the work."""
         for guard in self._guards:
             held_locks.open_block(self._owner, guard)
             guard.arm()
         if self._transaction is not None:
             self._transaction.begin()
+        for hold in self._holds:
+            hold.grant.begun = True
 
     @abort.shielded
     def close(self, error: BaseException | None) -> BaseException | None:
@@ -60,7 +61,8 @@ class Block:
         """
         around = self._disarm()
         committed = False
-        if self._transaction is not None and self._holds[0].grant.inherited:
+        inherited = self._holds[0].grant.inherited  # then the locks are the parent's
+        if self._transaction is not None and inherited:
             self._transaction.forget()
         elif self._transaction is not None:
             try:
@@ -69,7 +71,8 @@ class Block:
             except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
                 self._transaction.abandon()  # its end may not have begun
                 error = failed
-        error = self._lost(error, around, committed=committed) or error
+        if not inherited:
+            error = self._lost(error, around, committed=committed) or error
         self.is_open = False
         return error
 
@@ -102,28 +105,19 @@ class Block:
         """Report lost locks; return the error that replaces `error`, if the block was aborted or lost a lock."""
         guards = around + self._guards
         lost: ZkLockError | None = None
-        for hold in reversed(self._holds):
+        for held in reversed(self._holds):
             guard = guards.pop()
-            lost = _loss(hold, guard, lost or error, guards, committed=committed) or lost
+            cause = lost or error
+            stopped = guard.stopped(cause)
+            reason = held.grant.why_invalid()
+            if reason is None:
+                if not held.uses and cause is None:
+                    lost = LockNotHeld("The lock was released inside the block.", lock=held.key)
+                continue
+            receipt = guard.receipt(stopped=stopped)
+            if not any(outer.grant is held.grant for outer in guards):
+                send_lost(held.grant, held, reason, receipt)
+            outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
+            if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
+                lost = held.grant.loss(reason)
         return lost
-
-
-@abort.shielded
-def _loss(
-    held: HeldLock, guard: Guard, error: BaseException | None, around: list[Guard], *, committed: bool
-) -> ZkLockError | None:
-    if held.grant.inherited:
-        return None
-    stopped = guard.stopped(error)
-    reason = held.grant.why_invalid()
-    if reason is None:
-        if held.uses or error is not None:
-            return None
-        return LockNotHeld("The lock was released inside the block.", lock=held.key)
-    receipt = guard.receipt(stopped=stopped)
-    if not any(outer.grant is held.grant for outer in around):
-        notify.send_lost(held.grant, held, reason, receipt)
-    outer_stopped = any(outer.abort_requested_at is not None for outer in around)  # then that block reports the loss
-    if (stopped and not outer_stopped) or (error is None and guard.loss_matters and not committed):
-        return held.grant.loss(reason)
-    return None

@@ -14,15 +14,14 @@ from django_zklock import clock, conf
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.conf.options import UNSET
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.spec import LockSpec
-from django_zklock.locks.validation import check_arguments, check_no_open_transaction, check_no_running_loop
+from django_zklock.locks.refusals import check_arguments
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -66,10 +65,10 @@ class _Exit:
     """Makes `__exit__` that of the lock, which is a new one for each block."""
 
     def __get__(self, leader: Leader | None, cls: type[Leader]) -> Any:
-        return _leave if leader is None else leader._lock.__exit__
+        return _close if leader is None else leader._lock.__exit__
 
 
-def _leave(leader: Leader, *error: Any) -> None:
+def _close(leader: Leader, *error: Any) -> None:
     CandidateLock.__exit__(leader._lock, *error)  # for `ExitStack`, which looks it up on the class
 
 
@@ -82,48 +81,26 @@ class CandidateLock(Lock):
             name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, timeout=None, **options
         )
         self.stopped = False  # final; written by any thread
-        self._waiters: set[Any] = set()  # of the present wait; changed by single operations of the candidate
+        self._waiter: Any = None  # of the present wait, or the last one
 
     def stop(self) -> None:
         """End the present wait, and each later one, with `LockNotAcquired`; from any thread or signal handler."""
         self.stopped = True
-        for waiter in list(self._waiters):
-            waiter.set(self._error())
+        self._wake(self._waiter)
 
-    def pause(self, waiter: Callable[[], Any], seconds: float) -> Routine[None]:
+    def pause(self, waiter: ThreadWaiter[Any] | TaskWaiter[Any], seconds: float) -> Routine[None]:
         """Wait for `seconds`, or until `stop` is called."""
-        pausing = self._new_waiter(waiter)
-        try:
-            yield from pausing.outcome(seconds)
-        finally:
-            self._waiters.discard(pausing)
+        self._on_wait(waiter)
+        yield from waiter.outcome(seconds)
 
-    def _new_waiter(self, waiter: Callable[[], Any]) -> Any:
-        new = waiter()
-        self._waiters.add(new)  # before `stopped` is read: `stop` writes that first, and reads this afterwards
+    def _on_wait(self, waiter: Any) -> None:
+        self._waiter = waiter  # before `stopped` is read: `stop` writes that first, and reads this afterwards
         if self.stopped:
-            new.set(self._error())
-        return new
+            self._wake(waiter)
 
-    def _error(self) -> LockNotAcquired:
-        return LockNotAcquired("The leader was stopped.", lock=self.key)
-
-    def _take(
-        self,
-        acquisition: Acquisition,
-        specs: tuple[LockSpec, ...],
-        timeout: float | None,
-        waiter: Callable[[], Any],
-        *,
-        by_acquire: bool = False,
-    ) -> Routine[None]:
-        if waiter is ThreadWaiter:
-            check_no_open_transaction(specs[0])
-        new_waiter = functools.partial(self._new_waiter, waiter)
-        try:
-            yield from acquisition.acquire(specs, timeout, new_waiter, by_acquire=by_acquire)
-        finally:
-            self._waiters.clear()
+    def _wake(self, waiter: Any) -> None:
+        if waiter is not None:
+            waiter.set(LockNotAcquired("The leader was stopped.", lock=self.key))
 
 
 class Leader:
@@ -215,7 +192,7 @@ class Leader:
             except _RETRIED as error:
                 if not self._may_continue(error, elected=hold is not None):
                     raise
-            run(self._lock.pause(ThreadWaiter, self._pause(elected=hold is not None)))
+            run(self._lock.pause(ThreadWaiter(), self._pause(elected=hold is not None)))
         return None
 
     async def arun(self, function: Callable[[Hold], Awaitable[_Value]]) -> _Value | None:
@@ -233,7 +210,7 @@ class Leader:
             except _RETRIED as error:
                 if not self._may_continue(error, elected=hold is not None):
                     raise
-            await Awaited(self._lock.pause(TaskWaiter, self._pause(elected=hold is not None)))
+            await Awaited(self._lock.pause(TaskWaiter(), self._pause(elected=hold is not None)))
         return None
 
     def stop(self, *, grace: float = 0.0) -> None:

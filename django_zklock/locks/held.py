@@ -20,11 +20,10 @@ from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockErro
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks import maximum_hold, notify
-from django_zklock.locks.guard import Guard
+from django_zklock.locks import notify
+from django_zklock.locks.guard import Guard, release_if_overdue, send_lost
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
-from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
 
 _Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
@@ -135,9 +134,14 @@ class HeldLock(Hold):
         Waits for nothing, and is idempotent. `done` is called once: on the protocol's thread with True when the znode
         is gone, or with False when it is clear that this takes longer; at once with True if the lock stays.
         """
-        if not self._grant.inherited:  # else the lock is the parent's
-            self._keep_for_transactions(use, release_on)
-            self._uses.pop(use, None)
+        if self._grant.inherited:  # the lock is the parent's
+            if done is not None:
+                done(True)
+            return
+        # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
+        if release_on == "commit" or (release_on is None and len(self._uses) <= (use in self._uses)):
+            self._keep_for_transactions()
+        self._uses.pop(use, None)
         self._release_unused(done)
 
     @abort.shielded
@@ -156,14 +160,8 @@ class HeldLock(Hold):
     release_acquired = _release_acquired
 
     @abort.shielded
-    def _keep_for_transactions(self, use: object, release_on: str | None) -> None:
-        """
-        Let the open transactions keep the lock. Otherwise their work would be committed after the release.
-
-        Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
-        """
-        if release_on == "exit" or (release_on is None and len(self._uses) > (use in self._uses)):
-            return
+    def _keep_for_transactions(self) -> None:
+        """Let the open transactions keep the lock. Otherwise their work would be committed after the release."""
         unfinished = transactions.unfinished()
         if unfinished:
             observer = self.observer or commit_hooks.TransactionObserver(
@@ -176,11 +174,7 @@ class HeldLock(Hold):
     def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
         """Release the lock if nothing uses it and no transaction keeps it."""
         grant = self._grant
-        if grant.inherited:
-            if done is not None:
-                done(True)
-            return
-        if not self._uses and self.observer is None:
+        if not self._uses and self.observer is None and not grant.inherited:
             held_locks.remove(self)  # first, or its owner could acquire again what is being released
             # First drop this share, then look at the others: of two that are released at once, one is the last.
             if self._reference is not None:
@@ -193,7 +187,7 @@ class HeldLock(Hold):
                 return
             self._reference = None
             share_with_readers(self.contender, grant)
-        maximum_hold.release_if_overdue(grant, self.contender)
+        release_if_overdue(grant, self.contender)
         if done is not None:
             done(True)
 
@@ -204,7 +198,7 @@ class HeldLock(Hold):
         if reason is None:
             notify.send(self._grant, self, signals.lock_released, held=clock.now() - self._grant.since)
         else:
-            notify.send_lost(self._grant, self, reason, None)
+            send_lost(self._grant, self, reason, None)
 
 
 def held_of(hold: Hold) -> HeldLock:
@@ -366,3 +360,10 @@ def current_hold(key: str | None = None) -> Hold:
     if held is None or not held.uses:
         raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
     return held
+
+
+def not_held(key: str) -> LockNotHeld:
+    """Return the error for a caller that does not hold the lock of this key."""
+    return LockNotHeld(
+        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
+    )

@@ -108,7 +108,7 @@ class Hold(HoldBase):
 
     @property
     def kind(self) -> str:
-        """What is held: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
+        """The kind: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
         return (Kind.READ if self._reads else self._grant.kind).word
 
     def downgrade(self) -> None:
@@ -236,7 +236,7 @@ class Hold(HoldBase):
         _checked(obj).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
-        """Do the same as `fence` in the thread of the database; the transaction must be open there."""
+        """Compare and set the token, as `fence` does, in the database's thread. The transaction must be open there."""
         await _checked(obj).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:

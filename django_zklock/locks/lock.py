@@ -22,8 +22,8 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.refusals import check_arguments, refuse_arguments
 from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, spec_of_key, spec_of_name
-from django_zklock.locks.validation import check_arguments, refuse_arguments
 from django_zklock.queue import names
 
 if TYPE_CHECKING:
@@ -48,63 +48,26 @@ class Lock(LockBase[Hold]):
     entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
-    name: str
-    _resolve: _Resolve
-
-    def __init__(
-        self,
-        name: str,
-        *more: NoReturn,
-        fields: Mapping[str, object] | None = None,
-        what: str = "",
-        about: Mapping[str, str] | None = None,
-        timeout: Seconds | Unset | None = UNSET,
-        kind: KindOfLock | Unset = UNSET,
-        limit: int | Unset | None = UNSET,
-        reentrant: bool | Unset = UNSET,
-        atomic: Atomic | Unset = UNSET,
-        release_on: ReleaseOn | Unset = UNSET,
-        abort_on: AbortOn | Unset = UNSET,
-        grace: Seconds | Unset = UNSET,
-        max_hold: Seconds | Unset | None = UNSET,
-        warn_after: Seconds | Unset | None = UNSET,
-        min_hold: Seconds | Unset = UNSET,
-        linger: Seconds | Unset = UNSET,
-        max_waiters: int | Unset | None = UNSET,
-        compat: Compat | Unset | None = UNSET,
-        **unknown: NoReturn,
-    ) -> None:
-        if more or unknown:
-            refuse_arguments("zk_lock", name, more, unknown, LockArguments)
-        options = given_options(
-            {
-                "timeout": timeout,
-                "kind": kind,
-                "limit": limit,
-                "reentrant": reentrant,
-                "atomic": atomic,
-                "release_on": release_on,
-                "abort_on": abort_on,
-                "grace": grace,
-                "max_hold": max_hold,
-                "warn_after": warn_after,
-                "min_hold": min_hold,
-                "linger": linger,
-                "max_waiters": max_waiters,
-                "compat": compat,
-            }
-        )
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
+        if more or not LockArguments.__annotations__.keys() >= options.keys():
+            refuse_arguments("zk_lock", name, more, options, LockArguments)
+        super().__init__()
+        given: dict[str, Any] = dict(options)
+        fields, what, about = given.pop("fields", None), given.pop("what", ""), given.pop("about", None)
         # Copies, which the caller cannot change.
         fields, about = dict(fields) if fields else None, dict(about) if about else None
-        self._set(name, partial(spec_of_name, name, options, fields, what, about))
+        self.name = name
+        self._resolve: _Resolve = partial(spec_of_name, name, given_options(given), fields, what, about)
+        # Replaced as a whole; any thread computes the same.
+        self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
     @classmethod
     def with_options(
         cls, name: str, options: LockOptions, *, fields: Mapping[str, object], what: str, about: Mapping[str, str]
     ) -> Self:
         """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
-        lock = cls.__new__(cls)
-        lock._set(name, partial(resolve, name, options, fields, what, about))
+        lock = cls(name)
+        lock._resolve = partial(resolve, name, options, fields, what, about)
         return lock
 
     @classmethod
@@ -120,16 +83,9 @@ class Lock(LockBase[Hold]):
         what, about = given.pop("what", ""), given.pop("about", None)
         complete = given_options(given).merged_over(conf.current().options_of_key(key))
         check_contradictions(key, complete)
-        lock = cls.__new__(cls)
-        lock._set(key, partial(spec_of_key, key, complete, what, about))
+        lock = cls(key)
+        lock._resolve = partial(spec_of_key, key, complete, what, about)
         return lock
-
-    def _set(self, name: str, resolve: _Resolve) -> None:
-        super().__init__()
-        self.name = name
-        self._resolve = resolve
-        # Replaced as a whole; any thread computes the same.
-        self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -186,28 +142,7 @@ def zk_lock(
 
     `Lock` explains the arguments. Raises `TypeError` and `ValueError` for wrong ones, with what to write instead.
     """
-    return Lock(
-        name,
-        *more,
-        fields=fields,
-        what=what,
-        about=about,
-        timeout=timeout,
-        kind=kind,
-        limit=limit,
-        reentrant=reentrant,
-        atomic=atomic,
-        release_on=release_on,
-        abort_on=abort_on,
-        grace=grace,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        min_hold=min_hold,
-        linger=linger,
-        max_waiters=max_waiters,
-        compat=compat,
-        **unknown,
-    )
+    return _lock_of_call("zk_lock", locals(), LockArguments)
 
 
 def zk_read(
@@ -231,27 +166,7 @@ def zk_read(
     **unknown: NoReturn,
 ) -> Lock:
     """Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer."""
-    if more or unknown:
-        refuse_arguments("zk_read", name, more, unknown, SideArguments)
-    return Lock(
-        name,
-        kind="read",
-        fields=fields,
-        what=what,
-        about=about,
-        timeout=timeout,
-        reentrant=reentrant,
-        atomic=atomic,
-        release_on=release_on,
-        abort_on=abort_on,
-        grace=grace,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        min_hold=min_hold,
-        linger=linger,
-        max_waiters=max_waiters,
-        compat=compat,
-    )
+    return _lock_of_call("zk_read", locals(), SideArguments, kind="read")
 
 
 def zk_write(
@@ -275,27 +190,7 @@ def zk_write(
     **unknown: NoReturn,
 ) -> Lock:
     """Return the write side of the read-write lock `name`."""
-    if more or unknown:
-        refuse_arguments("zk_write", name, more, unknown, SideArguments)
-    return Lock(
-        name,
-        kind="write",
-        fields=fields,
-        what=what,
-        about=about,
-        timeout=timeout,
-        reentrant=reentrant,
-        atomic=atomic,
-        release_on=release_on,
-        abort_on=abort_on,
-        grace=grace,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        min_hold=min_hold,
-        linger=linger,
-        max_waiters=max_waiters,
-        compat=compat,
-    )
+    return _lock_of_call("zk_write", locals(), SideArguments, kind="write")
 
 
 def zk_semaphore(
@@ -320,27 +215,15 @@ def zk_semaphore(
     **unknown: NoReturn,
 ) -> Lock:
     """Return a semaphore that at most `limit` owners hold at a time, in all processes."""
+    return _lock_of_call("zk_semaphore", locals(), SideArguments)
+
+
+def _lock_of_call(call: str, parameters: dict[str, Any], allowed: type, **options: Any) -> Lock:
+    """Return the lock for the parameters of a call of one of these functions, and for the options that it implies."""
+    name, more, unknown = parameters.pop("name"), parameters.pop("more"), parameters.pop("unknown")
     if more or unknown:
-        refuse_arguments("zk_semaphore", name, more, unknown, SideArguments)
-    return Lock(
-        name,
-        limit=limit,
-        fields=fields,
-        what=what,
-        about=about,
-        timeout=timeout,
-        reentrant=reentrant,
-        atomic=atomic,
-        release_on=release_on,
-        abort_on=abort_on,
-        grace=grace,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        min_hold=min_hold,
-        linger=linger,
-        max_waiters=max_waiters,
-        compat=compat,
-    )
+        refuse_arguments(call, name, more, unknown, allowed)
+    return Lock(name, **parameters, **options)
 
 
 class ReadWriteLock:

@@ -11,7 +11,6 @@ from django.dispatch import Signal
 
 from django_zklock import signals
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantSession
 from django_zklock.queue.release_request import ReleaseRequest
 
@@ -47,7 +46,7 @@ def send(grant: Grant, hold: object, signal: Signal, /, **kwargs: object) -> Non
             hook(grant, **kwargs)
         except Exception:
             logger.exception("an event of lock %r was not recorded", grant.key)
-    if _has_receivers(signal):
+    if signal.receivers:
         send_from(grant.session, signal, lock=grant.key, hold=hold, **kwargs)
 
 
@@ -60,45 +59,18 @@ def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
 
 def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
     """Send a signal, if it has receivers."""
-    if _has_receivers(signal):
+    if signal.receivers and signal.has_listeners(_sender):
         session.dispatch(_deliver, signal, _sender, kwargs)
 
 
 def has_receivers(signal: Signal) -> bool:
     """Return whether a receiver or a hook gets this signal about locks."""
-    return signal in event_hooks or _has_receivers(signal)
-
-
-def _has_receivers(signal: Signal) -> bool:
-    return bool(signal.receivers) and signal.has_listeners(_sender)
+    return signal in event_hooks or (bool(signal.receivers) and signal.has_listeners(_sender))
 
 
 def send_release_requested(grant: Grant, request: ReleaseRequest) -> None:
     """Send `lock_release_requested`."""
     send_about(grant, signals.lock_release_requested, by=request.by, reason=request.reason)
-
-
-def send_lost(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
-    """Send `lock_lost`, once for each grant."""
-    grant.session.post(_send_lost_once, grant, hold, reason, receipt)
-
-
-def _send_lost_once(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
-    if not grant.loss_reported:
-        grant.loss_reported = True
-        send(grant, hold, signals.lock_lost, reason=reason, receipt=receipt)
-
-
-class LossReport(GrantObserver):
-    """Sends `lock_lost` as soon as the lock is lost, unless a block is open: the block reports at its end."""
-
-    def __init__(self, grant: Grant, hold: object) -> None:
-        self._grant = grant
-        self._hold = hold
-
-    def on_lost(self, reason: str) -> None:
-        if not self._grant.observed_by(Guard):
-            _send_lost_once(self._grant, self._hold, reason, None)
 
 
 def _deliver(signal: Signal, sender: type, kwargs: dict[str, Any]) -> None:

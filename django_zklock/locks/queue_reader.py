@@ -56,16 +56,15 @@ class ContenderInfo:
     pid: int
     thread: str
     what: str
-    """What it runs; for another client, what that wrote, such as the id of a `LeaderSelector` or of an `Election`."""
+    """The work; for another client, the text that it wrote, such as the id of a `LeaderSelector` or an `Election`."""
     about: Mapping[str, str] = field(hash=False)
-    """The same as items: "task", "id", "queue" and "retries" of a task; "request" of a view."""
+    """The items of the work: "task", "id", "queue" and "retries" of a task; "request" of a view."""
     template: str
     """The name of the lock before its fields were filled in."""
     operator: OperatorHold | None
     """The operator hold, if it is one."""
     kind: str = "lock"
-    """What it wants: the "lock", to "read", to "write", or a permit of a "semaphore". A writer that was downgraded
-    reads."""
+    """Its kind: "lock", "read", "write", or "semaphore" for a permit. A writer that was downgraded has "read"."""
     release_request: ReleaseRequest | None = None
     """The last release request to it, or None."""
     limit: int | None = None
@@ -191,7 +190,7 @@ class _QueueRead:
         self._most = most
         self._done: Callable[[_Outcome], object] | None = done
         self._replies = ReplyGuard(key, self._on_failure)
-        self._found: dict[str, ContenderInfo | None] = {}  # by name, in the order of the queue
+        self._infos: dict[str, ContenderInfo | None] = {}  # by name, in the order of the queue
         self._unanswered = 0
         self._has_gap = False  # a reply was lost
 
@@ -223,7 +222,7 @@ class _QueueRead:
             return
         if not queue:
             self._conclude(())
-        self._found = dict.fromkeys(child.name for child in queue)
+        self._infos = dict.fromkeys(child.name for child in queue)
         self._unanswered = len(queue)
         self._has_gap = False
         gateway = self._session.attached(Registry).gateway
@@ -233,7 +232,7 @@ class _QueueRead:
 
     def _on_read(self, child: Child, answer: NodeReply) -> None:
         if isinstance(answer, Node):
-            self._found[child.name] = ContenderInfo.from_node(self._key, child, answer)
+            self._infos[child.name] = ContenderInfo.from_node(self._key, child, answer)
         elif isinstance(answer, _LOST):
             self._has_gap = True
         elif not isinstance(answer, NodeMissing):
@@ -241,7 +240,7 @@ class _QueueRead:
         self._unanswered -= 1
         if self._unanswered:
             return
-        infos = tuple(info for info in self._found.values() if info is not None)
+        infos = tuple(info for info in self._infos.values() if info is not None)
         if self._has_gap:
             self.begin()
         elif infos:

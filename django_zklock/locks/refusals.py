@@ -1,17 +1,133 @@
-"""The errors of an acquisition that was not granted: who has the lock, who is ahead, and how long the caller waited."""
+"""The errors of calls with wrong arguments, and of acquisitions that were not granted. They say what to do instead."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import asyncio
+import difflib
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn, SupportsFloat, TypeAlias
 
 from django_zklock import signals
-from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZooKeeperUnavailable
-from django_zklock.execution.owner import Owner
+from django_zklock.conf.arguments import LockArguments, LockedOptions
+from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import Owner, running_loop
 from django_zklock.locks import notify
 from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue.nodes import Kind
+
+# --- wrong arguments ----------------------------------------------------------------------------------------------
+
+
+def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
+    """Return the seconds to wait (None: no limit) for the arguments of `threading.Lock.acquire`, with its errors."""
+    if more:
+        raise TypeError(f"acquire() has no argument {next(iter(more))!r}: the seconds to wait are given as timeout.")
+    if not blocking:
+        if timeout != -1:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        return 0.0
+    if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # which takes microseconds
+        raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
+    if timeout == -1:
+        return None
+    if timeout < 0:
+        raise ValueError("timeout value must be a non-negative number")
+    if timeout > threading.TIMEOUT_MAX:
+        raise OverflowError("timeout value is too large")
+    return float(timeout)
+
+
+_FOREIGN_OPTIONS = {
+    **dict.fromkeys(
+        ("expire", "expires", "expiry", "ttl", "lease", "lock_timeout"),
+        "a lock has no expiry: it is held until it is released or its process dies. To bound the time, use max_hold",
+    ),
+    **dict.fromkeys(
+        ("blocking_timeout", "acquire_timeout", "wait", "wait_timeout", "max_wait"),
+        "the seconds to wait for the lock are given as timeout",
+    ),
+    "blocking": "for a try without waiting, use timeout=0",
+    "sleep": "waiters are woken by ZooKeeper, so there is nothing to set",
+    "retry": 'for a Celery task, @zk_locked takes on_conflict="retry" and max_conflicts=3',
+}
+"""Names of options in other packages, and what to use here."""
+
+
+def check_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or not allowed.__annotations__.keys() >= options.keys():
+        refuse_arguments(call, name, more, options, allowed)
+
+
+def refuse_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> NoReturn:
+    """Raise `TypeError` for arguments that `call` does not have, and say what to write instead."""
+    names = allowed.__annotations__
+    if more:
+        meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
+        raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
+    option = next(option for option in options if option not in names)
+    close = difflib.get_close_matches(option, names, n=1)
+    is_field = isinstance(name, str) and f"{{{option}" in name
+    if option in _FOREIGN_OPTIONS:
+        hint = _FOREIGN_OPTIONS[option]
+    elif option in ("kind", "limit"):
+        hint = "use zk_lock(), zk_read(), zk_write() or zk_semaphore() for another kind of lock"
+    elif not is_field and option != "fields" and option in LockArguments.__annotations__:
+        hint = "it is an option of zk_lock()"
+    elif not is_field and option in LockedOptions.__annotations__:
+        hint = "it is an option of @zk_locked, for calls of the decorated function"
+    elif not is_field and close:
+        hint = f"did you mean {close[0]!r}?"
+    elif "fields" not in names:
+        hint = "the fields of the name are filled with the arguments of the decorated function"
+    else:
+        hint = f'a field of the name is passed as fields={{"{option}": ...}}'
+    raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
+
+
+def check_text(name: str, value: object, what: str) -> None:
+    """Raise `TypeError` if an argument is not a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {what}, not {value!r}.")
+
+
+def check_seconds(name: str, value: object, what: str = "a number of seconds from 0") -> None:
+    """Raise if an argument is not a number of seconds to wait."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {what}, not {value!r}.")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {what}, not {value!r}.")
+
+
+def check_target(*, token: object, guid: object = "") -> None:
+    """Raise if a token or guid has the wrong type. It would match no znode, and the hold would seem to be gone."""
+    if not isinstance(token, int):
+        raise TypeError(f"token is a number, as in ContenderInfo.token, not {token!r}.")
+    check_text("guid", guid, "a text, as in ContenderInfo.guid")
+
+
+def check_not_own_task(method: Callable[..., Any]) -> None:
+    """Raise if a task does nothing but this call: the task would own the lock, and end."""
+    task = asyncio.current_task(running_loop())
+    code = getattr(method, "__code__", None)
+    if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
+        raise ZkLockError(
+            "aacquire() was made a task of its own, as asyncio.create_task() and gather() do, and asyncio.wait_for() "
+            "before Python 3.12. That task would own the lock and end at once, so nothing could release it. Await it "
+            "directly, with its own timeout or under asyncio.timeout()."
+        )
+
+
+# --- acquisitions that were not granted ---------------------------------------------------------------------------
 
 AnyContender: TypeAlias = Contender | LocalWaiter
 
@@ -36,7 +152,7 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
     return LockTimeout(f"The lock {spec.key!r} was not free within {waited:.1f} s{ahead}.", lock=spec.key)
 
 
-def report(contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
+def report_failure(contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
     """Send the signals of an acquisition that failed, after `waited` seconds."""
     spec, session, ahead = contender.spec, contender.session, contender.ahead
     if isinstance(error, LockNotAcquired):

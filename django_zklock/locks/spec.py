@@ -45,11 +45,6 @@ class LockSpec(QueueSpec):
         """Whether others may hold the lock at the same time: as readers, or with other permits."""
         return self.kind in (Kind.READ, Kind.PERMIT)
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether something happens when it is held for long."""
-        return self.max_hold is not None or self.warn_after is not None
-
     def caller(self, owner: Owner) -> Caller:
         """Return whom a contender stands for; called by the thread that wants the lock."""
         around = work.current()  # now, as the lock may be an object that lives longer than the work

@@ -50,98 +50,64 @@ class CheckupResult:
     """Seconds by which `clock_ahead` may be wrong: half of the round trip."""
 
 
-class _Stopped(Exception):
-    """A check failed, so the rest would fail, too."""
-
-
 def check_up(session: Session, rounds: int, reply_timeout: float) -> CheckupResult:
     """Run the checks, for at most `reply_timeout` seconds. Measure the times of `rounds` reads and as many writes."""
-    checkup = _Checkup(session, clock.now() + reply_timeout)
-    try:
-        checkup.connect()
-        checkup.time_requests(rounds)
-        try:
-            checkup.try_rights()
-        finally:
-            checkup.read_acl()  # the node above all locks is there now, also on new servers
-    except ZooKeeperUnavailable as error:
-        checkup.result.problem = TOO_SHORT if session.connected else str(error)
-    except _Stopped:
-        pass
-    return checkup.result
+    result, base, began_at = CheckupResult(), session.options.base, clock.now()
 
+    def ask(request: Request) -> Any:
+        return call(session, request, began_at + reply_timeout)
 
-class _Checkup:
-    def __init__(self, session: Session, deadline: float) -> None:
-        self.result = CheckupResult()
-        self._session = session
-        self._base = session.options.base
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        began_at = clock.now()
-        self._call(lambda gateway, done: self._session.attached(OnConnected).call(partial(done, None)))
-        self.result.connected = True
-        self.result.connect_time = clock.now() - began_at
-        self.result.session_id = self._session.session_id or 0
-        self.result.server = self._session.server
-        self.result.timeout = self._session.timeout
-
-    def time_requests(self, rounds: int) -> None:
-        for _ in range(rounds):
-            self.result.reads += (self._time(lambda gateway, done: gateway.read(self._base, done)),)
-        for _ in range(rounds):
-            self.result.writes += (self._time(lambda gateway, done: gateway.last_zxid(done)),)
-
-    def read_acl(self) -> None:
-        reply = self._call(lambda gateway, done: gateway.acl(self._base, done))
-        if isinstance(reply, list):
-            self.result.base_acl = tuple(reply)
-        elif not isinstance(reply, NodeMissing):
-            self.result.refused = self.result.refused or "read the access list of the node above all locks"
-
-    def try_rights(self) -> None:
-        folder = f"{self._base}/{FOLDER}"
-        node = f"{folder}/{uuid.uuid4()}"
-        self._must("create nodes below", lambda gateway, done: gateway.ensure_path(folder, done))
-        sent_at = time.time()
-        create = Create(path=node, ephemeral=True)
-        self._must("create nodes below", lambda gateway, done: gateway.commit((create,), done), NodeExists)
-        replied_at = time.time()
-        created = self._must("read nodes below", lambda gateway, done: gateway.read(node, done))
-        # The server stamps the node when the create reaches the leader, somewhere between the two times.
-        self.result.clock_ahead = created.ctime - (sent_at + replied_at) / 2
-        self.result.clock_error = (replied_at - sent_at) / 2 + 0.001
-        self._must("list nodes below", lambda gateway, done: gateway.children(folder, done))
-        self._must("delete nodes below", lambda gateway, done: gateway.delete(node, done))
-        self._call(lambda gateway, done: gateway.delete(folder, done))
-
-    def _call(self, request: Request) -> Any:
-        return call(self._session, request, self._deadline)
-
-    def _time(self, request: Request) -> float:
-        """Return the seconds from a request to its reply, measured on the loop's thread."""
-        seconds = 0.0
-
-        def timed(gateway: Gateway, done: Callback[Any]) -> None:
-            sent_at = clock.now()
-
-            def on_reply(reply: object) -> None:
-                nonlocal seconds
-                seconds = clock.now() - sent_at
-                done(reply)
-
-            request(gateway, on_reply)
-
-        reply = self._call(timed)
+    def seconds(request: Request) -> float:
+        sent_at = clock.now()
+        reply = ask(request)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
-            self.result.problem = f"ZooKeeper did not answer: {reply}"
-            raise _Stopped
-        return seconds
+            raise reply
+        return clock.now() - sent_at
 
-    def _must(self, what: str, request: Request, fine: type[ZkError] | tuple[()] = ()) -> Any:
-        reply = self._call(request)
-        if isinstance(reply, ZkError) and not isinstance(reply, fine):
-            self.result.refused = f"{what} {self._base} ({reply})"
-            raise _Stopped
-        return reply
+    try:
+        ask(lambda gateway, done: session.attached(OnConnected).call(partial(done, None)))
+        result.connected, result.connect_time = True, clock.now() - began_at
+        result.session_id, result.server, result.timeout = session.session_id or 0, session.server, session.timeout
+        for _ in range(rounds):
+            result.reads += (seconds(lambda gateway, done: gateway.read(base, done)),)
+        for _ in range(rounds):
+            result.writes += (seconds(lambda gateway, done: gateway.last_zxid(done)),)
+        _try_rights(result, base, ask)
+        acl = ask(lambda gateway, done: gateway.acl(base, done))  # the node exists now, also on new servers
+        if isinstance(acl, list):
+            result.base_acl = tuple(acl)
+        elif not isinstance(acl, NodeMissing):
+            result.refused = result.refused or "read the access list of the node above all locks"
+    except ZkError as error:
+        result.problem = f"ZooKeeper did not answer: {error}"
+    except ZooKeeperUnavailable as error:
+        result.problem = TOO_SHORT if session.connected else str(error)
+    return result
+
+
+def _try_rights(result: CheckupResult, base: str, ask: Callable[[Request], Any]) -> None:
+    """Do what locks do, until a request is refused."""
+    folder = f"{base}/{FOLDER}"
+    node = f"{folder}/{uuid.uuid4()}"
+    create = Create(path=node, ephemeral=True)
+    requests: tuple[tuple[str, Request], ...] = (
+        ("create", lambda gateway, done: gateway.ensure_path(folder, done)),
+        ("create", lambda gateway, done: gateway.commit((create,), done)),
+        ("read", lambda gateway, done: gateway.read(node, done)),
+        ("list", lambda gateway, done: gateway.children(folder, done)),
+        ("delete", lambda gateway, done: gateway.delete(node, done)),
+    )
+    sent_at = replied_at = time.time()
+    for right, request in requests:
+        before = time.time()
+        reply = ask(request)
+        if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
+            result.refused = f"{right} nodes below {base} ({reply})"
+            return
+        if right == "create":
+            sent_at, replied_at = before, time.time()
+        elif right == "read":
+            # The server stamps the node when the create reaches the leader, somewhere between the two times.
+            result.clock_ahead = reply.ctime - (sent_at + replied_at) / 2
+            result.clock_error = (replied_at - sent_at) / 2 + 0.001
+    ask(lambda gateway, done: gateway.delete(folder, done))

@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1  # refused, or a check of the doctor has failed
     USAGE = 2  # argparse's
-    FREE = 3  # the lock has no holder and no waiters
+    NO_HOLDER = 3  # the lock has no holder and no waiters
     CHANGED = 4  # the lock has changed hands
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later

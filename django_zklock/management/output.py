@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import json
-import shutil
 import unicodedata
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -47,43 +44,17 @@ def write_json(out: Output, answer: object, *, lines: bool = False) -> None:
 def write_table(
     out: Output, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()
 ) -> None:
-    """Write a table: drawn by rich at a terminal, if that is installed, else in plain columns."""
-    cells = [[printable(cell, CELL) for cell in row] for row in rows]
-    if is_terminal(out) and importlib.util.find_spec("rich") is not None:
-        out.write(_drawn(head, cells, numbers))
-    else:
-        out.write(_columns(head, cells, numbers))
-
-
-def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> str:
-    lines = [[title.upper() for title in head], *rows]
+    """Write a table in columns; those in `numbers` are aligned to the right."""
+    lines = [[title.upper() for title in head], *([printable(cell, CELL) for cell in row] for row in rows)]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    text = ""
     for line in lines:
         padded = [
             " " * (width - _width(cell)) + cell if title in numbers else cell + " " * (width - _width(cell))
             for title, cell, width in zip(head, line, widths, strict=True)
         ]
-        text += "  ".join(padded).rstrip() + "\n"
-    return text
+        out.write("  ".join(padded).rstrip() + "\n")
 
 
 def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
-
-
-def _drawn(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> str:
-    from rich import box  # noqa: PLC0415 - an extra
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in head:
-        table.add_column(title, justify="right" if title in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # rich would read markup in a str
-    drawn = io.StringIO()
-    Console(file=drawn, force_terminal=True, width=shutil.get_terminal_size().columns).print(table)
-    return drawn.getvalue()

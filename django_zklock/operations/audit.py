@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from django_zklock.locks import notify
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.validation import check_text
-from django_zklock.operations.client import QueueClient
+from django_zklock.locks.refusals import check_text
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import OperatorHold
 
@@ -26,6 +25,14 @@ _actions: ContextVar[list[Action] | None] = ContextVar("zklock_actions", default
 
 MAX_TEXT: Final = 500
 """Characters of a reason or a name that are logged."""
+_MESSAGES: Final = {
+    "broken": "lock %(key)r %(was)s broken by %(by)s%(why)s; its holder was %(holder)s",
+    "held": "lock %(key)r is held by %(hold)s",
+    "hold ended": "the hold of lock %(key)r by %(hold)s was ended by %(by)s%(why)s",
+    "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
+    "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
+    "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
+}
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 
 
@@ -93,62 +100,46 @@ def acting_via(origin: Literal["admin", "command"]) -> Iterator[list[Action]]:
         _actions.reset(actions_before)
 
 
-def record_break(client: QueueClient, holder: ContenderInfo, by: str, reason: str, *, sure: bool = True) -> None:
-    """Record that a lock was broken, or may have been."""
-    happened = "was broken" if sure else "may be broken, as the answer was lost,"
-    message = f"lock %r {happened} by %s: %s; its holder was %s"
-    values = (client.key, by, reason, _description(holder))
-    _record(_action(client, "broken", by, reason, holder, sure=sure), message, *values, holder=holder)
+def record_action(
+    what: str,
+    key: str,
+    by: str,
+    reason: str,
+    *,
+    holder: ContenderInfo | None = None,
+    hold: OperatorHold | None = None,
+    limit: int | None = None,
+    sure: bool = True,
+) -> None:
+    """
+    Record what an operator did to a lock, or may have done: in the log, then by the hook of `contrib.events`.
 
-
-def record_limit(client: QueueClient, limit: int, by: str, reason: str, *, sure: bool = True) -> None:
-    """Record that the limit of a semaphore was set, or cleared (0), or may have been."""
-    change = f"set to {limit}" if limit else "cleared"
-    happened = f"was {change}" if sure else f"may have been {change}, as the answer was lost,"
-    action = _action(client, "limit set" if limit else "limit cleared", by, reason, limit=limit or None, sure=sure)
-    _record(action, f"the limit of lock %r {happened} by %s: %s", client.key, by, reason)
-
-
-def record_release_request(client: QueueClient, holder: ContenderInfo, by: str, reason: str, *, sure: bool) -> None:
-    """Record that a holder was asked to release a lock, or may have been."""
-    happened = "was" if sure else "may have been"
-    message = f"the holder of lock %r {happened} asked to release by %s: %s; it is %s"
-    values = (client.key, by, reason, _description(holder))
-    _record(_action(client, "release requested", by, reason, holder, sure=sure), message, *values, holder=holder)
-
-
-def record_hold(client: QueueClient, hold: OperatorHold, by: str, reason: str) -> None:
-    """Record that an operator holds a lock."""
-    action = _action(client, "held", by, reason, token=hold.token, seconds=hold.seconds)
-    _record(action, "lock %r is held by %s", client.key, hold)
-
-
-def record_end(client: QueueClient, hold: OperatorHold, by: str, reason: str) -> None:
-    """Record that an operator hold was ended before its time."""
-    why = f": {reason}" if reason else ""
-    action = _action(client, "hold ended", by, reason, token=hold.token)
-    _record(action, "the hold of lock %r by %s was ended by %s%s", client.key, hold, by, why)
-
-
-def _action(
-    client: QueueClient, what: str, by: str, reason: str, holder: ContenderInfo | None = None, **fields: Any
-) -> Action:
-    if holder is not None:
-        process = f"{holder.host or '?'} · pid {holder.pid}"
-        fields["holder"] = printable(f"{process} · {holder.what}" if holder.what else process, MAX_TEXT)
-        fields["token"] = holder.token
-    return Action(what=what, key=client.key, by=by, reason=reason, via=_via.get(), at=time.time(), **fields)
-
-
-def _record(action: Action, message: str, *values: object, holder: ContenderInfo | None = None) -> None:
-    """Write to the log, with attributes for handlers that write more than the message; then pass the action on."""
-    extra: dict[str, object] = {"lock": action.key, "user": action.by, "reason": action.reason, "via": action.via}
+    The record of the log has attributes for handlers that write more than the message.
+    """
+    contender = holder or hold
+    action = Action(
+        what=what,
+        key=key,
+        by=by,
+        reason=reason,
+        via=_via.get(),
+        at=time.time(),
+        sure=sure,
+        holder=_line(holder) if holder is not None else "",
+        token=contender.token if contender is not None else None,
+        limit=limit,
+        seconds=hold.seconds if hold is not None else None,
+    )
+    extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": action.via}
     extra["host"] = socket.gethostname()
-    if action.token is not None:
-        extra["token"] = action.token
+    if contender is not None:
+        extra["token"] = contender.token
+    values = {"key": key, "by": by, "why": f": {reason}" if reason else "", "hold": hold, "limit": limit}
+    values["was"] = "was" if sure else "may have been"
     if holder is not None:
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
-    audit.warning(message, *values, extra=extra)
+        values["holder"] = _description(holder)
+    audit.warning(_MESSAGES[what], values, extra=extra)
     actions = _actions.get()
     if actions is not None:
         actions.append(action)
@@ -156,7 +147,12 @@ def _record(action: Action, message: str, *values: object, holder: ContenderInfo
         try:
             notify.action_hook(action)
         except Exception:
-            logger.exception("the action %r on lock %r was not recorded", action.what, action.key)
+            logger.exception("the action %r on lock %r was not recorded", what, key)
+
+
+def _line(holder: ContenderInfo) -> str:
+    process = f"{holder.host or '?'} · pid {holder.pid}"
+    return printable(f"{process} · {holder.what}" if holder.what else process, MAX_TEXT)
 
 
 def _description(holder: ContenderInfo) -> str:

@@ -12,11 +12,12 @@ from typing import Final
 
 from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.interventions import LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import check_by, check_reason, record_break
+from django_zklock.locks.refusals import check_target
+from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import break_record, order
@@ -85,11 +86,11 @@ def break_lock(
         done = client.run(delete, directory=break_record.directory(client.base))
     except ZooKeeperUnavailable:
         if delete.tried:
-            record_break(client, broken.holder, by, reason, sure=False)
+            record_action("broken", client.key, by, reason, holder=broken.holder, sure=False)
         raise
     if not done and not (delete.tried and _was_recorded(client, record, record_path)):
         raise _changed_hands(key)
-    record_break(client, broken.holder, by, reason)
+    record_action("broken", client.key, by, reason, holder=broken.holder)
     send_from(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
     client.session.post(_purge, client, record_path)
     return broken

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from django_zklock import clock, conf
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.validation import check_seconds
+from django_zklock.locks.refusals import check_seconds
 from django_zklock.queue import holders, names, order
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
@@ -47,12 +48,9 @@ class QueueClient:
 
     def run(self, decide: Decide, *, directory: str = "") -> Any:
         """Run an update of the lock's directory; return its value."""
-        try:
-            update = OptimisticUpdate(self.session, self.parent, decide, directory=directory or self.parent)
+        update = OptimisticUpdate(self.session, self.parent, decide, directory=directory or self.parent)
+        with self._errors_with_key():
             return run(update, self._deadline)
-        except ZkLockError as error:
-            self.with_key(error)
-            raise
 
     def gone(self, name: str, seconds: float) -> bool:
         """Wait until a znode of the queue is gone; return False if that takes more than these seconds."""
@@ -61,21 +59,16 @@ class QueueClient:
             return WaitUntilGone(name) if directory is not None and name in directory.children else Done(True)
 
         try:
-            run(OptimisticUpdate(self.session, self.parent, decide), clock.now() + seconds)
+            with self._errors_with_key():
+                run(OptimisticUpdate(self.session, self.parent, decide), clock.now() + seconds)
         except ZooKeeperUnavailable:
             return False
-        except ZkLockError as error:
-            self.with_key(error)
-            raise
         return True
 
     def request(self, ask: Ask) -> Any:
         """Send a request until ZooKeeper answers it, so perhaps twice; return the reply, which may be a `ZkError`."""
-        try:
+        with self._errors_with_key():
             return call(self.session, ask, self._deadline)
-        except ZooKeeperUnavailable as error:
-            self.with_key(error)
-            raise
 
     def read(self, name: str) -> Node | None:
         """Return a znode of the queue, or None if it is gone. Raises `ZkLockError` if ZooKeeper refuses the read."""
@@ -105,6 +98,14 @@ class QueueClient:
         while len(limits) < min(len(names), max(limits.values(), default=1)):
             limits.update(self.limits(names[len(limits) : len(limits) + BATCH]))
         return limits
+
+    @contextmanager
+    def _errors_with_key(self) -> Iterator[None]:
+        try:
+            yield
+        except ZkLockError as error:
+            self.with_key(error)
+            raise
 
     def with_key(self, error: ZkLockError) -> ZkLockError:
         """Return the error, with the key of the lock."""

@@ -23,9 +23,9 @@ from functools import partial
 from django_zklock import signals
 from django_zklock.conf import options
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
-from django_zklock.locks.validation import check_no_running_loop
-from django_zklock.operations.audit import check_by, check_reason, record_limit
+from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.queue import holders, markers, order
 from django_zklock.queue.escaping import SEQUENCE_TAIL
@@ -67,9 +67,9 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: floa
     try:
         client.run(LimitChange(client.parent, limit, by=by, reason=reason))
     except ZooKeeperUnavailable:
-        record_limit(client, limit, by, reason, sure=False)
+        record_action("limit set", client.key, by, reason, limit=limit, sure=False)
         raise
-    record_limit(client, limit, by, reason)
+    record_action("limit set", client.key, by, reason, limit=limit)
     send_from(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
 
 
@@ -93,11 +93,11 @@ def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_
         done: bool = client.run(LimitChange(client.parent, 0, by=by, reason=reason))
         client.run(partial(_remove_marker, client.parent))
     except ZooKeeperUnavailable:
-        record_limit(client, 0, by, reason, sure=False)
+        record_action("limit cleared", client.key, by, reason, sure=False)
         raise
     client.session.post(lambda: client.session.attached(Gateway).delete_if_empty(client.parent))
     if done:
-        record_limit(client, 0, by, reason)
+        record_action("limit cleared", client.key, by, reason)
         send_from(client.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)
     return done
 

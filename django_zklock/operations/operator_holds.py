@@ -12,13 +12,14 @@ import threading
 
 from django_zklock import clock, conf
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.locks.validation import check_no_running_loop, check_seconds, check_target
-from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_end, record_hold
+from django_zklock.locks.refusals import check_seconds, check_target
+from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.queue import operator_hold, order
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
@@ -54,7 +55,7 @@ def hold_lock(
     client = QueueClient(key, reply_timeout + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
-    record_hold(client, hold, by, reason)
+    record_action("held", client.key, by, reason, hold=hold)
     return hold
 
 
@@ -74,7 +75,7 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
     hold = _delete(client, token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
-    record_end(client, hold, by, reason)
+    record_action("hold ended", client.key, by, reason, hold=hold)
 
 
 def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:

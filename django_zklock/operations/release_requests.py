@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands
+from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import check_by, check_reason, record_release_request
+from django_zklock.locks.refusals import check_target
+from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operator_hold, order, release_request
@@ -65,7 +66,7 @@ def request_release(
         _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
     finally:
         for target in targets:
-            record_release_request(client, target.holder, by, reason, sure=target.sure)
+            record_action("release requested", client.key, by, reason, holder=target.holder, sure=target.sure)
     return ReleaseRequested(key=key, holders=tuple(target.holder for target in targets), reason=reason, by=by)
 
 
@@ -74,7 +75,7 @@ class _Target:
     """A holder that was asked, or may have been."""
 
     holder: ContenderInfo
-    """As it was before."""
+    """The holder, as it was before the request."""
     sure: bool = False
     """Whether ZooKeeper has confirmed the write."""
 

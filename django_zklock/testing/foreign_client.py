@@ -1,5 +1,5 @@
 """
-Another client with its own session, which can enter the queue of a lock.
+Another client with its own session, which can join the queue of a lock.
 
 It uses plain kazoo, so that what a test sees does not depend on the code under test.
 """
@@ -36,7 +36,7 @@ class ForeignClient:
         self._hosts = hosts
         self._client: KazooClient | None = None
 
-    def enter(self, directory: str, what: str, kind: Kind = Kind.LOCK, limit: int = 0) -> str:
+    def create(self, directory: str, what: str, kind: Kind = Kind.LOCK, limit: int = 0) -> str:
         """Create a contender in this directory and return the path of its znode."""
         guid = guids.new(guids.Mark.OWN)  # other guids are Curator's, which does not have all kinds
         payload = Payload(
@@ -61,7 +61,7 @@ class ForeignClient:
             ) from error
         return node
 
-    def leave(self, node: str) -> None:
+    def delete(self, node: str) -> None:
         """Delete the contender. If a test has cut the connection, this happens after the client has reconnected."""
         client = self._client
         deadline = clock.now() + REPLY_TIMEOUT

@@ -235,13 +235,13 @@ class LockTester:
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
         wanted = lock.spec.kind  # first, because it refuses options that contradict each other
         directory = self._directory(name, fields)
-        node = self._other.enter(directory, what, wanted, limit or 0)
+        node = self._other.create(directory, what, wanted, limit or 0)
         try:
             if not queues.kinds(self.server, directory).get(node, (False, ""))[0]:
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
         finally:
-            self._other.leave(node)
+            self._other.delete(node)
 
     # --- assertions ----------------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class Proof:
             say(f"  kill -9 of the worker process that held {killed[-1][0]}")
         for sku, when in killed:
             self._waits.append(trouble.wait_of_the_next(sku, when, within=4 * self._bound))
-            say(f"  the next in line for {sku} was at work {self._waits[-1]:.2f} s after the kill")
+            say(f"  the next waiter for {sku} was at work {self._waits[-1]:.2f} s after the kill")
 
     def _stop(self, queues: Queues) -> None:
         assert self._ensemble is not None

@@ -39,9 +39,9 @@ def state_directory(name: str) -> Iterator[Path]:
     """
     directory = PROJECT.parent / ".demo" / name
     directory.mkdir(parents=True, exist_ok=True)
-    with directory.with_suffix(".lock").open("w") as taken:
+    with directory.with_suffix(".lock").open("w") as file:
         try:
-            fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ServiceFailed(f"another one uses {directory} already") from None
         yield directory

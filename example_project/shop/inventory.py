@@ -1,5 +1,5 @@
 """
-What changes stock: read it, think, write it back. Callers hold the lock of the item, or two sell the same piece.
+Change the stock: read it, think, write it back. Callers hold the lock of the item, or two sell the same piece.
 
 The lock keeps two from thinking at a time. The fence, first thing in the transaction, keeps out who has lost it since.
 """

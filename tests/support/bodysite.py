@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import FileResponse, HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import override_settings
@@ -31,7 +31,7 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 FILE = Path(__file__)
 
 events: list[str] = []
-"""Events of the bodies, in their order."""
+"""The events of the bodies, in their order."""
 locked = zk_locked(KEY, timeout=0)
 
 
@@ -176,11 +176,6 @@ def api(request: Request) -> Response:
     return Response("data")
 
 
-@zk_locked(KEY, timeout=20)
-async def patient(request: HttpRequest) -> HttpResponseBase:
-    return HttpResponse("acquired")
-
-
 STREAMS = {
     "stream": stream,
     "async-view": async_view,
@@ -199,9 +194,7 @@ PAGES = {
 }
 REST = {"api-handler": ApiHandler.as_view(), "api": api}
 
-urlpatterns = [
-    path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **PAGES, **REST, "patient": patient}.items()
-]
+urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **PAGES, **REST}.items()]
 
 
 @contextlib.contextmanager

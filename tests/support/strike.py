@@ -17,10 +17,14 @@ from typing import Any
 
 import pytest
 
+from django_zklock import zk_lock
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
+from support.faults import BackgroundCall
+from support.primitives import local_waiters
+from support.zoo import eventually
 
 strides = pytest.mark.parametrize(
     "stride", [pytest.param(97, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
@@ -237,6 +241,32 @@ def sweep(
             after = 0 if second_stride is None else first_line(second_stride)
     assert at > least
     assert not leaks, f"{len(leaks)}: {leaks[0]}"
+
+
+def work_linger(key: str) -> None:
+    """Use a lock that lingers twice."""
+    lock = zk_lock(key, linger=0.02)
+    with lock:
+        pass
+    with lock:
+        pass
+
+
+def work_hand_over(key: str) -> None:
+    """Release a lock that lingers while another thread waits for it."""
+    lock = zk_lock(key, linger=0.02, timeout=10)
+    waiters: list[BackgroundCall[None]] = []
+
+    def wait() -> None:
+        with lock as hold:
+            hold.check()
+
+    with contextlib.suppress(Struck), lock:
+        waiters.append(BackgroundCall(wait))
+        eventually(lambda: len(local_waiters(lock)) == 2)
+    gc.collect()  # the traceback has the end of the block
+    for waiter in waiters:
+        waiter.result(10)
 
 
 def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:

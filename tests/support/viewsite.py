@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -38,40 +37,6 @@ def buy_or_raise(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse("bought")
 
 
-@zk_locked("stock/{sku}", timeout=0)
-async def abuy(request: HttpRequest, sku: str) -> HttpResponse:
-    await asyncio.sleep(0)
-    if "linger" in request.GET:
-        inside.set()
-        while not go_on.is_set():
-            await asyncio.sleep(0.01)
-    return HttpResponse("bought")
-
-
-class Buy(View):
-    @zk_locked("stock/{sku}", timeout=0)
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return HttpResponse("bought")
-
-
-@method_decorator(zk_locked("stock/{sku}", timeout=0), name="post")
-class BuyDecorated(View):
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return HttpResponse("bought")
-
-
-@method_decorator(zk_locked("stock/{sku}", timeout=0), name="dispatch")
-class BuyDispatched(View):
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return HttpResponse("bought")
-
-
-class AsyncBuy(View):
-    @zk_locked("stock/{sku}", timeout=0)
-    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return HttpResponse("bought")
-
-
 @method_decorator(zk_locked("stock/{sku}"), name="dispatch")
 class AsyncBuyDispatched(View):
     async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
@@ -91,11 +56,6 @@ urlpatterns = [
     path("buy/<str:sku>/", buy),
     path("buy-now/<str:sku>/", buy_now),
     path("buy-or-raise/<str:sku>/", buy_or_raise),
-    path("abuy/<str:sku>/", abuy),
-    path("class/<str:sku>/", Buy.as_view()),
-    path("class-decorated/<str:sku>/", BuyDecorated.as_view()),
-    path("class-dispatched/<str:sku>/", BuyDispatched.as_view()),
-    path("async-class/<str:sku>/", AsyncBuy.as_view()),
     path("async-class-dispatched/<str:sku>/", AsyncBuyDispatched.as_view()),
     path("async-class-overridden/<str:sku>/", AsyncBuyOverridden.as_view()),
 ]

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from django_zklock.locks.hold import Hold
 from support.faults import BackgroundCall
+
+
+@dataclass(frozen=True)
+class FixedFence:
+    """A fence of a lock that grants everybody."""
+
+    token: int
+    key: str = "k"
 
 
 def lose(hold: Hold) -> None:

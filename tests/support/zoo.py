@@ -262,6 +262,17 @@ class Zoo:
             process.kill()
             process.communicate()
 
+    def output(self, script: str, *, first: str = "", timeout: float = 50) -> list[str]:
+        """Run a script as `spawn` does to its end, which must be in order; return the lines that it printed."""
+        process = self.spawn(script, first=first)
+        try:
+            printed, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+        assert process.returncode == 0, errors
+        assert "Traceback" not in errors, errors
+        return printed.splitlines()
+
     def close(self) -> None:
         if self._client is not None:
             with contextlib.suppress(Exception):

@@ -164,10 +164,10 @@ class ZkScheduler(Scheduler):
         if hold is None:
             self._log_change(logging.INFO, "stands by")
         else:
-            self._take_over(hold)
+            self._begin_to_lead(hold)
         return 0.0
 
-    def _take_over(self, hold: Hold) -> None:
+    def _begin_to_lead(self, hold: Hold) -> None:
         records = ScheduleRecords(hold, conf.current().base, self.name)
         records.load()
         args, kwargs = self._arguments

@@ -1,27 +1,46 @@
-"""The contexts of a decorated function: a Celery worker has a message for its task, or calls it as its task."""
+"""
+The contexts of a decorated function: a Celery worker has a message for its task, or calls it as its task.
+
+The context of a call decides what happens to a task that does not get its lock, or loses it: it is sent again, is
+skipped, or fails.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
-from typing import Any, Final, get_args
+from typing import Any, Final, NoReturn, get_args
 
 from celery import Task
 from celery._state import get_current_task
+from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import connect, messages, policy, redelivery
+from django_zklock.contrib.celery import connect, messages, redelivery
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
 from django_zklock.contrib.celery.introspection import functions_of, work_of, work_of_message
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
-from django_zklock.contrib.celery.unique import lifecycle
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
+from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.decorators.context import FunctionContext
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution import trace
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import Locks
+from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
 from django_zklock.locks.protocol.spec import Caller
+from django_zklock.locks.queue_reader import ContenderInfo, contenders
+
+logger = logging.getLogger("django_zklock.celery")
+
+MESSAGE_DELAY: Final = 120.0
+"""
+Seconds beyond its delay for which a waiting task keeps its reservation.
+
+Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
+work runs once more than needed, but no call is lost.
+"""
 
 _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
 
@@ -53,22 +72,26 @@ class TaskContext:
         self.waits = self._waited is None or not self._waited.is_lost
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
-        """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
-        if self._waited is not None and self._take_over(self._waited, lock):
-            return
-        exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
-        if self._by_worker and not (exclusive and options.timeout == 0):
-            policy.before_acquire(self._task, lock, options)
+        """
+        Use the locks that the main process has acquired. If there are none, end this run if a copy of it has the lock.
 
-    def _take_over(self, result: WaitResult, lock: Locks) -> bool:
-        """Take over the locks that the main process has acquired; return whether there are any."""
-        error = result.error
-        if result.resend and error is not None:
-            messages.send_again(self._task, CONFLICTS_HEADER, error)
-        if error is not None:
-            raise error
-        result.take(lock)
-        return bool(result.held)
+        A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
+        share a read lock or a semaphore with the other one either.
+        """
+        if self._waited is not None:
+            error = self._waited.error
+            if error is not None and self._waited.resend:
+                messages.send_again(self._task, CONFLICTS_HEADER, error)
+            if error is not None:
+                raise error
+            self._waited.hand_over(lock)
+            if self._waited.held:
+                return
+        if self._by_worker:
+            for single in locks_of(lock):
+                if options.timeout != 0 or single.spec.shares:
+                    busy = LockBusy(f"The lock {single.key!r} is held by another copy of this task.", lock=single.key)
+                    self._end_if_copy(_read_queue(single), busy, options)
 
     def on_acquired(self) -> None:
         """Check for earlier deliveries, and end reservations. Ends this run if the work is done."""
@@ -77,21 +100,105 @@ class TaskContext:
             lifecycle.on_acquired(self._task, self._wrapper)
 
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
-        """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
-        if not self.waits and isinstance(error, LockNotAcquired):
+        """
+        Return the result of a task that did not get its lock, or raise what ends this run.
+
+        `error` is a `LockNotAcquired`, or says that ZooKeeper is not available. In the second case nothing is skipped.
+        A task that is called eagerly or directly cannot be sent again.
+        """
+        policy, is_busy = options.on_conflict, isinstance(error, LockNotAcquired)
+        if not self.waits and is_busy:
             # It waits again. At once, the end of the next run could be stored before the RETRY of this one.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
-        if self._by_worker:
-            return policy.on_not_acquired(self._task, error, lock, options, self._waited)
-        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
-            return None if options.skip_value is UNSET else options.skip_value
+        if not self._by_worker:
+            if policy == "skip" and is_busy:
+                return None if options.skip_value is UNSET else options.skip_value
+            raise error
+        if is_busy:
+            if self._waited is None or not self._waited.checked_copies:
+                self._look_for_copies(error, lock, options)
+            if policy == "skip":
+                return self._skip(str(error), options)
+            if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER, options):
+                other = self._wait_or_yield(joined(keys_of(lock)), error)
+                return self._skip(f"{error} Task {other} waits for it and will do this work, too.", options)
+        again = policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
+        if again and not self._is_spent(CONFLICTS_HEADER, options):
+            messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
 
-    def on_lost(self, error: LockLost, options: LockOptions) -> Any:
-        """Fail, or send the task again."""
-        if self._by_worker:
-            policy.on_lost(self._task, error, options)
+    def on_lost(self, error: LockLost, options: LockOptions) -> NoReturn:
+        """Fail, or send the task again, which does not count as a retry of its own."""
+        if self._by_worker and options.on_lost == "retry" and not self._is_spent(LOST_HEADER, options):
+            messages.send_again(self._task, LOST_HEADER, error)
         raise error
+
+    def _look_for_copies(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
+        """End this run if another copy of the task is in a queue, or may have been."""
+        own = () if self._waited is None else self._waited.own
+        queues = {
+            single.key: tuple(contender for contender in _read_queue(single) if contender.guid not in own)
+            for single in locks_of(lock)
+        }
+        if options.on_conflict == "skip" and not queues.get(error.lock or ""):
+            # The holder is gone or unknown; perhaps it was a copy.
+            messages.send_again(self._task, CONFLICTS_HEADER, error)
+        for queue in queues.values():
+            self._end_if_copy(queue, error, options)
+
+    def _end_if_copy(self, queue: tuple[ContenderInfo, ...], error: ZkLockError, options: LockOptions) -> None:
+        """End this run if another copy of the task is in the queue. That is not a conflict."""
+        task_id = self._task.request.id
+        if redelivery.copy_of(task_id, queue) is None:
+            return
+        if self._is_spent(CONFLICTS_HEADER, options):
+            raise Ignore(f"another copy of task {task_id} does the work")  # its result is the result
+        redelivery.retry_later(self._task, error)
+
+    def _wait_or_yield(self, lock_key: str, error: ZkLockError) -> str:
+        """
+        Return the id of the task of the same name that waits for the lock. If there is none, send this task again.
+
+        In the second case, raise what ends this run.
+        """
+        task, request = self._task, self._task.request
+        key = lifecycle.waiting_key(task, lock_key)
+        times = messages.count(request, CONFLICTS_HEADER) + 1
+        delay = messages.delay_before(times)
+        until = time.time() + delay + MESSAGE_DELAY
+        try:
+            reservation = reservations.reserve(key, str(request.id), late=bool(task.acks_late), until=until)
+        except (ZooKeeperUnavailable, LockTimeout) as unknown:
+            messages.send_again(task, CONFLICTS_HEADER, unknown)
+        if isinstance(reservation, reservations.Duplicate):
+            return reservation.task_id
+        with reservations.confirmed(reservation):
+            headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
+            signature = messages.send(task, headers, delay, error)
+        messages.end_run(signature, delay, error)
+
+    def _skip(self, reason: str, options: LockOptions) -> Any:
+        """
+        End the task without its work: with the value that its options give, else as REVOKED.
+
+        A result of None would look like the work's own result, and a chain would continue with it.
+        """
+        if options.skip_value is not UNSET:
+            return options.skip_value
+        messages.revoke(self._task, self._task.request, reason)
+        raise Ignore(reason)
+
+    def _is_spent(self, header: str, options: LockOptions) -> bool:
+        most = options.max_conflicts
+        return isinstance(most, int) and messages.count(self._task.request, header) >= most
+
+
+def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:
+    try:
+        return contenders(lock.key, lock.spec.parent)
+    except ZkLockError as error:
+        logger.info("the queue of the lock %r cannot be read: %s", lock.key, error, extra={"lock": lock.key})
+        return ()
 
 
 class MessageContext(FunctionContext):
@@ -120,12 +227,7 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None:
-        return None
-    for function, _ in functions_of(task):
-        if function is wrapper:
-            break
-    else:
+    if task is None or all(function is not wrapper for function, _ in functions_of(task)):
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:

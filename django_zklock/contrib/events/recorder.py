@@ -50,8 +50,7 @@ def flush(timeout: float = EXIT_TIMEOUT) -> None:
 
 
 def _granted(grant: Grant, waited: float | None, at: float) -> Granted:
-    id_ = (grant.token, grant.since)
-    return Granted(id_, at, grant.key, grant.template, grant.kind.word, grant.what, waited)
+    return Granted(at, grant.key, grant.token, grant.template, grant.kind.word, grant.what, waited)
 
 
 def _on_acquired(grant: Grant, *, waited: float) -> None:

@@ -24,17 +24,17 @@ USUAL_FOR: Final = 60.0
 LEAST: Final = 5
 """Fewer holds than this have no usual one."""
 
-HoldId: TypeAlias = tuple[int, float]
-"""The token of a hold, and when it was granted on `clock.now()`: holds that linger share a token."""
+MARGIN: Final = 60.0
+"""Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
 
 
 class Granted(NamedTuple):
     """A lock was granted."""
 
-    id: HoldId
     at: float
     """In seconds since 1970, as in all events."""
     key: str
+    token: int
     template: str
     kind: str
     work: str
@@ -71,49 +71,46 @@ Event: TypeAlias = Granted | Ended | TimedOut | Acted
 _Row = TypeVar("_Row", bound=Model)
 
 
-def write(events: Iterable[Event], open_holds: Mapping[HoldId, float]) -> dict[HoldId, float | None]:
-    """
-    Write events to the tables in one transaction.
-
-    `open_holds` are the holds with a row that says they are held, each with its time. Returns the changes to them:
-    holds that are open from now on, and with None those that have ended.
-    """
+def write(events: Iterable[Event]) -> None:
+    """Write events to the tables in one transaction. The end of a hold updates the row of its grant, if it has one."""
     rows: list[Attempt] = []
     actions: list[OperatorAction] = []
-    granted: dict[HoldId, tuple[float, Attempt]] = {}
-    ended: list[Ended] = []
-    for event in events:
-        if isinstance(event, TimedOut):
-            rows.append(_row(event, Attempt.TIMED_OUT, waited=event.waited))
-        elif isinstance(event, Acted):
-            actions.append(_action(event))
-        elif isinstance(event, Granted):
-            row = _granted(event)
-            granted[event.id] = event.at, row
-            rows.append(row)
-        elif event.granted.id in open_holds:
-            ended.append(event)
-        else:
-            if event.granted.id in granted:
-                _, row = granted.pop(event.granted.id)
-            else:
-                row = _granted(event.granted)
-                rows.append(row)
-            row.outcome, row.held, row.reason = event.outcome, event.held, printable(event.reason, MAX_TEXT)
+    held: dict[tuple[str, int], Attempt] = {}
     database = router.db_for_write(Attempt)
     table = Attempt._default_manager.using(database)
     with transaction.atomic(database):
+        for event in events:
+            if isinstance(event, TimedOut):
+                rows.append(_row(event, Attempt.TIMED_OUT, waited=event.waited))
+            elif isinstance(event, Acted):
+                actions.append(_action(event))
+            elif isinstance(event, Granted):
+                rows.append(_granted(event))
+                held[event.key, event.token] = rows[-1]
+            else:
+                grant = event.granted
+                end = {"outcome": event.outcome, "held": event.held, "reason": printable(event.reason, MAX_TEXT)}
+                row = held.pop((grant.key, grant.token), None)
+                if row is None and not _open_row(table, grant).update(**end):
+                    row = _granted(grant)
+                    rows.append(row)
+                if row is not None:
+                    for name, value in end.items():
+                        setattr(row, name, value)
         table.bulk_create(rows)
         OperatorAction._default_manager.using(database).bulk_create(actions)
-        for end in ended:
-            hold = end.granted
-            open_row = table.filter(key=shortened(hold.key, MAX_TEXT), at=_time(open_holds[hold.id]), token=hold.id[0])
-            open_row.update(outcome=end.outcome, held=end.held, reason=printable(end.reason, MAX_TEXT))
-    return {**{end.granted.id: None for end in ended}, **{id: at for id, (at, _) in granted.items()}}
 
 
-def takes_rows() -> bool:
-    """Return whether the database takes a plain row, which is rolled back. Then it refuses another for its values."""
+def _open_row(table: QuerySet[Attempt], grant: Granted) -> QuerySet[Attempt]:
+    """Return the row of a grant, if it was written earlier. Holds of a lock that lingers share a token."""
+    times = _time(grant.at - MARGIN), _time(grant.at + MARGIN)
+    key = shortened(grant.key, MAX_TEXT)
+    rows: QuerySet[Attempt] = table.filter(key=key, at__range=times, token=grant.token, outcome=Attempt.HELD)
+    return rows
+
+
+def accepts_rows() -> bool:
+    """Return True if the database accepts a plain row, which is rolled back. Then it refuses another for its values."""
     database = router.db_for_write(Attempt)
     try:
         with transaction.atomic(database):
@@ -125,7 +122,7 @@ def takes_rows() -> bool:
 
 
 def _granted(event: Granted) -> Attempt:
-    return _row(event, Attempt.HELD, token=event.id[0], waited=event.waited, work=printable(event.work, MAX_TEXT))
+    return _row(event, Attempt.HELD, token=event.token, waited=event.waited, work=printable(event.work, MAX_TEXT))
 
 
 def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:

@@ -13,7 +13,7 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, rou
 from django_zklock import clock, conf
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Acted, Event, HoldId
+from django_zklock.contrib.events.table import Acted, Event
 from django_zklock.zk import process
 from django_zklock.zk.loop import Loop
 
@@ -23,13 +23,11 @@ logger = logging.getLogger("django_zklock.events")
 PAUSE: Final = 1.0
 """Seconds between two writes."""
 LONGEST_PAUSE: Final = 30.0
-"""The same at most, while the database fails."""
+"""The longest pause in seconds, while the database fails."""
 BATCH: Final = 500
 """Events that are written together. So many in the queue are written at once."""
 MOST_EVENTS: Final = 20_000
 """Events in the queue. More drop the oldest ones."""
-MOST_OPEN: Final = 20_000
-"""Holds that are remembered to record their end. The end of any other hold gets a row of its own."""
 DELETE_EVERY: Final = 600.0
 """Seconds between two deletions of old rows, more or less, as all processes delete."""
 DELETE_BATCH: Final = 1000
@@ -51,8 +49,7 @@ class Writer:
         self._idle = True  # whether no write is scheduled; written by the loop's thread
         # All below belongs to the loop's thread.
         self._batch: list[Event] = []  # taken from the queue and not written yet
-        self._most = BATCH  # of them to write at once; fewer while the one that the database refuses is looked for
-        self._open: dict[HoldId, float] = {}
+        self._at_once = BATCH  # events to write in one transaction; 1 while the database refuses one of the batch
         self._failures = 0  # since the last success
         self._delete_at = clock.now() + _between(0.0, DELETE_EVERY)
 
@@ -122,16 +119,16 @@ class Writer:
     def _write(self) -> bool:
         """Write all events; return whether there were any."""
         wrote = False
-        while self._take():
+        while self._fill_batch():
             wrote = True
-            batch = self._batch[: self._most]
+            events = self._batch[: self._at_once]
             try:
-                changes = table.write(batch, self._open)
+                table.write(events)
             except Exception as error:
                 certain = isinstance(error, (DataError, IntegrityError, ValueError))  # another try would fail, too
-                refused = certain or (isinstance(error, DatabaseError) and table.takes_rows())
-                if refused and len(batch) > 1:
-                    self._most = len(batch) // 2
+                refused = certain or (isinstance(error, DatabaseError) and table.accepts_rows())
+                if refused and len(events) > 1:
+                    self._at_once = 1
                     continue
                 if not (certain or (refused and self._failures)):
                     if not self._failures:
@@ -139,28 +136,19 @@ class Writer:
                     self._failures += 1
                     self._disconnect()
                     return True
-                logger.exception("the database refuses an event: %r", batch[0])
-            else:
-                self._remember(changes)
+                logger.exception("the database refuses an event: %r", events[0])
             self._on_success()
-            del self._batch[: len(batch)]
-            self._most = BATCH
+            del self._batch[: len(events)]
         self._delete_old()
         return wrote
 
-    def _take(self) -> bool:
-        while self._events and len(self._batch) < BATCH:
-            self._batch.append(self._events.popleft())
+    def _fill_batch(self) -> bool:
+        """Return whether there are events to write. If all of the batch are written, fill it from the queue."""
+        if not self._batch:
+            self._at_once = BATCH
+            while self._events and len(self._batch) < BATCH:
+                self._batch.append(self._events.popleft())
         return bool(self._batch)
-
-    def _remember(self, changes: dict[HoldId, float | None]) -> None:
-        for hold, at in changes.items():
-            if at is None:
-                self._open.pop(hold, None)
-            else:
-                self._open[hold] = at
-        while len(self._open) > MOST_OPEN:
-            del self._open[next(iter(self._open))]
 
     def _on_success(self) -> None:
         if self._failures:

@@ -154,7 +154,7 @@ class AsyncZkLockClient:
     # --- acquire ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, lease: ClientLease, options: LockOptions) -> None:
-        """Acquire it from the first coordinator that can be reached."""
+        """Acquire the lease from the first coordinator that can be reached."""
         _check_options(options, LockOptions)
         kind = options.get("kind", "lock")
         if kind not in KINDS:
@@ -266,7 +266,7 @@ class AsyncZkLockClient:
         return self._spawn(release())
 
     async def _give_back(self, connection: Connection, reply: asyncio.Future[pb.RecordLockResponse]) -> None:
-        """Release what a call has acquired, if its caller is gone."""
+        """Release the lease that a call has acquired, if its caller is gone."""
         with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
             response = await reply
             if response.acquired:

@@ -125,7 +125,7 @@ class ClientLease:
         self._timer = asyncio.get_running_loop().call_later(min(left, max(left / 3, SHORTEST_PAUSE)), self._keep)
 
     def update(self, state: pb.LeaseState) -> None:
-        """Take in what the coordinator tells."""
+        """Process a message of the coordinator."""
         if state.state == pb.LeaseState.STATE_OVER:
             self.lose(state.detail.rstrip("."))
         elif self.valid:  # otherwise its user was told that it is over
@@ -137,7 +137,7 @@ class ClientLease:
                 self._certain.set()
 
     def lose(self, reason: str) -> None:
-        """It is lost; tell its user, unless that is done."""
+        """Mark the lease as lost, and call its callbacks once."""
         if not self.lost_reason:
             self.lost_reason = reason
             self.end()
@@ -146,7 +146,7 @@ class ClientLease:
                 call(self.on_lost, self)
 
     def end(self) -> None:
-        """Keep it no longer."""
+        """End this lease in the client: stop its timer, and stop renewing it."""
         self._certain.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -155,7 +155,7 @@ class ClientLease:
 
 
 def call(on_lost: Callable[[ClientLease], object], lease: ClientLease) -> None:
-    """Call a user's function; what it raises is logged."""
+    """Call a user's function, and log the error that it raises."""
     try:
         on_lost(lease)
     except Exception:
@@ -188,14 +188,14 @@ class Connection:
             self._keeper = asyncio.get_running_loop().create_task(self._run())
 
     def forget(self, lease: ClientLease) -> None:
-        """Keep this lease no longer. There is no stream while there is no lease."""
+        """Stop renewing this lease. The stream is closed with the last lease."""
         self.leases.pop(lease.lease_id, None)
         if not self.leases and self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
 
     async def _run(self) -> None:
-        """Keep a stream open."""
+        """Keep one stream open: after an error, open another one and renew all leases."""
         while True:
             queue = self._queue = asyncio.Queue()
             for lease in self.leases.values():  # what was sent on an old stream may not have arrived

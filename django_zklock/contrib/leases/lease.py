@@ -100,7 +100,7 @@ class Lease:
         self.request_release(reason)
 
     def request_release(self, reason: str) -> None:
-        """Ask the client to release it."""
+        """Ask the client to release the lease."""
         self.release_requested = reason
         self._changed()
 
@@ -115,11 +115,11 @@ class Lease:
             self._woken.set_result(None)
 
     def observe(self, observer: Callable[[], object]) -> None:
-        """Call this at each change from now on."""
+        """Add an observer, which is called at each change from now on."""
         self._observers[observer] = None
 
     def ignore(self, observer: Callable[[], object]) -> None:
-        """Do not call it any more."""
+        """Remove an observer."""
         self._observers.pop(observer, None)
 
     # --- the task -------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Lease:
         self._changed()
 
     def _on_release_request(self, hold: Hold) -> None:
-        """Tell the client; on the thread for users' code."""
+        """Notify the client; on the thread for users' code."""
         request = hold.release_requested
         if request is not None:
             self._loop.call_soon_threadsafe(self.request_release, f"{request.by}: {request.reason}")

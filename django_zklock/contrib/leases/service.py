@@ -116,7 +116,7 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
         return pb.ReleaseLockResponse(released=True)
 
     async def KeepAlive(self, requests: AsyncIterator[pb.KeepAliveRequest], context: Context) -> None:  # noqa: N802
-        """Keep leases alive, and tell of each change."""
+        """Renew leases, and report each change."""
         try:
             client = self._client(context)
             with self._stream(client):
@@ -154,7 +154,7 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
 
 
 class _KeepAliveStream:
-    """One stream by which a client keeps its leases."""
+    """A stream by which a client renews its leases."""
 
     def __init__(self, coordinator: Coordinator, access: Access, client: LeaseClient, context: Context) -> None:
         self._coordinator = coordinator
@@ -325,16 +325,16 @@ class Server:
         await self._set_health()
 
     async def announce_end(self) -> None:
-        """Tell balancers to send no more clients here."""
+        """Ask load balancers, by the health service, to send no more clients here."""
         self._ending = True
         await self._set_health()
 
     def _on_connection(self, **_: object) -> None:
-        """On the thread for signals."""
+        """Receive a signal, on the thread for signals."""
         asyncio.run_coroutine_threadsafe(self._set_health(), self._loop)
 
     async def _set_health(self) -> None:
-        """Tell balancers by the health service whether to send new clients here."""
+        """Set whether load balancers, by the health service, send new clients here."""
         for name in ("", SERVICE):
             serving = process.current().connected and not self._ending
             await self._health.set(name, _SERVING if serving else _NOT_SERVING)

@@ -7,8 +7,6 @@ Opt in by `pip install "django-zklock[metrics]"` and `"django_zklock.contrib.met
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,19 +23,18 @@ def connect(registry: CollectorRegistry | None = None) -> None:
 
     Raises `ImproperlyConfigured` if `prometheus_client` is not installed.
     """
-    _listeners().connect(registry)
-
-
-def disconnect(registry: CollectorRegistry | None = None) -> None:
-    """Undo `connect`: stop counting, and remove the metrics from the registry."""
-    _listeners().disconnect(registry)
-
-
-def _listeners() -> ModuleType:
     try:
-        return import_module(f"{__name__}.prometheus")
+        from django_zklock.contrib.metrics import prometheus  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ImproperlyConfigured(
             "django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
             'pip install "django-zklock[metrics]".'
         ) from error
+    prometheus.connect(registry)
+
+
+def disconnect(registry: CollectorRegistry | None = None) -> None:
+    """Undo `connect`: stop counting, and remove the metrics from the registry."""
+    from django_zklock.contrib.metrics import prometheus  # noqa: PLC0415
+
+    prometheus.disconnect(registry)

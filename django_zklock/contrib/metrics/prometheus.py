@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from django.dispatch import Signal
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -48,9 +49,9 @@ def _without_fork(receiver: Callable[..., None]) -> Callable[..., None]:
     """Allow no fork during a receiver: the locks of the library that it holds would stay locked in the child."""
 
     @functools.wraps(receiver)
-    def run(self: Metrics, **kwargs: object) -> None:
+    def run(**kwargs: object) -> None:
         with _FORKS:
-            receiver(self, **kwargs)
+            receiver(**kwargs)
 
     return run
 
@@ -111,7 +112,7 @@ class Metrics:
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
         self._make_gauges()
         self._make_counters()
-        self._receivers = (
+        receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
             (signals.lock_lost, self._on_lost),
@@ -124,6 +125,7 @@ class Metrics:
             (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
         )
+        self._receivers = tuple((signal, _without_fork(receiver)) for signal, receiver in receivers)
 
     def _make_gauges(self) -> None:
         held = Gauge("zklock_holds", "Locks held now.", _LOCK, registry=self._registry, multiprocess_mode="livesum")
@@ -209,7 +211,6 @@ class Metrics:
         counted = self._open.get(hold.token)
         return self._labels(hold.template, hold.kind) if counted is None else counted.labels
 
-    @_without_fork
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
         self._end_deleted()
         labels = self._labels(hold.template, hold.kind)
@@ -223,11 +224,9 @@ class Metrics:
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)
 
-    @_without_fork
     def _on_released(self, *, hold: Hold, **kwargs: object) -> None:
         self._end(hold.token)
 
-    @_without_fork
     def _on_lost(self, *, hold: Hold, receipt: Receipt | None, **kwargs: object) -> None:
         labels = self._labels_of(hold)
         self._lost.labels(*labels).inc()
@@ -251,32 +250,25 @@ class Metrics:
                 if counted is not None:
                     self._held.add(counted.labels, -1)
 
-    @_without_fork
     def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
         self._contended.labels(*self._labels(template, kind)).inc()
 
-    @_without_fork
     def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
         if issubclass(error, ZooKeeperUnavailable):
             self._unavailable.labels(*self._labels(template, kind)).inc()
 
-    @_without_fork
     def _on_held_long(self, *, hold: Hold, **kwargs: object) -> None:
         self._held_long.labels(*self._labels_of(hold)).inc()
 
-    @_without_fork
     def _on_release_requested(self, *, hold: Hold, **kwargs: object) -> None:
         self._release_requests.labels(*self._labels_of(hold)).inc()
 
-    @_without_fork
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
 
-    @_without_fork
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)
 
-    @_without_fork
     def _on_state(self, *, state: str, **kwargs: object) -> None:
         for name in STATES:
             self._state.set((name,), int(name == state))
@@ -285,7 +277,6 @@ class Metrics:
         elif state == "lost":
             self._sessions_lost.inc()
 
-    @_without_fork
     def _on_heartbeat(self, *, took: float, margin: float, lease: float, error: str, **kwargs: object) -> None:
         if error:
             self._failed_beats.inc()

@@ -7,8 +7,6 @@ Opt in by `pip install "django-zklock[otel]"` and `"django_zklock.contrib.otel"`
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,19 +23,18 @@ def connect(provider: TracerProvider | None = None) -> None:
 
     Raises `ImproperlyConfigured` if `opentelemetry-api` is not installed.
     """
-    _listeners().connect(provider)
-
-
-def disconnect() -> None:
-    """Undo `connect`."""
-    _listeners().disconnect()
-
-
-def _listeners() -> ModuleType:
     try:
-        return import_module(f"{__name__}.spans")
+        from django_zklock.contrib.otel import spans  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ImproperlyConfigured(
             "django_zklock.contrib.otel needs opentelemetry-api, which is not installed: "
             'pip install "django-zklock[otel]".'
         ) from error
+    spans.connect(provider)
+
+
+def disconnect() -> None:
+    """Undo `connect`."""
+    from django_zklock.contrib.otel import spans  # noqa: PLC0415
+
+    spans.disconnect()

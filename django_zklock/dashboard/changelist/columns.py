@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from django.contrib import admin
 from django.utils.html import format_html
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, use_of
+from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, state_of, use_of
 from django_zklock.dashboard.past import times_usual
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from django_zklock.inspection import LockInfo
 
 MAX_BARS: Final = 5
 
@@ -29,23 +26,6 @@ def age(seconds: float, since: datetime | None = None) -> str:
         f"{max(seconds, 0):.1f}",
         duration(seconds),
     )
-
-
-def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
-    """Return the state of a lock, as a class of the style sheet and as a text."""
-    if info is None or not (info.problem or info.holders or info.waiting):
-        return "free", _("Free")
-    if info.problem:
-        return "broken", _("Unreadable")
-    if not info.holders:
-        return "passing", _("Handing over")
-    if info.operator is not None:
-        return "operator", _("Held by an operator")
-    if info.idle_for is not None:
-        return "kept", _("Kept for the next user")
-    if (info.held_for or 0.0) >= long_held:
-        return "long", _("Long held")
-    return ("contended", _("Contended")) if info.contended else ("held", _("Held"))
 
 
 class Columns:

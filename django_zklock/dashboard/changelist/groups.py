@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo
 
 LABELS: Final = {"path": _("path"), "template": _("template"), "host": _("host")}
-"""What locks can be grouped by."""
+"""Criteria by which locks can be grouped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

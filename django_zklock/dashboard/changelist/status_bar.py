@@ -19,7 +19,7 @@ STATE_LABELS: Final = {
     "suspended": gettext_lazy("Suspended"),
     "lost": gettext_lazy("Session lost"),
 }
-"""By the state of a connection."""
+"""Labels of the states of a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.protocol import faultpoints, interventions
+from django_zklock.locks.protocol import interventions
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply
 from django_zklock.locks.protocol.local_queue import LocalQueue
@@ -238,6 +238,9 @@ class Contender(SessionObserver):
     def _on_peeked(self, answer: PeekReply) -> None:
         if answer is None:
             self._enter()
+        elif isinstance(answer, NodeMissing):
+            self._phase = Phase.ENTERING
+            self._node.create_with_parent()
         elif isinstance(answer, Holder):
             self.ahead, self.operator = answer.payload, answer.operator
             self._conclude_busy()
@@ -293,7 +296,6 @@ class Contender(SessionObserver):
             self._fail(answer)
 
     def _apply_rule(self, queue: order.Queue) -> None:
-        faultpoints.reach("after_list")
         name = self._node.name
         verdict = self.spec.rule(queue, name)
         if isinstance(verdict, rules.Absent):
@@ -364,7 +366,6 @@ class Contender(SessionObserver):
         """A predecessor is gone. If no other one is ahead (`was_last`), the lock is granted."""
         if self._phase is not Phase.QUEUED:
             return
-        faultpoints.reach("on_wake")
         if was_last:
             self._grant_if_proven()
         else:
@@ -412,7 +413,6 @@ class Contender(SessionObserver):
         node = self._node.node
         if node is None:
             return
-        faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
         grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply
 from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.reader_marker import ReaderMarker
@@ -107,14 +106,12 @@ class ContenderNode(OwnNode):
         self._state = State.CREATING
         self._registry.add(self.guid)
         try:
-            faultpoints.reach("before_create")
             self._registry.listing(self._parent).create_and_list(
                 nodes.prefix(self.guid, self._spec.kind, self._spec.compat),
                 self._caller.payload(self._spec, self.guid, self._registry.session.timeout),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )
-            faultpoints.reach("after_create_sent")
         except Exception:
             self._mark_unsure()
             raise
@@ -128,7 +125,6 @@ class ContenderNode(OwnNode):
             return  # `forget` is called
         if isinstance(answer, Node):
             self._mark_there(answer)
-            faultpoints.reach("after_create_reply")
         elif isinstance(answer, OutcomeUnknown):
             self._mark_unsure()
         else:  # refused, so there is no znode
@@ -143,7 +139,7 @@ class ContenderNode(OwnNode):
             self._state = State.DELETED
             self._report(True)
         elif isinstance(error, NodeMissing):
-            self._prepare()
+            self.create_with_parent()
         else:
             self._state = State.NONE
             self._listener.on_refused(error)
@@ -158,7 +154,8 @@ class ContenderNode(OwnNode):
         if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
             self._listener.on_entered(answer)
 
-    def _prepare(self) -> None:
+    def create_with_parent(self) -> None:
+        """Create the parent of the znode, then the znode."""
         self._replies.new_generation()
         self._state = State.PREPARING
         self._registry.gateway.ensure_path(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.locks.protocol.listing import ListedNames, ListingReply
+from django_zklock.locks.protocol.listing import ListingReply
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
@@ -20,7 +20,7 @@ from django_zklock.locks.protocol.spec import QueueSpec
 from django_zklock.queue import operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, ZkError
+from django_zklock.zk.errors import OutcomeUnknown, ZkError
 from django_zklock.zk.gateway import Node, NodeReply
 
 NEWCOMER = "me"  # the name of a contender without a znode, among those of znodes
@@ -35,7 +35,10 @@ class Holder:
 
 
 PeekReply: TypeAlias = Holder | UnreadableQueue | ZkError | None
-"""None: the lock is free. `OutcomeUnknown` or `SessionGone`: look again when there is a connection."""
+"""
+None: the lock is free. `NodeMissing`: it is free, and its directory does not exist. `OutcomeUnknown` or `SessionGone`:
+look again when there is a connection.
+"""
 
 
 class Peek:
@@ -54,8 +57,6 @@ class Peek:
         self._registry.listing(self._spec.parent).names(self._replies.wrap(self._on_listed))
 
     def _on_listed(self, answer: ListingReply) -> None:
-        if isinstance(answer, NodeMissing):
-            answer = ListedNames([])
         if isinstance(answer, ZkError):
             self._done(answer)
             return

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.queue import rules
 from django_zklock.zk.client import Watch
@@ -83,11 +82,9 @@ class Predecessors:
                 self._forget(name)
                 self._successor.on_ahead_changed()  # its data were written: it may have become a reader
 
-        faultpoints.reach("before_watch")
         watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
         if watch is not None:
             self._watches[name] = watch
-        faultpoints.reach("after_watch")
 
     def _on_gone(self, name: str) -> None:
         self._forget(name)

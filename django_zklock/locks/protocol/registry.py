@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.execution import work
-from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply, SharedListing
 from django_zklock.locks.protocol.local_queue import LocalQueue
 from django_zklock.locks.protocol.operator_holds import Replacement
@@ -162,13 +161,11 @@ class OwnNode:
         if self.path is None:
             self._registry.listing(self._parent).names_after_sync(self._on_searched)
             return
-        faultpoints.reach("before_delete")
         changes = self._replacement.changes() if self._replacement is not None else ()
         if changes:
             self._registry.gateway.commit(changes, self._on_replaced)
         else:
             self._registry.gateway.delete(self.path, self._on_deleted)
-        faultpoints.reach("after_delete_sent")
 
     def on_gone(self) -> None:
         """Forget the znode, which is gone."""

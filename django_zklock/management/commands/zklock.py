@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser, no_translations
@@ -44,6 +42,8 @@ SUBCOMMANDS = {
     "devserver": devserver,
 }
 
+_NO_HANDLER = logging.NullHandler()
+
 
 class Command(BaseCommand):
     """Call a subcommand."""
@@ -64,29 +64,13 @@ class Command(BaseCommand):
     @no_translations
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand."""
+        # The subcommand reports the same. Without any handler, Python would print audit records on standard error.
+        logging.getLogger("zklock.audit").addHandler(_NO_HANDLER)
         try:
-            with _audit_not_on_stderr(), acting_via("command"):
+            with acting_via("command"):
                 SUBCOMMANDS[subcommand].run(self.stdout, argparse.Namespace(**options))
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
-
-
-@contextmanager
-def _audit_not_on_stderr() -> Iterator[None]:
-    """
-    Keep audit records off standard error, as the subcommand reports the same.
-
-    Where no handler takes them, Python would print them through `logging.lastResort`.
-    """
-    audit = logging.getLogger("zklock.audit")
-    handler = None if audit.hasHandlers() else logging.NullHandler()
-    if handler is not None:
-        audit.addHandler(handler)
-    try:
-        yield
-    finally:
-        if handler is not None:
-            audit.removeHandler(handler)
 
 
 class _SubcommandParser(CommandParser):

@@ -40,7 +40,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
     key, lock = read_lock(options)
     if lock is None or (not lock.holders and not lock.problem):
-        raise failure(f"{key!r} has no holder.", ExitCode.FREE)
+        raise failure(f"{key!r} has no holder.", ExitCode.NO_HOLDER)
     holder = _holder(lock, options.token)
     if not options.no_input:
         _confirm(lock, holder)

@@ -27,7 +27,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         contenders = (*lock.holders, *lock.expired_holds) if lock else ()
         holds = [contender.operator for contender in contenders if contender.operator is not None]
         if not holds:
-            raise failure(f"{key!r} has no operator hold.", ExitCode.FREE)
+            raise failure(f"{key!r} has no operator hold.", ExitCode.NO_HOLDER)
         token = holds[0].token
     with errors_as_exit_codes():
         operations.end_hold(key, token=token, by=user(), reason=options.reason, reply_timeout=options.reply_timeout)

@@ -44,7 +44,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         leader_json = contender_json(queue[0]) if queue else None
         write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(queue) - 1)})
     if not queue:
-        raise failure(f"{key!r} has no leader.", ExitCode.FREE)
+        raise failure(f"{key!r} has no leader.", ExitCode.NO_HOLDER)
     if not options.json:
         write_line(out, _line(queue[0]))
         more = " or more" if len(queue) == queue_reader.MOST_READ else ""

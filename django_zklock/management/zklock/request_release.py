@@ -39,7 +39,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         except LockChangedHands as error:
             if options.guid or options.token:
                 raise
-            raise failure(str(error), ExitCode.FREE) from error
+            raise failure(str(error), ExitCode.NO_HOLDER) from error
     if options.json:
         holders = [contender_json(holder) for holder in asked.holders]
         write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})

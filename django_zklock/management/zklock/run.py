@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from django_zklock import clock
-from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
+from django_zklock.conf.options import ABORT_ON, KIND
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
 from django_zklock.locks.held import held_of
@@ -40,7 +40,25 @@ GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a los
 
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
-_LOCK_OPTIONS = ("timeout", "abort_on", "kind", "limit", "max_hold", "warn_after", "min_hold")
+
+def _permits(text: str) -> int | None:
+    """Return a number of permits, None for `none`; an argparse type."""
+    return None if text.strip().lower() == "none" else int(text)
+
+
+_LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "timeout": {"type": timeout, "metavar": "TIME", "help": "how long to wait for the lock; 0: not at all, or forever"},
+    "abort_on": {"choices": ABORT_ON, "help": "when to stop the command"},
+    "kind": {"choices": KIND, "help": "the side of a read-write lock"},
+    "limit": {"type": _permits, "metavar": "N", "help": "how many may run at a time, or none"},
+    "max_hold": {"type": seconds, "metavar": "TIME", "help": "stop the command when it has run for so long"},
+    "warn_after": {"type": seconds, "metavar": "TIME", "help": "log a warning when the command has run for so long"},
+    "min_hold": {
+        "type": seconds,
+        "metavar": "TIME",
+        "help": "no other process gets the lock for so long, even if the command has ended",
+    },
+}
 """The options of the lock. If one is not given, the settings of the lock decide."""
 
 
@@ -48,13 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
     parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="the command and its arguments, after --")
-    parser.add_argument(
-        "--timeout",
-        type=timeout,
-        default=argparse.SUPPRESS,
-        metavar="TIME",
-        help="how long to wait for the lock; 0: not at all, or forever (default: the lock's own, else 10 s)",
-    )
+    for name, given in _LOCK_OPTIONS.items():
+        text = f"{given['help']} (default: the lock's own)"
+        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, **{**given, "help": text})
     parser.add_argument(
         "-E",
         "--conflict-exit-code",
@@ -64,47 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the exit code if the lock was not acquired (default: %(default)s)",
     )
     parser.add_argument(
-        "--abort-on",
-        choices=ABORT_ON,
-        default=argparse.SUPPRESS,
-        help="when to stop the command (default: the lock's own)",
-    )
-    parser.add_argument(
         "--kill-after",
         type=seconds,
         metavar="TIME",
         help="from SIGTERM to SIGKILL, if the lock is lost (default: a quarter of the session timeout)",
     )
-    parser.add_argument(
-        "--kind",
-        choices=KIND,
-        default=argparse.SUPPRESS,
-        help="the side of a read-write lock (default: the lock's own)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=_permits,
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="how many may run at a time (default: the lock's own)",
-    )
-    for option, text in (
-        ("--max-hold", "stop the command when it has run for so long"),
-        ("--warn-after", "log a warning when the command has run for so long"),
-        ("--min-hold", "no other process gets the lock for so long, even if the command has ended"),
-    ):
-        parser.add_argument(
-            option, type=seconds, default=argparse.SUPPRESS, metavar="TIME", help=f"{text} (default: the lock's own)"
-        )
     parser.add_argument("--json", action="store_true", help="write a report to standard error, as JSON")
-
-
-def _permits(text: str) -> int | None:
-    if text.strip().lower() == "none":
-        return None
-    if not text.isdecimal() or not is_limit(int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of permits; give 1 to {MOST_PERMITS}, or none")
-    return int(text)
 
 
 def _status(text: str) -> int:
@@ -235,8 +214,8 @@ class _Command:
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         """Stop the whole group, with all that the command has started in it: SIGTERM, and SIGKILL after the grace."""
-        for number, patience in ((signal.SIGTERM, self._grace), (signal.SIGKILL, KILL_TIMEOUT)):
-            deadline = clock.now() + patience
+        for number, grace in ((signal.SIGTERM, self._grace), (signal.SIGKILL, KILL_TIMEOUT)):
+            deadline = clock.now() + grace
             self._signal(number)
             self._signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
             while self._signal(0) and clock.now() < deadline:

@@ -66,7 +66,7 @@ def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
         write_json(out, {"key": key, "limit_set": limit_json(limit), "holders": [], "waiters": [], "waiting": 0})
     limit_set = "" if limit is None else f" {limit_text(limit)}."
     message = f"The lock {key!r} is free.{limit_set} {entries_below(key)}"
-    raise failure(message.rstrip(), ExitCode.FREE)
+    raise failure(message.rstrip(), ExitCode.NO_HOLDER)
 
 
 def _cells(contender: ScannedContender) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def resolve(acls: Sequence[Acl] | None, credentials: Iterable[Credential]) -> tu
             own = [credential for credential in credentials if credential.scheme != "ip"]
             if not own:
                 raise Refused(Error.INVALID_ACL)
-            entries.update({Acl(acl.perms, one.scheme, one.id): None for one in own})
+            entries.update({Acl(acl.perms, credential.scheme, credential.id): None for credential in own})
         elif _valid(acl.scheme or "", acl.id or ""):
             entries[acl] = None
         else:

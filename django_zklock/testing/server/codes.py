@@ -106,7 +106,7 @@ class Mode(IntEnum):
 
 
 class Event(IntEnum):
-    """What happened to the path of a watch event."""
+    """The kind of change of a watch event."""
 
     CREATED = 1
     DELETED = 2

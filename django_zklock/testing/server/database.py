@@ -116,7 +116,7 @@ class Sessions:
 
 
 class Client(Protocol):
-    """What requests need of a connection. Watches use the connection itself as their key."""
+    """A connection, as far as requests need it. Watches use the connection itself as their key."""
 
     session: Session | None
     credentials: list[Credential]

@@ -23,7 +23,7 @@ VERSION: Final = "3.8.0-devserver, built on 2022-02-25 08:49 UTC"
 
 @dataclass(slots=True)
 class Counters:
-    """What the server counts. It does not measure latencies and shows zeros."""
+    """The figures of the server since its start. It does not measure latencies and shows zeros."""
 
     received: int = 0
     sent: int = 0
@@ -43,7 +43,7 @@ def _line(connection: Connection) -> str:
 
 
 def _clients(service: Service) -> list[Connection]:
-    return sorted(service.connections, key=lambda one: one.since)
+    return sorted(service.connections, key=lambda connection: connection.since)
 
 
 def _counter_lines(service: Service) -> str:

@@ -35,7 +35,7 @@ class Reader:
         """The number of bytes that are not read yet."""
         return len(self.data) - self.at
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         """Return the next bytes unchanged."""
         end = self.at + count
         if count < 0 or end > len(self.data):
@@ -46,17 +46,17 @@ class Reader:
 
     def int32(self) -> int:
         """Return a signed number of four bytes."""
-        value: int = INT.unpack(self.take(4))[0]
+        value: int = INT.unpack(self.read(4))[0]
         return value
 
     def int64(self) -> int:
         """Return a signed number of eight bytes."""
-        value: int = LONG.unpack(self.take(8))[0]
+        value: int = LONG.unpack(self.read(8))[0]
         return value
 
     def flag(self) -> bool:
         """Return a boolean. Any byte but zero is true."""
-        return self.take(1) != b"\0"
+        return self.read(1) != b"\0"
 
     def blob(self) -> bytes | None:
         """Return a buffer. None and an empty buffer are different values."""
@@ -65,12 +65,12 @@ class Reader:
             return None
         if length > MAX_FRAME:
             raise Malformed(f"a length of {length}")
-        return self.take(length)
+        return self.read(length)
 
     def text(self) -> str | None:
         """Return a string. Invalid UTF-8 becomes U+FFFD, as in Java."""
-        found = self.blob()
-        return None if found is None else found.decode("utf-8", "replace")
+        data = self.blob()
+        return None if data is None else data.decode("utf-8", "replace")
 
     def vector(self, read: Callable[[Reader], Any]) -> list[Any] | None:
         """Return a list; `read` reads one value."""
@@ -152,7 +152,7 @@ Text = Annotated["str | None", _Kind(Reader.text, Writer.text)]
 Texts = Annotated[
     "list[str] | None",
     _Kind(
-        lambda reader: reader.vector(lambda one: one.text() or ""),
+        lambda reader: reader.vector(lambda item: item.text() or ""),
         lambda writer, value: writer.vector(value, Writer.text),
     ),
 ]

@@ -97,7 +97,7 @@ class DevServer(FaultControls):
 
     @property
     def hosts(self) -> str:
-        """The same as `address`, as on an `Ensemble`."""
+        """The address, under the name that servers of several hosts have."""
         return self.address
 
     def url(self, chroot: str = "") -> str:
@@ -150,17 +150,17 @@ class DevServer(FaultControls):
     def sessions(self) -> list[SessionInfo]:
         """Return the sessions that have not ended, with and without a connection, sorted by id."""
 
-        def look() -> list[SessionInfo]:
+        def read() -> list[SessionInfo]:
             service = self._service
-            found = []
+            infos = []
             for session in service.db.sessions:
                 connection = service.by_session.get(session.id)
                 own = tuple(service.db.tree.ephemerals.get(session.id, ()))
                 client = f"{connection.address}:{connection.port}" if connection else ""
-                found.append(SessionInfo(session.id, session.timeout, connection is not None, own, client))
-            return sorted(found, key=lambda info: info.id)
+                infos.append(SessionInfo(session.id, session.timeout, connection is not None, own, client))
+            return sorted(infos, key=lambda info: info.id)
 
-        return self._call(look)
+        return self._call(read)
 
     def paths(self, below: str = "/") -> list[str]:
         """Return the sorted paths of `below` and all nodes under it."""

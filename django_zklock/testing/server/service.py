@@ -107,7 +107,7 @@ class Service:
             self._next_expiry_check = now + self._container_check
             if self.db.tree.expiring:
                 self.db.delete_expired()
-        for connection in [each for each in self.without_session if each.since + SILENCE <= now]:
+        for connection in [silent for silent in self.without_session if silent.since + SILENCE <= now]:
             self.drop(connection)
 
     def next_tick(self) -> float:

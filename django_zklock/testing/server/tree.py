@@ -31,7 +31,7 @@ _FORBIDDEN: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U000
 
 
 class Change(NamedTuple):
-    """What an operation did to a node, and the lists that decide which clients may see it."""
+    """A change of a node by an operation, and the lists that decide which clients may see it."""
 
     event: Event
     path: str

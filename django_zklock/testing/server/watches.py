@@ -56,7 +56,7 @@ class _Table(Generic[W]):
         for path in list(self.by_watcher.get(watcher, ())):
             self.remove(path, watcher)
 
-    def take(self, path: str, kind: Event) -> list[W]:
+    def fired(self, path: str, kind: Event) -> list[W]:
         """Return the watchers of an event on the path. Remove the watches that fire once."""
         watchers: dict[W, None] = {}
         for watcher, watch in list(self.by_path.get(path, {}).items()):
@@ -99,16 +99,16 @@ class Watches(Generic[W]):
 
     def fire(self, change: Event, path: str) -> Iterator[tuple[W, Event, str]]:
         """Yield each watcher with its event and path, in the order in which the events must be sent."""
-        notified: Collection[W] = self.data.take(path, change)
+        notified: Collection[W] = self.data.fired(path, change)
         for watcher in notified:
             yield watcher, change, path
         if change is Event.DELETED:
-            for watcher in self.child.take(path, change):
+            for watcher in self.child.fired(path, change):
                 if watcher not in notified:
                     yield watcher, change, path
         if change is not Event.CHANGED:
             parent = path.rpartition("/")[0] or "/"
-            for watcher in self.child.take(parent, Event.CHILD):
+            for watcher in self.child.fired(parent, Event.CHILD):
                 yield watcher, Event.CHILD, parent
 
 

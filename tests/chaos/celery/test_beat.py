@@ -113,8 +113,8 @@ def test_three_beats_send_each_tick_once_while_their_leader_is_struck(
     figure("strikes", ", ".join(f"{count} {name}" for name, count in struck.items()))
     figure("ticks sent", len(messages))
     figure("ticks lost", messages[-1].tick - len(messages))
-    for name, found in gaps.items():
-        figure.spread(f"longest time without a tick, {name}", found)
+    for name, seconds in gaps.items():
+        figure.spread(f"longest time without a tick, {name}", seconds)
     assert longest <= SESSION_TIMEOUT + TICK + 2 * SERVER_TICK + ROOM
 
 

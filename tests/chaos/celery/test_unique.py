@@ -44,7 +44,7 @@ def test_unique_tasks_under_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bo
 
 @pytest.mark.timeout(60)
 def test_a_few_kills(zoo: Zoo, tmp_path: Path) -> None:
-    """The same in short."""
+    """A short run, with a fixed seed, kills each kind of process."""
     check_history(play(zoo, tmp_path, done=True, late=True, seconds=2, seed=7), done=True, late=True)
 
 

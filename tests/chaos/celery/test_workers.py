@@ -28,7 +28,7 @@ LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner
 
 
 def told(zoo: Zoo) -> str:
-    """What the server reports of all its sessions."""
+    """Return the server's report of all its sessions."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
@@ -158,13 +158,13 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
     ):
         held = [keep_in(worker, f"shrunk/{number}") for number in range(3)]
         assert len({pid for pid, _ in held}) == 3
-        (*leaving, (stays, gate_of_last)) = held
+        (*ending, (stays, gate_of_last)) = held
         if way == "autoscale":
             # Not from the start: as the autoscaler adds a process, billiard's Supervisor thread may find it in the pool
             # before it is started (Pool._join_exited_workers), take it for one that ended, and crash.
             worker.app.control.autoscale(3, 1)
         longest = 0.0
-        for number, (pid, gate) in enumerate(leaving):
+        for number, (pid, gate) in enumerate(ending):
             (node,) = zoo.contenders(f"{zoo.base}/shrunk/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
             gate.open()

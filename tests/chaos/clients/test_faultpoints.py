@@ -8,11 +8,10 @@ from collections.abc import Callable
 import psutil
 import pytest
 from support.chaos.checker import ROOM
+from support.chaos.faultpoints import FAULTPOINTS, Faultpoint
 from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE2, Proxy
 from support.zoo import eventually
-
-from django_zklock.locks.protocol.faultpoints import FAULTPOINTS, Faultpoint
 
 pytestmark = [pytest.mark.zookeeper]
 

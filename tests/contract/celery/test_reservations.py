@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
-import uuid
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, proxied, within
@@ -12,11 +14,11 @@ from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.unique import record, reservations
-from django_zklock.contrib.celery.unique.record import Reservation, State
-from django_zklock.contrib.celery.unique.reservations import Attached, Reserved, Taken
+from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.zk import process
 from django_zklock.zk.gateway import DirectoryState
+from django_zklock.zk.requests import OptimisticUpdate
 
 pytestmark = pytest.mark.zookeeper
 
@@ -42,10 +44,10 @@ def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> At
     return attached
 
 
-def taken(key: str = "a/b", task_id: str = "two", **more: object) -> str:
+def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     """Reserve a key that another task has; return the id of that task."""
     outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
-    assert isinstance(outcome, Taken), outcome
+    assert isinstance(outcome, Duplicate), outcome
     return outcome.task_id
 
 
@@ -58,7 +60,7 @@ def end_session() -> None:
 def test_a_second_publisher_gets_the_id_of_the_first_task(zoo: Zoo, key: str) -> None:
     """While a task waits, another one with its key learns its id."""
     queued(key)
-    assert taken(key) == "one"
+    assert owner_of(key) == "one"
     assert holder(key) == "one"
 
 
@@ -87,7 +89,7 @@ def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
     late = reserved()
     worker = started()
     reservations.conclude(late, sent=True)
-    assert taken() == "one"
+    assert owner_of() == "one"
     reservations.end("a/b", "one", attached=worker)
     reservations.conclude(late, sent=True)
     assert reserved_names(zoo) == []
@@ -112,10 +114,10 @@ def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
     again = reserved()
     reservations.conclude(again, sent=True)
     reservations.detach(worker)
-    assert taken() == "one"
+    assert owner_of() == "one"
     second = started()
     reservations.conclude(reserved(), sent=False)
-    assert taken() == "one"
+    assert owner_of() == "one"
     reservations.end("a/b", "one", attached=second)
     assert reserved_names(zoo) == []
 
@@ -125,7 +127,7 @@ def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo:
     queued()
     first, copy = started(late=True), started(late=True)
     reservations.end("a/b", "one", attached=copy)
-    assert taken() == "one"
+    assert owner_of() == "one"
     reservations.end("a/b", "one", attached=first)
     assert reserved_names(zoo) == []
 
@@ -135,7 +137,7 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     queued()
     started(late=True)
     reservations.end("a/b", "one", attached=started(late=True))
-    assert taken() == "one"
+    assert owner_of() == "one"
     end_session()
     assert holder("a/b") is None
     queued(task_id="two")
@@ -180,25 +182,25 @@ def test_a_task_put_back_waits(zoo: Zoo) -> None:
     queued()
     reservations.detach(started(), waits=True)
     end_session()
-    assert taken() == "one"
+    assert owner_of() == "one"
 
 
 def test_an_expired_reservation_counts_while_the_task_runs(zoo: Zoo) -> None:
     """It does not count when the message has expired, but it counts while a worker runs the task."""
     queued(until=time.time() - 1)
     worker = started()
-    assert taken() == "one"
+    assert owner_of() == "one"
     reservations.detach(worker, waits=True)
     queued(task_id="two", until=time.time() - 1)
     queued(task_id="two", until=time.time() + 60)  # its new message has an expiry of its own
-    assert taken(task_id="three") == "two"
+    assert owner_of(task_id="three") == "two"
 
 
 def test_a_task_that_is_known_to_have_ended_does_not_count(zoo: Zoo) -> None:
     """Its result is stored before its worker has freed the key. That worker then frees nothing of the next task."""
     queued()
     worker = started()
-    assert taken(has_ended=lambda task_id: False) == "one"
+    assert owner_of(has_ended=lambda task_id: False) == "one"
     queued(task_id="two", has_ended=lambda task_id: task_id == "one")
     reservations.end("a/b", "one", attached=worker)
     assert holder("a/b") == "two"
@@ -223,22 +225,25 @@ def test_a_publisher_waits_for_its_deadline_only(zoo: Zoo) -> None:
     reservations.end("a/b", "one")
 
 
-def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo) -> None:
+def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two successive reservations of one path have the same version, and are still distinguished."""
     queued()
     stale = family(zoo)
-    token = Reservation.decode(stale.data).token
     reservations.end("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
-    for plan in (
-        reservations._ending("one", None),
-        reservations._starting("a/b", "one", False, str(uuid.uuid4())),
-        reservations._reserving("a/b", Reservation(task_id="three", token="t", state=State.PUBLISHING), token),
-    ):
-        reservations._run("a/b", plan, 5, guess=stale)
-        assert holder("a/b") == "two"
+    outdated = functools.partial(read_before, OptimisticUpdate, stale)
+    monkeypatch.setattr(reservations, "OptimisticUpdate", outdated)
+    assert reservations.end("a/b", "one")
+    assert reservations.start("a/b", "one") is None
+    assert owner_of("a/b", "three", has_ended=lambda task_id: task_id == "one") == "two"
+    monkeypatch.undo()
     assert reservations.start("a/b", "two") is not None
+
+
+def read_before(update: Callable[..., Any], state: DirectoryState, *args: Any, **options: Any) -> Any:
+    """Return an update that has read this state before."""
+    return update(*args, **{**options, "guess": state})
 
 
 def family(zoo: Zoo) -> DirectoryState:

@@ -63,12 +63,12 @@ def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(count=3)])
     assert [ledger.record_run(entry()).count for _ in range(3)] == [4, 5, 6]
-    taken = ledger.record_run(entry())
+    recorded = ledger.record_run(entry())
     first.withdraw()
     other = ledger_of(zoo, second)
     mine = entry()
     other.adopt([mine])
-    assert mine.last_run_at == taken.at
+    assert mine.last_run_at == recorded.at
     assert mine.total_run_count == 7
     assert other.record_run(mine).count == 8
     assert other.hold.token > ledger.hold.token
@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) 
 
 
 def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, candidate: Make) -> None:
-    """Not at once: a beat of an older version, which does not have the entry, may lead for a while."""
+    """The record stays for a week, as a beat of an older version, without the entry, may lead for a while."""
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry("old"), entry("new", last=datetime.now(timezone.utc)), entry("kept")])
@@ -174,7 +174,7 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) ->
 
 
 def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
-    """The same process can lead again, from what was recorded."""
+    """A process that leads again continues from its records."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     ledger.record_run(entry())

@@ -13,7 +13,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall
 from support.zoo import Zoo
 
-from django_zklock import operations, zk_leader
+from django_zklock import zk_leader
 
 pytestmark = pytest.mark.zookeeper
 
@@ -77,14 +77,3 @@ def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo: Zoo)
     finally:
         ended.set()
         leaders.result()
-
-
-def test_an_operator_hold_is_shown_as_the_leader(zoo: Zoo) -> None:
-    """It is first in the queue, and no process leads."""
-    held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
-    leader = zk_leader("lead").current_leader()
-    assert leader is not None
-    assert leader.operator is not None
-    assert str(leader) == str(leader.operator)
-    assert str(leader).startswith("operator ada until")
-    operations.end_hold("lead", token=held.token, by="ada")

@@ -392,9 +392,7 @@ with leader:
     print("parent", flush=True)
 os.waitpid(pid, 0)
 """
-    with zoo.running(script) as child:
-        out, err = child.communicate(timeout=20)
-        assert out == "parent\nchild\n", err
+    assert zoo.output(script) == ["parent", "child"]
 
 
 def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -20,7 +19,6 @@ from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
-from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper
 
@@ -72,18 +70,6 @@ def refused(code: Code, match: str = ".") -> Iterator[None]:
     assert caught.value.code is code
 
 
-async def test_a_lease_is_a_lock(zoo: Zoo, coordinator: Coordinator) -> None:
-    lease_id, lease = await take(coordinator)
-    assert lease.hold is not None
-    (name,) = zoo.children(KEY)
-    assert lease.hold.path == f"{zoo.base}/{KEY}/{name}"
-    assert lease.hold.token == zoo.client.exists(lease.hold.path).czxid
-    await coordinator.release(ANYBODY, lease_id)
-    assert zoo.children(KEY) == []
-    with refused(Code.OVER):
-        coordinator.keep(ANYBODY, lease_id)
-
-
 @pytest.mark.parametrize("term", [0.5, LONG])
 async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     zoo: Zoo, coordinator: Coordinator, term: float
@@ -121,57 +107,12 @@ async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, co
     assert next_one.hold is not None
 
 
-async def test_a_lease_that_is_kept_lasts(zoo: Zoo, short_session: None, coordinator: Coordinator) -> None:
-    """Beyond its term, and beyond the lease of ZooKeeper that it began with."""
-    lease_id, lease = await take(coordinator, term=0.5)
-    until = time.monotonic() + 2.5
-    while time.monotonic() < until:
-        coordinator.keep(ANYBODY, lease_id)
-        assert lease.tell()[1] > 0
-        await asyncio.sleep(0.1)
-    assert len(zoo.children(KEY)) == 1
-
-
 async def test_a_lease_is_over_at_its_end_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
     lease_id, lease = await take(coordinator, term=0.2)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
         coordinator.keep(ANYBODY, lease_id)
     assert lease.tell()[1] == 0
-
-
-async def test_a_call_that_does_not_wait_is_told_who_has_the_lock(zoo: Zoo, coordinator: Coordinator) -> None:
-    await take(coordinator)
-    with refused(Code.BUSY, "'node-1' on"):
-        await take(coordinator, client_id="node-2")
-    assert await coordinator.count_ahead(KEY) == 1
-
-
-async def test_a_call_that_is_cancelled_leaves_the_line(zoo: Zoo, coordinator: Coordinator) -> None:
-    await take(coordinator)
-    call = await waiting(coordinator, zoo)
-    call.cancel()
-    await asyncio.wait([call])
-    while len(await asyncio.to_thread(zoo.children, KEY)) > 1:
-        await asyncio.sleep(0.02)
-    assert len(coordinator._leases) == 1
-
-
-async def test_a_call_waits_no_longer_than_it_says(zoo: Zoo, coordinator: Coordinator) -> None:
-    await take(coordinator)
-    with refused(Code.BUSY, "not free within"):
-        await take(coordinator, wait=1.0)
-
-
-async def test_the_place_in_line(zoo: Zoo, coordinator: Coordinator) -> None:
-    await take(coordinator)
-    first = await waiting(coordinator, zoo, client_id="node-2")
-    lease = coordinator.find_queued(ANYBODY, KEY, "node-2")
-    assert await coordinator.position(lease) == 1
-    first.cancel()
-    await asyncio.wait([first])
-    with refused(Code.OVER):
-        coordinator.find_queued(ANYBODY, KEY, "node-2")
 
 
 async def test_looks_at_queues_are_bounded(zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,27 +253,6 @@ async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator)
     assert lease.is_held
 
 
-async def test_a_release_request_reaches_the_lease(zoo: Zoo, coordinator: Coordinator) -> None:
-    _, lease = await take(coordinator)
-    called = asyncio.Event()
-    lease.observe(called.set)
-    hold = lease.hold
-    assert hold is not None
-    guid = hold.path.rpartition("/")[2][3:39]
-    await asyncio.to_thread(request_release, hold.key, guid=guid, token=hold.token, reason="backup", by="anna")
-    await asyncio.wait_for(called.wait(), 10)
-    assert "backup" in lease.release_requested
-
-
-async def test_a_lease_whose_znode_is_gone_is_over(zoo: Zoo, coordinator: Coordinator) -> None:
-    _, lease = await take(coordinator)
-    assert lease.hold is not None
-    await asyncio.sleep(0.5)  # it watches its znode by then
-    zoo.client.delete(lease.hold.path)
-    await until(lease)
-    assert "deleted" in lease.end_reason
-
-
 async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
     zoo: Zoo, proxy: Proxy, coordinator: Coordinator
 ) -> None:
@@ -379,14 +299,6 @@ async def test_a_drain_ends_though_a_call_comes_with_it(zoo: Zoo, coordinator: C
     await asyncio.wait_for(drain, 5)
 
 
-async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, short_session: None, coordinator: Coordinator) -> None:
-    _, lease = await take(coordinator, term=LONG)
-    lease.tell()
-    await asyncio.wait_for(coordinator.stop(), 20)
-    assert asyncio.get_running_loop().time() >= lease.promised_until
-    assert zoo.children(KEY) == []
-
-
 async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(
     zoo: Zoo, short_session: None, coordinator: Coordinator
 ) -> None:
@@ -400,16 +312,3 @@ async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(
         await asyncio.sleep(0.05)
     assert asyncio.get_running_loop().time() >= lease.promised_until
     await asyncio.wait_for(stop, 20)
-
-
-async def test_many_leases_and_calls_that_wait_cost_no_thread(zoo: Zoo, coordinator: Coordinator) -> None:
-    await take(coordinator)
-    before = threading.active_count()
-    leases = await asyncio.gather(*(take(coordinator, resource=f"many/{number}", wait=20.0) for number in range(300)))
-    calls = [asyncio.ensure_future(take(coordinator, wait=20.0, client_id=f"w{number}")) for number in range(300)]
-    for lease_id, _ in leases:
-        coordinator.keep(ANYBODY, lease_id)
-    assert threading.active_count() <= before
-    for call in calls:
-        call.cancel()
-    await asyncio.wait(calls)

@@ -219,22 +219,6 @@ def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy
         assert 1.5 <= waiter.took <= 2.5
 
 
-def test_a_waiter_enters_the_queue_again_when_its_node_is_deleted(zoo: Zoo, proxy: Proxy) -> None:
-    """It enters at the end of the queue, and its caller does not notice."""
-
-    def take() -> None:
-        with zk_lock("a", timeout=10) as hold:
-            hold.check()
-
-    with zoo.hold_elsewhere("a"):
-        waiter = BackgroundCall(take)
-        mine = zoo.wait_contenders("a", 2)[1]
-        zoo.client.delete(f"{zoo.base}/a/{mine}")
-        eventually(lambda: len(zoo.children("a")) == 2, 5)
-        assert mine not in zoo.children("a")
-    waiter.result()
-
-
 def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:

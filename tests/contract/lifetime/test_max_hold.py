@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -80,15 +79,6 @@ def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zo
     assert events == ["stopped", "next"]
 
 
-async def test_a_task_that_takes_too_long_is_stopped(zoo: Zoo) -> None:
-    """It is cancelled, and the cancellation becomes the error at the edge of the block."""
-    with pytest.raises(LockLost, match=REASON):
-        async with zk_lock("k", max_hold=0.3):
-            await asyncio.sleep(20)
-    async with zk_lock("k", timeout=20):
-        pass
-
-
 def test_the_time_counts_from_the_first_grant(zoo: Zoo) -> None:
     """Who takes again what it holds gets no new time."""
     with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
@@ -137,7 +127,7 @@ def test_a_hold_that_no_block_watches_over_leaves_the_queue_at_once(zoo: Zoo, ti
 
 
 def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo) -> None:
-    """Then it is for who acquired it to release it."""
+    """Then the next waiter gets the lock at once. The owner releases it later, as ever."""
     events: list[str] = []
     lock = zk_lock("k", max_hold=0.3)
     hold = lock.acquire()
@@ -149,8 +139,9 @@ def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo
         finally:
             time.sleep(0.3)
             events.append("stopped")
-    lock.release()
     waiter.result()
+    assert hold.lost
+    lock.release()
     assert events == ["stopped", "next"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 import time
@@ -14,12 +13,11 @@ from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import Lock, ReadWriteLock, zk_lock
+from django_zklock import Lock, zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
-from django_zklock.queue import guids, nodes
-from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
@@ -140,16 +138,6 @@ def test_it_costs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
     assert counted == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 0, DELETE: 0, MULTI: 1, SYNC: 0}
 
 
-async def test_it_works_in_coroutines(zoo: Zoo) -> None:
-    async with zk_lock("k", min_hold=0.6):
-        pass
-    with pytest.raises(LockBusy):
-        async with zk_lock("k", timeout=0):
-            pass
-    async with zk_lock("k", timeout=10):
-        await asyncio.sleep(0)
-
-
 def test_an_inner_block_keeps_the_time_of_the_outermost_one(zoo: Zoo) -> None:
     with zk_lock("k", min_hold=LONG), zk_lock("k"):
         pass
@@ -166,54 +154,7 @@ def test_a_block_that_raises_keeps_the_time(zoo: Zoo) -> None:
     assert rest(zoo)
 
 
-def test_a_waiter_that_times_out_leaves_nothing(zoo: Zoo) -> None:
-    """It never held the lock."""
-    with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2, min_hold=LONG):
-        pass
-    eventually(lambda: zoo.children("k") == [])
-
-
 # --- others in the queue ----------------------------------------------------------------------------------------------
-
-
-def test_readers_share_the_minimum_hold_of_a_reader_and_a_writer_waits(zoo: Zoo) -> None:
-    """It has the kind of the holder."""
-    with ReadWriteLock("k", min_hold=LONG).read():
-        pass
-    (name,) = zoo.children("k")
-    child = nodes.parse(name)
-    assert child is not None
-    assert (child.kind, guids.mark_of(child.guid)) == (Kind.READ, guids.Mark.OPERATOR)
-    with ReadWriteLock("k", timeout=5).read() as hold:
-        hold.check()
-    with pytest.raises(LockTimeout), ReadWriteLock("k", timeout=0.2).write():
-        pass
-
-
-def test_a_writer_that_has_downgraded_keeps_a_read_lock(zoo: Zoo) -> None:
-    with ReadWriteLock("k", min_hold=LONG).write() as hold:
-        hold.downgrade()
-    with ReadWriteLock("k", timeout=5).read():
-        pass
-    with pytest.raises(LockTimeout), ReadWriteLock("k", timeout=0.2).write():
-        pass
-    assert [name for name in zoo.client.get_children(f"{zoo.base}/k") if name.startswith("!reads")] == []
-
-
-def test_a_permit_is_kept(zoo: Zoo) -> None:
-    """The other permits are granted as before."""
-    with zk_lock("k", limit=2, min_hold=2):
-        pass
-    end = time.monotonic() + 2
-    with zk_lock("k", limit=2, timeout=5):
-        with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0, reentrant=False):
-            pass
-
-        def take() -> float:
-            with zk_lock("k", limit=2, timeout=10):
-                return time.monotonic()
-
-        assert end - 0.5 <= BackgroundCall(take).result() <= end + 2
 
 
 # --- seen and ended by others -----------------------------------------------------------------------------------------

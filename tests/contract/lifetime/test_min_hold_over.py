@@ -73,8 +73,8 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
         assert zklock("list").endswith("1 locks\n")
         locks = eventually(lambda: as_json("list", "--longer-than=1ms")["locks"])  # known up to a reply's travel time
         assert [lock["key"] for lock in locks] == ["other"]
-    assert ending("show", "k")[0] == ExitCode.FREE
-    assert ending("end-hold", "k")[0] == ExitCode.FREE
+    assert ending("show", "k")[0] == ExitCode.NO_HOLDER
+    assert ending("end-hold", "k")[0] == ExitCode.NO_HOLDER
     (left,) = zoo.children("k")
     assert is_operator(left)
     with zk_lock("k", timeout=0) as hold:

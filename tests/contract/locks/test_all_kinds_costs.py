@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.primitives import Primitive, queued
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo
 
 pytestmark = pytest.mark.zookeeper
@@ -63,5 +63,6 @@ def test_a_waiter_reads_those_it_waits_for_and_is_let_in_by_an_event(
             warm_proxy.reset()
             zoo.client.delete(blockers[-1])
             waiter.wait_granted()
+            assert warm_proxy.counts[MULTI] == 0  # the create has just extended the lease
             warm_proxy.wait_for(lambda: requests(warm_proxy) == [0, int(primitive.lingers), 0, 0])  # it watches others
             assert warm_proxy.watch_events == 1

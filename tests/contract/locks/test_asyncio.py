@@ -17,9 +17,10 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_leader
+from django_zklock import zk_leader, zk_locks
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.multi import MultiLock
 
 pytestmark = pytest.mark.zookeeper
 
@@ -81,9 +82,11 @@ async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) -> None:
+@pytest.mark.parametrize(
+    "lock", [Lock("cancel", timeout=None), zk_locks("more", "cancel", timeout=None)], ids=["one", "several"]
+)
+async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | MultiLock, held: bool) -> None:
     """Cancelled before its first step, on its way, in the queue, as it is granted or as it releases: nothing stays."""
-    lock = Lock("cancel", timeout=None)
 
     async def work() -> None:
         async with lock:
@@ -111,36 +114,6 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) ->
     assert not lock._blocks
     async with lock:
         pass
-
-
-async def test_asyncio_timeout_around_a_wait_is_a_timeout(zoo: Zoo) -> None:
-    """asyncio.timeout ends the wait as it ends any other, and leaves no contender."""
-    timeout = getattr(asyncio, "timeout", None) or pytest.skip("asyncio.timeout came with Python 3.11")
-    with zoo.hold_elsewhere("timeout"):
-        with pytest.raises(TimeoutError) as caught:
-            async with timeout(0.2), Lock("timeout", timeout=None):
-                pass
-        assert not isinstance(caught.value, ZkLockError)
-        await asyncio.to_thread(zoo.wait_contenders, "timeout", 1, 2)
-
-
-async def test_cancel_during_the_release_still_releases(zoo: Zoo) -> None:
-    """A task that is cancelled while it waits for the delete of its node has released the lock all the same."""
-    for _ in range(20):
-        lock = Lock("release")
-        leaving = asyncio.Event()
-
-        async def work(lock: Lock = lock, leaving: asyncio.Event = leaving) -> None:
-            async with lock:
-                leaving.set()
-
-        task = asyncio.create_task(work())
-        await leaving.wait()
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        assert not lock._blocks
-    zoo.assert_empty()
 
 
 async def test_waiting_costs_no_thread(zoo: Zoo) -> None:

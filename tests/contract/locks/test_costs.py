@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from support.faults import BackgroundCall, connected, proxied, queue_up, session
 from support.primitives import KEY
@@ -20,26 +18,6 @@ LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 def requests(warm_proxy: Proxy) -> dict[int, int]:
     """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
     return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
-
-
-def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """Others that leave the queue, or the lock, cost a waiter nothing."""
-
-    def take() -> None:
-        with zk_lock(KEY):
-            pass
-
-    with zoo.hold_elsewhere(KEY) as first, zoo.hold_elsewhere(KEY) as second, zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(take)
-        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
-        warm_proxy.reset()
-        zoo.client.delete(first)
-        zoo.client.delete(second)
-        with zoo.hold_elsewhere(KEY):  # nor does one who comes later
-            assert warm_proxy.watch_events == 0
-    waiter.result()
-    assert warm_proxy.watch_events == 1
-    assert requests(warm_proxy) == {GET_CHILDREN: 1, DELETE: 1}
 
 
 def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> None:
@@ -76,25 +54,6 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
         waiter.result()
         assert proxy.counts[MULTI] == 1
         assert requests(proxy) == {DELETE: 1}
-
-
-def test_an_early_grant_costs_no_request(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """The create was a quorum write, and has just extended the lease."""
-    granted, leave = threading.Event(), threading.Event()
-
-    def take() -> None:
-        with zk_lock(KEY):
-            granted.set()
-            leave.wait(30)
-
-    with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(take)
-        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
-        warm_proxy.reset()
-    assert granted.wait(20)
-    assert warm_proxy.requests == 0
-    leave.set()
-    waiter.result()
 
 
 def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, connected, proxied, within
-from support.primitives import KEY, Taker, end_session, foreign, queued, watched
+from support.faults import BackgroundCall, within
+from support.primitives import KEY, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, next_line
 
@@ -16,7 +15,6 @@ from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.conf.arguments import Compat
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
-from django_zklock.queue.nodes import Kind
 
 pytestmark = pytest.mark.zookeeper
 
@@ -26,17 +24,6 @@ COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 def both(compat: Compat | None = None) -> ReadWriteLock:
     """Return a read-write lock on the tests' key."""
     return ReadWriteLock(KEY, timeout=20, compat=compat)
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
-    with proxied(zoo) as proxy:
-        connected()
-        with zk_lock(KEY):
-            pass
-        yield proxy
 
 
 @COMPAT
@@ -196,26 +183,6 @@ def test_readers_that_come_later_join(zoo: Zoo) -> None:
         BackgroundCall(read).result()
 
 
-async def test_a_task_goes_on_as_a_reader(zoo: Zoo) -> None:
-    """The same in async code, which never waits for it."""
-    lock = both()
-    joined = asyncio.Event()
-
-    async def read() -> None:
-        async with zk_lock(KEY, kind="read", timeout=20):
-            joined.set()
-
-    async with lock.write() as hold:
-        reader = asyncio.create_task(read())
-        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-        hold.downgrade()
-        await joined.wait()
-        await reader
-        hold.check()
-        assert hold.kind == "read"
-    await asyncio.to_thread(eventually, lambda: zoo.reading(KEY) == [])
-
-
 def test_what_cannot_be_downgraded_says_so(zoo: Zoo) -> None:
     """A lock that is no read-write lock, one that is taken twice, and one that was released; twice is once."""
     with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
@@ -238,31 +205,17 @@ def test_what_cannot_be_downgraded_says_so(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_downgrade_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> None:
     """Whether its transaction was carried out or not, the reader behind is let in, once, and the hold goes on."""
     with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
         eventually(lambda: hold.path in watched(zoo))
-        fired = getattr(proxy, when)(MULTI)
+        fired = getattr(warm_proxy, when)(MULTI)
         hold.downgrade()
         assert fired.wait(5)
         reader.wait_granted()
         hold.check()
         assert len(zoo.reading(KEY)) == 1
     eventually(lambda: zoo.reading(KEY) == [])
-
-
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_the_release_of_one_that_reads_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """Neither the node nor its marker is left, whichever of the deletes was not answered."""
-    lock = zk_lock(KEY, kind="write")
-    hold = lock.acquire()
-    assert hold
-    hold.downgrade()
-    eventually(lambda: zoo.reading(KEY))
-    fired = getattr(proxy, when)(DELETE)
-    lock.release()
-    assert fired.wait(5)
-    eventually(lambda: zoo.reading(KEY) == [] and zoo.children(KEY) == [])
 
 
 def test_a_dead_process_leaves_no_sign(zoo: Zoo) -> None:
@@ -287,33 +240,17 @@ with zk_lock("warm/a", kind="write") as hold:
 # --- costs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm_proxy: Proxy) -> None:
     """Each of the readers just behind gets one watch event, and lists once; the writer behind them gets none."""
     lock = both()
     with writing(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
-        proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in proxy.frames) >= 3)
-        proxy.reset()
+        warm_proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in warm_proxy.frames) >= 3)
+        warm_proxy.reset()
         own.read_on()
         for reader in takers[:2]:
             reader.wait_granted()
-        assert proxy.counts[GET_CHILDREN] == 2
-        assert proxy.counts[CREATE2] == proxy.counts[DELETE] == 0
+        assert warm_proxy.counts[GET_CHILDREN] == 2
+        assert warm_proxy.counts[CREATE2] == warm_proxy.counts[DELETE] == 0
         for reader in takers[:2]:
             reader.go()
         own.leave()
-
-
-def test_readers_behind_one_writer_are_woken_together(zoo: Zoo, proxy: Proxy) -> None:
-    """By one watch event each, without a request; that is what they share it for."""
-    with foreign(zoo, Kind.WRITE) as path:
-        takers = [Taker(zk_lock(KEY, kind="read", timeout=20)) for _ in range(6)]
-        zoo.wait_contenders(KEY, 7)
-        proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in proxy.frames) >= 6)
-        proxy.reset()
-        zoo.client.delete(path)
-        for taker in takers:
-            taker.wait_granted()
-        assert proxy.counts[GET_CHILDREN] == proxy.counts[GET_DATA] == 0
-        assert proxy.watch_events == 1  # of the node: six watches of one session are one on the server
-        for taker in takers:
-            taker.go()

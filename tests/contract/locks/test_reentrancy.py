@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
-from support.faults import within
+from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotHeld
@@ -17,22 +17,6 @@ from django_zklock.locks.held import held_locks, held_of
 from django_zklock.locks.lock import Lock
 
 pytestmark = pytest.mark.zookeeper
-
-
-def in_thread(call: Callable[[], object]) -> object:
-    """Return what `call()` returns or raises in a thread of its own."""
-    result: list[object] = []
-
-    def run() -> None:
-        try:
-            result.append(call())
-        except BaseException as error:
-            result.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(20)
-    return result[0]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +43,7 @@ def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
     lock = Lock("positions")
     for arguments in ((), (False,), (True, 5), (0,), (1, -1)):
         assert lock.acquire(*arguments)
-        assert in_thread(lambda: lock.acquire(False)) is None
+        assert BackgroundCall(lambda: lock.acquire(False)).result() is None
         lock.release()
 
 
@@ -69,53 +53,13 @@ def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
     lock = Lock("owned")
     if held:
         lock.acquire()
-    error = in_thread(lock.release)
-    assert isinstance(error, LockNotHeld)
-    assert isinstance(error, RuntimeError)
-    assert error.lock == "owned"
+    with pytest.raises(LockNotHeld) as caught:
+        BackgroundCall(lock.release).result()
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.lock == "owned"
     assert lock.locked() is held
     if held:
         lock.release()
-
-
-def test_the_owner_may_take_it_a_thousand_times(zoo: Zoo) -> None:
-    """Deep reentrancy costs no requests, and the lock is free after the last release, not before."""
-    lock = Lock("deep")
-    first = lock.acquire()
-    for _ in range(999):
-        assert lock.acquire(blocking=False) is first
-    for _ in range(999):
-        lock.release()
-    assert len(zoo.children("deep")) == 1
-    lock.release()
-    assert zoo.children("deep") == []
-
-
-def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
-    """reentrant=False turns a self-made deadlock into LockBusy, without waiting; the outer block is unharmed."""
-    lock = Lock("once", reentrant=False, timeout=None)
-    with lock as hold:
-        with within(0):
-            with pytest.raises(LockBusy, match="reentrant"), lock:
-                pass
-            assert lock.acquire() is None
-        hold.check()
-    with lock:
-        pass
-
-
-def test_different_locks_nest(zoo: Zoo) -> None:
-    """Locks of different keys are independent, and can be released in any order."""
-    one, two = Lock("one"), Lock("two")
-    with one as first, two as second:
-        assert first is not second
-        assert first.token < second.token
-    one.acquire()
-    two.acquire()
-    one.release()
-    assert not one.locked()
-    assert two.locked()
-    two.release()
 
 
 def test_acquire_inside_a_block_outlives_it(zoo: Zoo) -> None:
@@ -146,10 +90,11 @@ def test_a_release_inside_the_block_is_told_at_its_end(zoo: Zoo) -> None:
 def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> None:
     """The owner is the thread, not its number, which the system uses again after its end."""
     lock = Lock("reused")
-    assert in_thread(lock.acquire)
+    assert BackgroundCall(lock.acquire).result()
     for _ in range(5):
-        assert in_thread(lambda: lock.acquire(False)) is None
-        assert isinstance(in_thread(lock.release), LockNotHeld)
+        assert BackgroundCall(lambda: lock.acquire(False)).result() is None
+        with pytest.raises(LockNotHeld):
+            BackgroundCall(lock.release).result()
     (held,) = held_locks.kept()
     held.release_uses()  # its owner is gone, so nobody else can
 
@@ -170,7 +115,7 @@ def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
 
     generator = rows()
     next(generator)
-    in_thread(generator.close)
+    BackgroundCall(generator.close).result()
     assert not lock._blocks
     zoo.assert_empty()
     with lock:
@@ -187,8 +132,7 @@ def test_an_owner_that_did_not_get_the_lock_is_not_kept(zoo: Zoo) -> None:
         return weakref.ref(threading.current_thread())
 
     with zoo.hold_elsewhere("turned/away"):
-        thread = in_thread(fail)
-        assert isinstance(thread, weakref.ref)
+        thread = BackgroundCall(fail).result()
         # The contender refers to it until the protocol's thread is done with that.
         eventually(lambda: gc.collect() is not None and thread() is None)
 

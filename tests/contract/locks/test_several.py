@@ -81,13 +81,13 @@ def test_none_is_held_when_one_is_busy(zoo: Zoo) -> None:
 def test_one_deadline_is_over_all(zoo: Zoo) -> None:
     """The second wait has what the first one has left of the time."""
 
-    def let_go_late() -> None:
+    def release_late() -> None:
         with zoo.hold_elsewhere("a"):
             zoo.wait_contenders("a", 2)
             time.sleep(0.6)
 
     with zoo.hold_elsewhere("b"):
-        other = BackgroundCall(let_go_late)
+        other = BackgroundCall(release_late)
         eventually(lambda: zoo.children("a"))
         began = time.monotonic()
         with within(1.7), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
@@ -194,18 +194,18 @@ def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
 def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo: Zoo) -> None:
     """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
 
-    def take(*keys: str) -> None:
+    def acquire(*keys: str) -> None:
         for _ in range(40):
             with zk_locks(*keys, timeout=None):
                 pass
 
-    takers = [BackgroundCall(lambda keys=keys: take(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
+    takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
     for taker in takers:
         taker.result(60)
     zoo.assert_empty(0)
     both = threading.Barrier(2)
 
-    def take_singly(first: str, second: str) -> bool:
+    def acquire_singly(first: str, second: str) -> bool:
         with zk_lock(first):
             both.wait(10)
             try:
@@ -216,79 +216,75 @@ def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo
             finally:
                 both.wait(10)
 
-    singly = [BackgroundCall(lambda: take_singly("a", "b")), BackgroundCall(lambda: take_singly("b", "a"))]
+    singly = [BackgroundCall(lambda: acquire_singly("a", "b")), BackgroundCall(lambda: acquire_singly("b", "a"))]
     assert not any(worker.result() for worker in singly)
 
 
-def take_by_block(lock: MultiLock) -> None:
+def acquire_by_block(lock: MultiLock) -> None:
     with lock as hold:
         hold.check()
 
 
-def take_by_acquire(lock: MultiLock) -> None:
+def acquire_by_method(lock: MultiLock) -> None:
     hold = lock.acquire(timeout=10)
     assert hold
     hold.check()
     lock.release()
 
 
-def take_by_async_block(lock: MultiLock) -> None:
-    async def take() -> None:
+def acquire_by_async_block(lock: MultiLock) -> None:
+    async def acquire() -> None:
         async with lock as hold:
             hold.check()
 
-    asyncio.run(take())
+    asyncio.run(acquire())
 
 
-def take_by_aacquire(lock: MultiLock) -> None:
-    async def take() -> None:
+def acquire_by_async_method(lock: MultiLock) -> None:
+    async def acquire() -> None:
         hold = await lock.aacquire(timeout=10)
         assert hold
         hold.check()
         await lock.arelease()
 
-    asyncio.run(take())
+    asyncio.run(acquire())
+
+
+def delete_first(zoo: Zoo) -> None:
+    [name] = zoo.children("a")
+    zoo.client.delete(f"{zoo.base}/a/{name}")
+
+
+WAYS = (acquire_by_block, acquire_by_method, acquire_by_async_block, acquire_by_async_method)
 
 
 @in_each_thread
-@pytest.mark.parametrize("take", [take_by_block, take_by_acquire, take_by_async_block, take_by_aacquire])
+@pytest.mark.parametrize(
+    ("acquire", "lose"),
+    [*((way, delete_first) for way in WAYS), (acquire_by_block, expire)],
+    ids=lambda call: call.__name__,
+)
 def test_one_that_is_lost_before_the_last_is_acquired_is_acquired_again(
-    zoo: Zoo, take: Callable[[MultiLock], None], run: Callable[[Callable[[], object]], object]
+    zoo: Zoo,
+    acquire: Callable[[MultiLock], None],
+    lose: Callable[[Zoo], None],
+    run: Callable[[Callable[[], object]], object],
 ) -> None:
-    """At once, and not only when the wait for the other ends; nobody need hear of it, as nothing was done under it."""
+    """At once, also after the end of the session. Nobody need hear of it, as nothing was done under it."""
 
-    def lose_and_let_go() -> None:
-        with zoo.hold_elsewhere("b"):
-            held.set()
-            zoo.wait_contenders("b", 2)
-            [name] = zoo.children("a")
-            zoo.client.delete(f"{zoo.base}/a/{name}")
-            eventually(lambda: zoo.children("a") not in ([], [name]), 10)
-            zoo.wait_contenders("b", 2)
-
-    held = threading.Event()
-    thief = BackgroundCall(lose_and_let_go)
-    assert held.wait(10)
-    run(lambda: take(zk_locks("a", "b", timeout=10)))
-    thief.result()
-
-
-def test_a_session_that_ends_on_the_way_is_no_end(zoo: Zoo) -> None:
-    """All are acquired again in the next one."""
-
-    def end_session_and_let_go() -> None:
+    def block_the_other() -> None:
         with zoo.hold_elsewhere("b"):
             held.set()
             zoo.wait_contenders("b", 2)
             before = zoo.children("a")
-            expire(zoo)
+            lose(zoo)
             eventually(lambda: zoo.children("a") not in ([], before), 15)
+            zoo.wait_contenders("b", 2)
 
     held = threading.Event()
-    thief = BackgroundCall(end_session_and_let_go)
+    thief = BackgroundCall(block_the_other)
     assert held.wait(10)
-    with zk_locks("a", "b", timeout=20) as hold:
-        hold.check()
+    run(lambda: acquire(zk_locks("a", "b", timeout=20)))
     thief.result()
 
 
@@ -298,7 +294,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 7}):
         lock = zk_locks("till", "stock", fields={"sku": 5}, warn_after=3)
         assert lock.keys == ("stock/5", "till")
-        stock, till = (each.spec for each in lock.locks)
+        stock, till = (single.spec for single in lock.locks)
         assert (stock.policy.grace, till.policy.abort_on) == (1, "never")
         assert (stock.warn_after, till.warn_after) == (3, 3)
         assert specs_of(lock)[0].timeout == 7
@@ -312,7 +308,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
 
 
 def test_of_two_ways_to_lock_a_key_the_stronger_one_is_taken(zoo: Zoo) -> None:
-    """Who wants to read what it wants to write as well writes; what neither covers is refused."""
+    """A caller that reads and writes one key gets the write lock. Kinds that exclude each other are refused."""
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
     assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
     assert zk_locks(read, "a").locks[0].spec.kind.name == "LOCK"
@@ -326,14 +322,14 @@ def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
     with zk_locks("c", permit, reading) as hold:
         assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
         other = BackgroundCall(
-            lambda: take_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5))
+            lambda: acquire_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5))
         )
         other.result()
         writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
         with pytest.raises(LockUpgradeRefused), writer:
             pass
         with pytest.raises(LockBusy, match="'a'"):
-            BackgroundCall(lambda: take_by_block(writer)).result()
+            BackgroundCall(lambda: acquire_by_block(writer)).result()
     with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
         assert hold["a"].token == outer.token
     with pytest.raises(LockLost), zk_lock("a", kind="write", abort_on="never") as outer:

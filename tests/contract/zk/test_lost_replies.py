@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.faults import BackgroundCall, connected, expire, session, within
 from support.primitives import KEY
-from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, MULTI, SYNC, Proxy
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -34,17 +34,6 @@ def test_creating_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int
     assert fired.is_set()
 
 
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("opcode", [SYNC, GET_DATA])
-def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """After a cut while the outcome of a create is read, it is read again."""
-    lost = proxy.kill_after_op(CREATE2)
-    second = getattr(proxy, when)(opcode)
-    take_and_count(zoo)
-    assert lost.is_set()
-    assert second.is_set()
-
-
 @pytest.mark.timed
 def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) -> None:
     """A caller that gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
@@ -57,30 +46,6 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
     proxy.heal()
     connected()
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
-
-
-def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy) -> None:
-    """A node of an earlier session does not count, even if it is found by its guid."""
-    lost = proxy.kill_after_op(CREATE2)
-    proxy.refuse = True
-    waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=8))
-    assert lost.wait(5)
-    expire(zoo)
-    proxy.heal()
-    waiter.result()
-
-
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """The next one, on a new connection, extends the lease in time."""
-    with zk_lock(KEY, abort_on="lost") as hold:
-        fired = getattr(proxy, when)(MULTI)
-        assert fired.wait(5)
-        proxy.reset()
-        proxy.wait_for(lambda: any(frame.opcode == MULTI and not frame.request for frame in proxy.frames))
-        eventually(lambda: not session().suspect)
-        hold.check()
-        assert zoo.client.exists(hold.path).czxid == hold.token
 
 
 def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

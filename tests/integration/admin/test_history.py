@@ -103,7 +103,7 @@ def test_texts_of_actions_are_escaped(zoo: Zoo, operator: Client) -> None:
 
 
 def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> None:
-    """Who had it, for how long, and how that ended; and pictures of the holds and the waits, with a text."""
+    """Who had it, for how long, and how that ended; and a summary of the holds and the waits."""
     for seconds in (1, 2, 9):
         attempt(held=seconds, at=timezone.now() - timedelta(hours=10 - seconds))
     attempt(outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
@@ -124,14 +124,8 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
         "0.5 s",
         "1.0 s",
     )
-    page = response.content.decode()
-    assert 'role="img" aria-label="Hold: The last 6: median 1.5 s, longest 9.0 s"' in page
-    hold_chart, wait_chart = found.charts
-    assert len(hold_chart.bars) == 6
-    assert max(hold_chart.bars, key=lambda bar: bar.height) == hold_chart.bars[2]
-    assert [bar.hollow for bar in hold_chart.bars] == [False] * 3 + [True] * 3
-    assert len({bar.height for bar in wait_chart.bars}) == 1
-    assert "style=" not in page.partition("zklock-past")[2].partition("</section>")[0]
+    assert found.summaries[0] == ("Hold", "The last 6: median 1.5 s, longest 9.0 s")
+    assert found.summaries[1][1] in response.content.decode()
 
 
 def test_a_hold_is_compared_with_the_usual_one(zoo: Zoo, operator: Client) -> None:

@@ -32,7 +32,7 @@ def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
 
 @pytest.mark.chaos
 def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
-    """The same holds for a task that waits in a pool process before it is sent again."""
+    """The result is the same for a task that waits in a pool process before it is sent again."""
     with worker.zoo.hold_elsewhere("dies"):
         first = worker.send("joint.patient", "dies")
         assert settled(first) == "RETRY"

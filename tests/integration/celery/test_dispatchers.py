@@ -235,7 +235,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
         assert open_connections(worker, zoo) == {worker.process.pid}
         for gate in gates:
             gate.open()
-        pids = [worker.get(each)["pid"] for each in (*grown, *waiting)]
+        pids = [worker.get(result)["pid"] for result in (*grown, *waiting)]
         assert len(set(pids)) == len(pids)
         worker.app.control.pool_restart(reply=True, timeout=5)
         assert worker.run("waiting.wait", "restarted")["pid"] not in pids
@@ -275,10 +275,10 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(zoo: Z
         eventually(marks.exists)
         worker.process.send_signal(signal.SIGSTOP)
         zoo.wait_contenders("stopped", 0, timeout=20)
-        free = time.monotonic()
+        released = time.monotonic()
         worker.process.send_signal(signal.SIGCONT)
         assert isinstance(worker.wait_failed(result), LockLost)
-        assert float(marks.read_text()) < free
+        assert float(marks.read_text()) < released
 
 
 @pytest.mark.chaos

@@ -1,4 +1,4 @@
-"""What a worker shows of its locks: events, `inspect zklocks` and log lines, each with its task."""
+"""A worker shows its locks in events, `inspect zklocks` and log lines, each with its task."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def shared_worker(
 @contextlib.contextmanager
 def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
     """Receive the events of a worker during the block."""
-    found: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
     stop = threading.Event()
     ready = threading.Event()
 
     def receive() -> None:
         with worker.app.connection_for_read() as connection:
-            receiver = worker.app.events.Receiver(connection, handlers={"*": found.append})
+            receiver = worker.app.events.Receiver(connection, handlers={"*": received.append})
             with receiver.consumer_context() as (consuming, _, _):
                 ready.set()
                 while not stop.is_set():
@@ -55,7 +55,7 @@ def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
     thread.start()
     try:
         assert ready.wait(10)
-        yield found
+        yield received
     finally:
         stop.set()
         thread.join()
@@ -109,7 +109,7 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
 
 
 def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> None:
-    """Not as held; it leaves when another process wants it."""
+    """The lock is not listed as held. It is released when another process wants it."""
 
     def inspected() -> dict[str, Any]:
         replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2, limit=1)

@@ -42,12 +42,12 @@ def outcomes(worker: Worker, send: Send) -> dict[str, Any]:
             key = f"{policy}-{send.__name__}"
             busy.enter_context(worker.zoo.hold_elsewhere(key))
             sent[policy] = send(f"policy.{policy}", key)
-        found = {policy: outcome(sent[policy]) for policy in FINAL}
+        results = {policy: outcome(sent[policy]) for policy in FINAL}
         assert all(
-            sent[policy].state not in ("SUCCESS", "FAILURE", "REVOKED") for policy in POLICIES if policy not in found
+            sent[policy].state not in ("SUCCESS", "FAILURE", "REVOKED") for policy in POLICIES if policy not in results
         )
         worker.zoo.wait_contenders(f"wait-{send.__name__}", 2)
-    return {policy: found.get(policy) or outcome(sent[policy]) for policy in POLICIES}
+    return {policy: results.get(policy) or outcome(sent[policy]) for policy in POLICIES}
 
 
 # --- each policy, in each canvas ------------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ def test_map_and_starmap(worker: Worker) -> None:
         with contextlib.ExitStack() as busy:
             for policy in POLICIES:
                 busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}-{kind}"))
-            found = {name: outcome(mapped(f"policy.{name}", f"{name}-{kind}")) for name in POLICIES if name != "wait"}
+            results = {name: outcome(mapped(f"policy.{name}", f"{name}-{kind}")) for name in POLICIES if name != "wait"}
             waits = mapped("policy.wait", f"wait-{kind}")
             worker.zoo.wait_contenders(f"wait-{kind}", 2)
-        assert {**found, "wait": outcome(waits)} == {
+        assert {**results, "wait": outcome(waits)} == {
             **dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"),
             "skip": [None, "done"],
             "value": [VALUE, "done"],
@@ -166,9 +166,9 @@ def test_eager(zoo: Zoo) -> None:
     """In the caller's own process nothing can be sent again, and no result can be revoked."""
     tasks = {policy: celeryapp.app.tasks[f"policy.{policy}"] for policy in POLICIES if policy != "wait"}
     with zoo.hold_elsewhere("eager"):
-        found = {policy: each.apply(("eager",)).get(propagate=False) for policy, each in tasks.items()}
+        results = {policy: task.apply(("eager",)).get(propagate=False) for policy, task in tasks.items()}
     assert {
-        policy: type(value).__name__ if policy not in ("skip", "value") else value for policy, value in found.items()
+        policy: type(value).__name__ if policy not in ("skip", "value") else value for policy, value in results.items()
     } == {
         **dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"),
         "skip": None,

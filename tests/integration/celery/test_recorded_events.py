@@ -30,7 +30,7 @@ def test_a_worker_writes_what_is_left_when_it_ends(
             worker.get(first)
             worker.run("waiting.wait", "b")
             assert worker.stop() == 0
-        rows = {each.key: each for each in Attempt._default_manager.using(alias).all()}
+        rows = {attempt.key: attempt for attempt in Attempt._default_manager.using(alias).all()}
     assert {row.outcome for row in rows.values()} == {Attempt.RELEASED}
     assert set(rows) == {"a", "b"}
     assert rows["a"].work == f"task plain {first.id}"

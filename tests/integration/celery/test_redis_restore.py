@@ -47,8 +47,8 @@ class Consumer:
             for payload in payloads:
                 producer.publish(payload, routing_key=QUEUE)
 
-    def take(self) -> list[kombu.Message]:
-        """Take all messages of the queue."""
+    def receive(self) -> list[kombu.Message]:
+        """Receive all messages of the queue."""
         return list(iter(self.queue.get, None))
 
 
@@ -71,7 +71,7 @@ def consumer(redis: Redis) -> Iterator[Consumer]:
 def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: Consumer, redis: Redis) -> None:
     """The next connection restores each message once, and none that was acknowledged."""
     consumer.send(0, 1, 2, 3, 4)
-    for message in consumer.take():
+    for message in consumer.receive():
         if message.payload in (1, 3):
             message.ack()
     consumer.send("later")
@@ -81,7 +81,7 @@ def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: C
     consumer.connect()
     consumer.restore()
     assert redis.count_unacked() == 0
-    assert [message.payload for message in consumer.take()] == [0, 2, 4, "later"]
+    assert [message.payload for message in consumer.receive()] == [0, 2, 4, "later"]
 
 
 def test_messages_stay_known_until_redis_takes_them(
@@ -89,7 +89,7 @@ def test_messages_stay_known_until_redis_takes_them(
 ) -> None:
     """Redis may be lost again before all messages are restored."""
     consumer.send(0, 1, 2)
-    consumer.take()
+    consumer.receive()
     consumer.lose()
     consumer.connect()
     with redis.down():
@@ -98,7 +98,7 @@ def test_messages_stay_known_until_redis_takes_them(
     assert "3 messages stay unacknowledged until the next connection" in caplog.text
     consumer.connect()
     consumer.restore()
-    assert [message.payload for message in consumer.take()] == [0, 1, 2]
+    assert [message.payload for message in consumer.receive()] == [0, 1, 2]
 
 
 def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(redis: Redis) -> None:
@@ -106,7 +106,7 @@ def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(
     redis.clear()
     consumer = Consumer(redis, visibility_timeout=0)
     consumer.send(0)
-    consumer.take()
+    consumer.receive()
     consumer.lose()
     consumer.connect()
     consumer.restore()
@@ -115,17 +115,17 @@ def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(
 
 
 def test_a_message_of_a_lost_connection_is_acknowledged_on_the_next_one(consumer: Consumer, redis: Redis) -> None:
-    """The same for a message that is given back."""
+    """A message that is given back does not end the worker either."""
     consumer.send("done", "refused")
-    done, refused = consumer.take()
+    done, refused = consumer.receive()
     consumer.lose()
     consumer.connect()
     consumer.restore()
-    assert len(consumer.take()) == 2
+    assert len(consumer.receive()) == 2
     done.ack()
     refused.reject(requeue=True)
     assert redis.count_unacked() == 0
-    assert [message.payload for message in consumer.take()] == ["refused"]
+    assert [message.payload for message in consumer.receive()] == ["refused"]
 
 
 @pytest.mark.zookeeper

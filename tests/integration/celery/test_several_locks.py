@@ -26,8 +26,8 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
         for policy in POLICIES:
             busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
             sent[policy] = worker.send(f"several.{policy}", policy)
-        found = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
-        assert found == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
+        results = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
+        assert results == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
         for policy in ("retry", "coalesce"):
             eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
             worker.zoo.wait_contenders(f"{policy}/a", 0)

@@ -44,8 +44,8 @@ def test_the_delay_grows_and_is_partly_random(worker: Worker) -> None:
     paused = [delays(worker, result.id) for result in results]
     for number in range(2):
         longest = FIRST_DELAY * 2**number
-        assert all(longest / 2 <= each[number] <= longest for each in paused)
-    assert len({each[0] for each in paused}) > 1
+        assert all(longest / 2 <= pauses[number] <= longest for pauses in paused)
+    assert len({pauses[0] for pauses in paused}) > 1
     for result in results:
         worker.get(result)
 
@@ -160,7 +160,7 @@ def test_a_task_object_is_refused() -> None:
 
 def delays(worker: Worker, task_id: str) -> list[float]:
     """Return the delays before a task was sent again, in seconds, from the worker's log."""
-    return [float(each) for each in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
+    return [float(delay) for delay in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------

@@ -112,16 +112,16 @@ def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) ->
     book = worker.home / "lingers"
     marks = [str(number) for number in range(12)]
     results = [worker.send("waiting.lingers", "lingers", str(book), mark) for mark in marks]
-    found = [worker.get(result) for result in results]
-    assert len({token for token, _ in found}) == 1
-    assert {pid for _, pid in found} <= worker.children()
+    tokens_and_pids = [worker.get(result) for result in results]
+    assert len({token for token, _ in tokens_and_pids}) == 1
+    assert {pid for _, pid in tokens_and_pids} <= worker.children()
     assert sorted(book.read_text().split(), key=int) == marks
     assert len(worker.zoo.children("lingers")) == 1
     with worker.zoo.hold_elsewhere("lingers") as path:
         eventually(lambda: worker.zoo.children("lingers") == [path.rpartition("/")[2]])
         later = worker.send("waiting.lingers", "lingers", str(book), "later")
         worker.zoo.wait_contenders("lingers", 2)
-    assert worker.get(later)[0] > found[0][0]
+    assert worker.get(later)[0] > tokens_and_pids[0][0]
     with worker.zoo.hold_elsewhere("lingers"):
         worker.zoo.wait_contenders("lingers", 1)
 

@@ -75,3 +75,14 @@ def test_names_are_compared_byte_by_byte(ledger: str) -> None:
         for name in reversed(names):
             advance(name, tokens[name], ledger)
     assert dict(Fence.objects.using(ledger).values_list("name", "token")) == tokens
+
+
+def test_two_long_names_with_the_same_beginning_are_two_fences(ledger: str) -> None:
+    """A name may be as long as a key; its row has 255 characters."""
+    first, second = "k" * 999 + "1", "k" * 999 + "2"
+    advance(first, 2, ledger)
+    advance(second, 1, ledger)
+    assert [len(name) for name in Fence.objects.using(ledger).values_list("name", flat=True)] == [255, 255]
+    with pytest.raises(StaleToken) as caught:
+        advance(first, 1, ledger)
+    assert caught.value.lock == first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
-from django.test import modify_settings, override_settings
-from support.ensemble import Ensemble
+from django.test import modify_settings
 from support.ledgers.models import Account
 from support.work import lose, run_in_thread
 from support.zoo import Zoo
@@ -225,40 +223,3 @@ def test_a_refusal_of_a_valid_hold_names_the_possible_loss_of_zookeepers_data(
     with pytest.raises(StaleToken, match="was granted to another holder since"):
         row.save_fenced(hold)
     lock.release()
-
-
-def take_and_release(key: str) -> int:
-    with zk_lock(key) as hold:
-        return hold.token
-
-
-@pytest.fixture
-def lonely() -> Iterator[Ensemble]:
-    """A server whose data this test may delete."""
-    with Ensemble(tick=0.2) as ensemble:
-        yield ensemble
-
-
-@pytest.mark.slow
-@pytest.mark.chaos
-def test_rows_refuse_an_ensemble_that_lost_its_data_until_they_are_reset(
-    lonely: Ensemble, ledger: str, row: Account
-) -> None:
-    """Its tokens begin again, below those in the rows."""
-    with override_settings(ZKLOCK=at(lonely)):
-        for _ in range(20):
-            take_and_release("k")
-        with zk_lock("k") as before:
-            row.save_fenced(before)
-    lonely.stop()
-    lonely.start()
-    with override_settings(ZKLOCK=at(lonely)), zk_lock("k", timeout=30) as after:
-        assert after.token < before.token
-        with pytest.raises(StaleToken, match="lost its data"):
-            row.save_fenced(after)
-        Account.objects.using(ledger).update(fencing_token=0)
-        row.save_fenced(after)
-
-
-def at(ensemble: Ensemble) -> dict[str, Any]:
-    return {"URL": f"zk://{ensemble.hosts}/fences?session_timeout=1"}

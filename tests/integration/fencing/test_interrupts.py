@@ -6,25 +6,19 @@ import gc
 import inspect
 import linecache
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, connections, transaction
 from support.ledgers.models import Account
-from support.strike import LineStrike, Struck, first_line, strides
+from support.strike import LineStrike, Struck, first_line, functions_of, strides
+from support.work import FixedFence
 
 from django_zklock.contrib.fences import block, rows
 from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.fencing import fence, model, row_tokens
 from django_zklock.fencing import queryset as fenced_rows
-
-
-@dataclass(frozen=True)
-class Claim:
-    token: int
-    key: str = "k"
 
 
 class Strike(LineStrike):
@@ -53,33 +47,23 @@ class Strike(LineStrike):
         return super()._on_line(frame, event, argument)
 
 
-def functions_of(*modules: ModuleType) -> list[Callable[..., Any]]:
-    found: list[Callable[..., Any]] = []
-    for module in modules:
-        for thing in vars(module).values():
-            if getattr(thing, "__module__", "") == module.__name__:
-                members = vars(thing).values() if isinstance(thing, type) else [thing]
-                found += [getattr(member, "__wrapped__", member) for member in members if hasattr(member, "__code__")]
-    return found
-
-
 def in_a_block(using: str, token: int) -> None:
-    with FencedBlock(Claim(token), "books", using):
+    with FencedBlock(FixedFence(token), "books", using):
         Account.objects.using(using).update(balance=token)
 
 
 def save(using: str, token: int) -> None:
     row = Account.objects.using(using).get()
     row.balance = token
-    row.save_fenced(Claim(token))
+    row.save_fenced(FixedFence(token))
 
 
 def update(using: str, token: int) -> None:
-    Account.objects.using(using).fenced(Claim(token)).update(balance=token)
+    Account.objects.using(using).fenced(FixedFence(token)).update(balance=token)
 
 
 def update_by_join(using: str, token: int) -> None:
-    Account.objects.using(using).filter(bookings=None).fenced(Claim(token)).update(balance=token)
+    Account.objects.using(using).filter(bookings=None).fenced(FixedFence(token)).update(balance=token)
 
 
 @pytest.mark.slow
@@ -117,7 +101,7 @@ def test_an_end_that_the_database_refuses_leaves_the_outer_transaction(ledger: s
     """The block's savepoint is gone, so its release fails. The block is ended once, and never the one around it."""
     connection = connections[ledger]
     with transaction.atomic(ledger):
-        with pytest.raises(DatabaseError), transaction.atomic(ledger), FencedBlock(Claim(9), "books", ledger):
+        with pytest.raises(DatabaseError), transaction.atomic(ledger), FencedBlock(FixedFence(9), "books", ledger):
             connection.cursor().execute(connection.ops.savepoint_commit_sql(connection.savepoint_ids[-1]))
         assert connection.in_atomic_block
         assert len(connection.atomic_blocks) == 1

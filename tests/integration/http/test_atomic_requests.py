@@ -48,10 +48,15 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize("view", [*EXACT, *KEPT])
-def test_a_request_is_committed_before_its_lock_is_released(
+def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """At COMMIT the lock of the view is held, and after the response it is not, for all kinds of views."""
+    """At COMMIT and at ROLLBACK the lock of the view is held, and after the response it is not."""
+    with ledger.ends(lambda: len(zoo.children("stock"))) as ends, pytest.raises(ZeroDivisionError):
+        client.get(f"/{view}/?fail")
+    assert set(ends) == {("rollback", 1)}
+    assert ledger.seen() == []
+    zoo.assert_empty(timeout=0)
     with ledger.ends(lambda: len(zoo.children("stock"))) as ends:
         response = client.get(f"/{view}/")
     assert response.content == (b"2" if view == "atomic_below" else b"1"), "not in the right number of blocks"
@@ -75,18 +80,6 @@ def test_the_transaction_begins_after_the_grant(zoo: Zoo, ledger: Ledger, client
     client.get(f"/{view}/")
     del connection.__dict__["_start_transaction_under_autocommit"]
     assert began == [1]
-
-
-@pytest.mark.parametrize("view", [*EXACT, *KEPT])
-def test_a_request_that_fails_is_rolled_back_before_the_release(
-    zoo: Zoo, ledger: Ledger, client: Client, view: str
-) -> None:
-    """An exception rolls back, inside the lock."""
-    with ledger.ends(lambda: len(zoo.children("stock"))) as ends, pytest.raises(ZeroDivisionError):
-        client.get(f"/{view}/?fail")
-    assert set(ends) == {("rollback", 1)}
-    assert ledger.seen() == []
-    zoo.assert_empty(timeout=0)
 
 
 @pytest.mark.parametrize("view", NOT_ATOMIC)
@@ -121,22 +114,12 @@ def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
     assert ledger.seen() == []
 
 
-@pytest.mark.parametrize("view", EXACT)
+@pytest.mark.parametrize("view", [*EXACT, *KEPT])
 def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
-    """When the lock is lost, the client is asked to retry, and nothing is left of the first request."""
+    """The response is no exception, so Django would commit what the view wrote before its lock was lost."""
     ledgersite.then.append(lose_unnoticed)
     assert client.get(f"/{view}/").status_code == 503
     ledger.assert_idle()
-    assert ledger.seen() == []
-
-
-@pytest.mark.parametrize("view", KEPT)
-def test_an_answer_503_inside_djangos_transaction_commits_nothing(
-    zoo: Zoo, ledger: Ledger, client: Client, view: str
-) -> None:
-    """The response is no exception, so Django would commit."""
-    ledgersite.then.append(lose_unnoticed)
-    assert client.get(f"/{view}/").status_code == 503
     assert ledger.seen() == []
 
 

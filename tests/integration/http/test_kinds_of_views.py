@@ -47,7 +47,7 @@ def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
 
 
 def test_views_answer_503_without_zookeeper(zoo: Zoo, client: Client) -> None:
-    """The same for the views of each framework."""
+    """The views of each framework do so."""
     (port,) = free_ports(1)
     url = zoo.url(f"127.0.0.1:{port}").replace("connect_timeout=3", "connect_timeout=0.1")
     with override_settings(ZKLOCK={"URL": url}):

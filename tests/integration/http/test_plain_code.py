@@ -75,7 +75,7 @@ def test_only_a_view_answers(zoo: Zoo, staff: Client, group: Group, kind: str) -
     """Everything else raises if the lock is busy or lost, even if it gets a request, and so nothing is done."""
     with zoo.hold_elsewhere(nonviews.KEY), pytest.raises(LockBusy):
         request(staff, kind, group)
-    assert [each.name for each in Group.objects.all()] == ["old"]
+    assert [group.name for group in Group.objects.all()] == ["old"]
     assert request(staff, kind, group).status_code in (200, 201, 302, 403), "the call works if the lock is free"
     nonviews.losing.append(True)
     with pytest.raises(LockLost):
@@ -90,48 +90,40 @@ def test_a_callback_without_end_is_no_view(zoo: Zoo, rf: RequestFactory) -> None
         nonviews.view(request)
 
 
-MIDDLEWARE = [*nonviews.SETTINGS["MIDDLEWARE"], "django_zklock.middleware.LockConflictMiddleware"]
+IN_MIDDLEWARE = {"MIDDLEWARE": [*nonviews.SETTINGS["MIDDLEWARE"], "django_zklock.middleware.LockConflictMiddleware"]}
+IN_REST = {"REST_FRAMEWORK": {"EXCEPTION_HANDLER": "django_zklock.contrib.rest_framework.exception_handler"}}
 
 
-@pytest.mark.parametrize("kind", ["has_permission", "save_model", "form_valid", "perform_create", "with", "ninja-auth"])
-def test_the_middleware_answers_for_plain_code(zoo: Zoo, staff: Client, group: Group, kind: str) -> None:
-    """The same answers as those of a locked view, and nothing is done."""
-    with override_settings(MIDDLEWARE=MIDDLEWARE):
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        *((IN_MIDDLEWARE, kind) for kind in ("has_permission", "save_model", "form_valid", "with", "ninja-auth")),
+        *((IN_REST, kind) for kind in ("perform_create", "has_permission", "initial", "late-lock")),
+    ],
+)
+def test_a_project_may_answer_for_plain_code(
+    zoo: Zoo, staff: Client, group: Group, settings: dict[str, Any], kind: str
+) -> None:
+    """The middleware and the handler of Django REST framework answer as a locked view does, and nothing is done."""
+    with override_settings(**settings):
         with zoo.hold_elsewhere(nonviews.KEY):
             response = request(staff, kind, group)
         assert (response.status_code, response["Retry-After"], response.json()["code"]) == (409, "1", "lock_conflict")
-        nonviews.losing.append(True)
-        response = request(staff, kind, group)
-        assert (response.status_code, response["Retry-After"], response.json()["code"]) == (503, "5", "lock_lost")
-    assert [each.name for each in Group.objects.all()] == ["old"]
+        if settings is IN_MIDDLEWARE:
+            nonviews.losing.append(True)
+            response = request(staff, kind, group)
+            assert (response.status_code, response["Retry-After"], response.json()["code"]) == (503, "5", "lock_lost")
+        assert staff.get("/late-lock/?missing").status_code == 404, "other errors are left alone"
+    assert [group.name for group in Group.objects.exclude(name="half")] == ["old"]
 
 
 async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
     """It works in both modes of Django."""
     client = AsyncClient()
-    with override_settings(MIDDLEWARE=MIDDLEWARE):
+    with override_settings(**IN_MIDDLEWARE):
         with zoo.hold_elsewhere(nonviews.KEY):
             assert (await client.get("/async-helper/")).status_code == 409
         assert (await client.get("/async-helper/")).status_code == 200
-
-
-def test_the_middleware_leaves_other_errors_alone(zoo: Zoo, staff: Client) -> None:
-    """A page that does not exist is still 404."""
-    with override_settings(MIDDLEWARE=MIDDLEWARE):
-        assert staff.get("/late-lock/?missing").status_code == 404
-
-
-HANDLER = {"EXCEPTION_HANDLER": "django_zklock.contrib.rest_framework.exception_handler"}
-
-
-@pytest.mark.parametrize("kind", ["perform_create", "has_permission", "initial", "late-lock"])
-def test_the_exception_handler_answers_for_an_api(zoo: Zoo, client: Client, group: Group, kind: str) -> None:
-    """The same answers in Django REST framework, without a middleware."""
-    with override_settings(REST_FRAMEWORK=HANDLER):
-        with zoo.hold_elsewhere(nonviews.KEY):
-            response = request(client, kind, group)
-        assert (response.status_code, response["Retry-After"], response.json()["code"]) == (409, "1", "lock_conflict")
-        assert client.get("/late-lock/?missing").status_code == 404
 
 
 @pytest.mark.django_db(transaction=True)
@@ -139,7 +131,7 @@ def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) 
     """A response is no exception, so Django would commit what the view has written before the conflict."""
     connection.settings_dict["ATOMIC_REQUESTS"] = True
     try:
-        with override_settings(REST_FRAMEWORK=HANDLER):
+        with override_settings(**IN_REST):
             with zoo.hold_elsewhere(nonviews.KEY):
                 assert client.get("/late-lock/").status_code == 409
             assert not Group.objects.filter(name="half").exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from support.ledger import Ledger
-from support.strike import Struck, alarm, functions_of, long_strides, sweep
+from support.strike import functions_of, long_strides, sweep
 from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
@@ -85,7 +83,6 @@ def kept_and_closed(ledger: Ledger, mutex: Lock) -> None:
         ledger.connection.close()
 
 
-ROUNDS = 60
 WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[..., object]]]] = {
     begun_inside: ({"atomic": ["ledger", "audit"]}, [*OURS, *DJANGOS]),
     begun_inside_twice: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
@@ -129,28 +126,6 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
         make=lambda key: Lock(key, **options),
         clean=clean,
     )
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(120)
-def test_an_exception_at_any_moment_leaves_neither_lock_nor_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """A soft time limit at a random moment of lock, BEGIN, work, COMMIT and release."""
-    struck = 0
-    shared = Lock("alarm", atomic="ledger")
-    for _ in range(ROUNDS):
-        try:
-            with alarm(random.uniform(1e-5, 6e-3)):
-                end = time.monotonic() + 5
-                while time.monotonic() < end:
-                    with shared:
-                        ledger.write("x")
-        except Struck:
-            struck += 1
-        gc.collect()
-        ledger.assert_idle()
-        assert not shared._blocks
-    assert struck == ROUNDS
-    zoo.assert_empty()
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["own lock", "outer lock"])

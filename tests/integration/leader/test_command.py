@@ -35,9 +35,9 @@ def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
         assert f"process {os.getpid()}" in text
         assert f"token {hold.token}\n1 stand by\n" in text
         assert "\x1b" not in text
-    assert ending("leader", "lead/7")[::2] == (ExitCode.FREE, "'lead/7' has no leader.")
+    assert ending("leader", "lead/7")[::2] == (ExitCode.NO_HOLDER, "'lead/7' has no leader.")
     status, out, _ = ending("leader", "lead/7", "--json")
-    assert (status, json.loads(out)["leader"]) == (ExitCode.FREE, None)
+    assert (status, json.loads(out)["leader"]) == (ExitCode.NO_HOLDER, None)
 
 
 def test_it_shows_an_operator_hold(zoo: Zoo) -> None:

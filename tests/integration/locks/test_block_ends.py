@@ -28,7 +28,7 @@ pytestmark = pytest.mark.zookeeper
 def test_what_acquire_took_inside_survives_the_end_of_the_block(zoo: Zoo) -> None:
     """The block gives back one count, as an end that nothing strikes does."""
     mutex = zk_lock("k")
-    with contextlib.suppress(Struck), LineStrike([LockBase._leave], 0) as strike, mutex:
+    with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, mutex:
         mutex.acquire()
     assert strike.where
     assert mutex.owned()
@@ -90,7 +90,7 @@ def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
 def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger) -> None:
     """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
     child = -1
-    strike = LineStrike([LockBase._leave], 0)
+    strike = LineStrike([LockBase._close], 0)
     with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
         ledger.write("written")
         inherited = ledger.connection.connection

@@ -21,14 +21,7 @@ from django_zklock.zk import process
 
 def run(zoo: Zoo, script: str) -> list[str]:
     """Run a script under gevent; return what it printed."""
-    child = zoo.spawn(PRELUDE + script, first=FIRST)
-    try:
-        output, errors = child.communicate(timeout=40)
-    finally:
-        child.kill()
-    assert child.returncode == 0, errors
-    assert "Traceback" not in errors, errors
-    return output.splitlines()
+    return zoo.output(PRELUDE + script, first=FIRST)
 
 
 def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo) -> None:
@@ -168,26 +161,6 @@ print(edge())
     assert run(zoo, script) == ["[True, True, True, True]", "True"]
 
 
-@pytest.mark.chaos
-def test_threads_of_gevent_and_the_first_greenlet_take_turns(zoo: Zoo) -> None:
-    """threading.Thread is a greenlet there, and the first greenlet is one among the others."""
-    script = """
-lock = zk_lock("turns", timeout=None)
-done = []
-def work():
-    for _ in range(5):
-        with lock:
-            gevent.sleep(0)
-    done.append(1)
-threads = [threading.Thread(target=work) for _ in range(4)]
-[thread.start() for thread in threads]
-work()
-[thread.join() for thread in threads]
-print(len(done), lock.locked())
-"""
-    assert run(zoo, script) == ["5 False"]
-
-
 GREENLETS = """
 import threading, time
 import greenlet
@@ -210,12 +183,7 @@ print("gevent" in sys.modules)
 
 def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
     """SQLAlchemy and others use bare greenlets; nobody can stop one, so LockLost comes at the end of its block."""
-    child = zoo.spawn(GREENLETS)
-    try:
-        output, errors = child.communicate(timeout=20)
-    finally:
-        child.kill()
-    assert output.splitlines() == ["lost", "False"], errors
+    assert zoo.output(GREENLETS) == ["lost", "False"]
 
 
 def test_no_abort_tears_a_commit(zoo: Zoo) -> None:

@@ -23,18 +23,19 @@ from support.strike import (
 )
 from support.zoo import Zoo
 
-from django_zklock import zk_leader
-from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, validation
+from django_zklock import zk_leader, zk_locks
+from django_zklock.execution import owner, waiters
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.multi import MultiLock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold)
+    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, owner)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
@@ -75,7 +76,7 @@ def wait_to_lead() -> None:
 @strides
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
 def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None], stride: int) -> None:
-    """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
+    """No contender and no listed hold is left, whatever line of the package is struck."""
 
     def check(key: str) -> None:
         assert_nothing_held(zoo)
@@ -129,14 +130,21 @@ SHARED = Lock("alarm")
 
 
 @pytest.mark.parametrize("way", ["with", "acquire"])
+@pytest.mark.parametrize(
+    ("lock", "key", "rounds"),
+    [(SHARED, "alarm", 1500), (zk_locks("alarm/b", "alarm/a"), "alarm/a", 600)],
+    ids=["one", "several"],
+)
 @pytest.mark.chaos
-def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo, way: str) -> None:
-    """A release that is struck still lets go, and an acquire that is struck has not acquired."""
-    with SHARED:
+def test_an_exception_at_any_moment_leaves_nothing(
+    zoo: Zoo, way: str, lock: Lock | MultiLock, key: str, rounds: int
+) -> None:
+    """A struck release still releases, and a struck acquire has not acquired. The object is shared."""
+    with lock:
         pass
-    strike_at_any_moment(SHARED, "alarm", way, 1500)
+    strike_at_any_moment(lock, key, way, rounds)
     assert_nothing_held(zoo)
-    with SHARED:
+    with lock:
         pass
 
 
@@ -162,7 +170,7 @@ def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[
 
 
 def test_the_lock_can_be_taken_again_while_the_exception_is_handled(zoo: Zoo) -> None:
-    """What was struck while entering is not mistaken for a lock that is held, though its traceback is alive."""
+    """A struck acquisition is not mistaken for a held lock, though its traceback is alive."""
     functions = package_functions()
     for at in range(20, 120, 3):
         try:

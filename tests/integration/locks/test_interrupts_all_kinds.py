@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections.abc import Callable
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall
-from support.primitives import local_waiters
-from support.strike import Struck, assert_none_listed, functions_of, long_strides, sweep
+from support.strike import assert_none_listed, functions_of, long_strides, sweep, work_hand_over, work_linger
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
-from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, maximum_hold, validation
+from django_zklock.execution import owner, waiters
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
@@ -27,7 +23,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, validation, maximum_hold, lingering),
+    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, owner, lingering),
     Contender.share,
     Contender.abandon,
 ]
@@ -39,15 +35,15 @@ def work_read_in_write(key: str) -> None:
         pass
 
 
-def work_write_let_go_first(key: str) -> None:
+def work_write_released_first(key: str) -> None:
     rw = ReadWriteLock(key)
-    reader, taken = rw.read(), False
+    reader, acquired = rw.read(), False
     try:
         with rw.write():
             assert reader.acquire()
-            taken = True
+            acquired = True
     finally:
-        if taken:
+        if acquired:
             reader.release()
 
 
@@ -69,30 +65,6 @@ def work_at_least(key: str) -> None:
         pass
 
 
-def work_linger(key: str) -> None:
-    lock = zk_lock(key, linger=0.05)
-    with lock:
-        pass
-    with lock:
-        pass
-
-
-def work_hand_over(key: str) -> None:
-    lock = zk_lock(key, linger=0.05, timeout=10)
-    waiters: list[BackgroundCall[None]] = []
-
-    def wait() -> None:
-        with lock as hold:
-            hold.check()
-
-    with contextlib.suppress(Struck), lock:
-        waiters.append(BackgroundCall(wait))
-        eventually(lambda: len(local_waiters(lock)) == 2)
-    gc.collect()  # the traceback has the end of the block
-    for waiter in waiters:
-        waiter.result(5)
-
-
 def is_left(zoo: Zoo, key: str) -> bool:
     """Tell whether anything of this session is left of a key, or the other way round."""
     try:
@@ -107,7 +79,7 @@ def is_left(zoo: Zoo, key: str) -> bool:
     "work",
     [
         work_read_in_write,
-        work_write_let_go_first,
+        work_write_released_first,
         work_downgrade,
         work_permit,
         work_at_least,
@@ -118,7 +90,7 @@ def is_left(zoo: Zoo, key: str) -> bool:
 def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
     zoo: Zoo, work: Callable[[str], None], stride: int
 ) -> None:
-    """Whatever line the caller is struck in; what stays of a hold that is to last a time ends as ever."""
+    """The node of a minimum hold ends by itself, whatever line is struck."""
 
     def check(key: str) -> None:
         eventually(lambda: not is_left(zoo, key), 2, "something is left")

@@ -15,13 +15,13 @@ import pytest
 from support.faults import BackgroundCall
 from support.ledger import Ledger
 from support.primitives import local_waiters
-from support.strike import Struck, assert_none_listed, functions_of, sweep
+from support.strike import Struck, assert_none_listed, functions_of, sweep, work_hand_over, work_linger
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
-from django_zklock.execution import cleanup, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi, validation
+from django_zklock.execution import cleanup, owner, waiters
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi
 from django_zklock.locks.held import held_locks
 
 pytestmark = [
@@ -32,9 +32,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-FUNCTIONS = functions_of(
-    lock, base, blocks, hold, held, guard, acquisition, multi, waiters, validation, cleanup, lingering
-)
+FUNCTIONS = functions_of(lock, base, blocks, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering)
 
 strides = pytest.mark.parametrize(
     ("first", "second"),
@@ -75,29 +73,6 @@ def readers(key: str) -> None:
         pass
 
 
-def linger(key: str) -> None:
-    mutex = zk_lock(key, linger=0.02)
-    with mutex:
-        pass
-    with mutex:
-        pass
-
-
-def hand_over(key: str) -> None:
-    mutex = zk_lock(key, linger=0.02, timeout=10)
-    waiting: list[BackgroundCall[None]] = []
-
-    def wait() -> None:
-        with mutex as hold:
-            hold.check()
-
-    with contextlib.suppress(Struck), mutex:
-        waiting.append(BackgroundCall(wait))
-        eventually(lambda: len(local_waiters(mutex)) == 2)
-    for waiter in waiting:
-        waiter.result(10)
-
-
 def in_vain(key: str) -> None:
     with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003):
         pass
@@ -117,9 +92,9 @@ def assert_nothing_held(zoo: Zoo, key: str) -> None:
 
 
 @strides
-@pytest.mark.parametrize("work", [block, acquire, exit_stack, several, readers, linger, hand_over])
+@pytest.mark.parametrize("work", [block, acquire, exit_stack, several, readers, work_linger, work_hand_over])
 def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], None], first: int, second: int) -> None:
-    """Whatever two moments of acquire, release and hand-over they strike, nothing is held, and the lock is free."""
+    """Nothing is held and the lock is free, whatever two moments of acquire, release and hand-over are struck."""
 
     def check(key: str) -> None:
         assert_nothing_held(zoo, key)
@@ -135,7 +110,7 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
 def test_a_pair_of_exceptions_leaves_no_waiter(
     zoo: Zoo, work: Callable[[str], None], here: bool, first: int, second: int
 ) -> None:
-    """Whatever two moments of a wait that fails they strike, the queue has its holder alone."""
+    """The queue has its holder alone, whatever two moments of a wait that fails are struck."""
     mutex = zk_lock("busy", linger=60)
 
     def check(key: str) -> None:

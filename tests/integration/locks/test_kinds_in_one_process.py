@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 
 import pytest
 from support.faults import client, connected, session
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
-from django_zklock.exceptions import LockNotHeld
+from django_zklock.locks.guard import TimerQueue
 from django_zklock.locks.held import held_locks
-from django_zklock.locks.maximum_hold import TimerQueue
 from django_zklock.locks.protocol.registry import Registry
 
 pytestmark = pytest.mark.zookeeper
@@ -64,32 +62,3 @@ def test_two_thousand_holds_of_all_kinds_leave_nothing(zoo: Zoo) -> None:
     assert sizes() == at_rest
     eventually(lambda: sum(timer.pending for _, _, timer in session().loop._timers) < 10, 5, "timers are left")
     assert zoo.reading("rw") == []
-
-
-def test_a_forked_child_has_no_part_in_what_its_parent_holds(zoo: Zoo) -> None:
-    """Of no kind. Nothing that it does or drops releases a lock of the parent."""
-    rw = ReadWriteLock("k")
-    write, read = rw.write().acquire(), rw.read().acquire()
-    permit = zk_lock("permits", limit=2).acquire()
-    assert write
-    assert read
-    assert permit
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            for call in (write.downgrade, rw.write().release, rw.read().release):
-                with pytest.raises(LockNotHeld):
-                    call()
-            status = 0 if write.lost and read.lost and permit.lost else 2
-            del write, read, permit
-            gc.collect()
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    for hold in (write, read, permit):
-        hold.check()
-    assert zoo.reading("k") == []
-    rw.write().release()
-    rw.read().release()
-    zk_lock("permits", limit=2).release()

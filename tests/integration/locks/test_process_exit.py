@@ -23,14 +23,14 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
     return output, errors
 
 
-def wait_line(process: subprocess.Popen[str], line: str) -> None:
+def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout
-    found = process.stdout.readline()
-    assert found == line + "\n", process.communicate("\n", timeout=5)
+    printed = process.stdout.readline()
+    assert printed == line + "\n", process.communicate("\n", timeout=5)
 
 
 @pytest.mark.parametrize(
-    ("leave", "code", "noise"),
+    ("last", "code", "noise"),
     [
         ("pass", 0, ""),
         ("sys.exit(3)", 3, ""),
@@ -38,7 +38,7 @@ def wait_line(process: subprocess.Popen[str], line: str) -> None:
         ("os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt"),
     ],
 )
-def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, leave: str, code: int, noise: str) -> None:
+def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, last: str, code: int, noise: str) -> None:
     """The session of 20 seconds is closed, not left to expire, also with locks that nobody released, or that linger."""
     process = zoo.spawn(
         f"""
@@ -48,11 +48,11 @@ with zk_lock("lingers", linger=60):
     pass
 print("held", flush=True)
 sys.stdin.readline()
-{leave}
+{last}
 """,
         ZKLOCK_URL=zoo.url(session_timeout=20),
     )
-    wait_line(process, "held")
+    wait_printed(process, "held")
     assert (len(zoo.children("end")), len(zoo.children("lingers"))) == (1, 1)
     _, errors = ended(zoo, process, within=2)
     assert process.returncode == code
@@ -80,7 +80,7 @@ sys.stdin.readline()
 """,
             ZKLOCK_URL=zoo.url(proxy.address, session_timeout=10),
         )
-        wait_line(process, "held")
+        wait_printed(process, "held")
         assert len(zoo.children("end")) == 1
         if not connected:
             proxy.cut_all()
@@ -103,7 +103,7 @@ with zk_lock("inside") as hold:
     sys.exit(4)
 """
     )
-    wait_line(process, "held")
+    wait_printed(process, "held")
     _, errors = ended(zoo, process, within=2)
     assert process.returncode == 4
     assert errors == ""
@@ -152,7 +152,7 @@ threading.Thread(target=work).start()
 held.wait()  # Python 3.12.0 to 3.12.2 refuse the session's own threads after the end of the main one
 """
     )
-    wait_line(process, "held")
+    wait_printed(process, "held")
     output, errors = ended(zoo, process, within=3)
     assert output == "fine\n", errors
     assert errors == ""
@@ -182,8 +182,7 @@ asyncio.run(main())
 
 def test_a_multiprocessing_child_leaves_no_lock_behind(zoo: Zoo) -> None:
     """Such a child ends by os._exit, which runs no exit handlers; its blocks are closed all the same."""
-    process = zoo.spawn(
-        """
+    script = """
 import multiprocessing, sys
 def work():
     with zk_lock("child"):
@@ -193,9 +192,7 @@ child.start()
 child.join(10)
 print(child.exitcode, zk_lock("child").locked())
 """
-    )
-    output, errors = ended(zoo, process, within=15)
-    assert output == "0 False\n", errors
+    assert zoo.output(script) == ["0 False"]
 
 
 def test_a_process_that_ends_by_an_abort_frees_its_lock(zoo: Zoo) -> None:
@@ -210,7 +207,7 @@ with zk_lock("aborted"):
 """,
             ZKLOCK_URL=zoo.url(proxy.address, session_timeout=20),
         )
-        wait_line(process, "held")
+        wait_printed(process, "held")
         proxy.cut_all()
         _, errors = ended(zoo, process, within=3)
         assert "LockLost" in errors

@@ -75,7 +75,7 @@ def test_a_break_without_confirmation_needs_the_token(zoo: Zoo) -> None:
         assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == ExitCode.USAGE
         assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == ExitCode.CHANGED
         hold.check()
-    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == ExitCode.FREE
+    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == ExitCode.NO_HOLDER
     with zoo.hold_elsewhere("k") as path:
         token = zoo.client.exists(path).czxid
         done = as_json("break", "k", WHY, "--no-input", f"--token={token}")
@@ -96,7 +96,7 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
     assert ending("hold", "k", "--for=1m", WHY)[0] == ExitCode.BUSY
     assert "has ended" in zklock("end-hold", "k")
     with zk_lock("k", timeout=5):
-        assert ending("end-hold", "k")[0] == ExitCode.FREE
+        assert ending("end-hold", "k")[0] == ExitCode.NO_HOLDER
 
 
 def test_a_hold_is_ended_by_its_token(zoo: Zoo) -> None:

@@ -109,7 +109,7 @@ def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
 
 def test_a_request_without_a_holder_fails(zoo: Zoo) -> None:
     """The exit code tells whether the lock is free or has another holder."""
-    assert ending("request-release", "k", WHY)[0] == ExitCode.FREE
+    assert ending("request-release", "k", WHY)[0] == ExitCode.NO_HOLDER
     with taken("k", 1, 1):
         assert ending("request-release", "k")[0] == ExitCode.USAGE
         assert ending("request-release", "k", WHY, "--token=1")[0] == ExitCode.CHANGED

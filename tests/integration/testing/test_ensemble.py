@@ -2,45 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
-from support.ensemble import Ensemble, ServerFailed, ZooKeeperNotFound, find_classpath, four_letter
+from support.ensemble import Ensemble, ServerFailed, ZooKeeperNotFound, find_classpath
 
 pytestmark = pytest.mark.zookeeper
-
-
-def test_a_server_keeps_its_port_and_data_until_the_ensemble_is_stopped() -> None:
-    """Also if a thread that has ended started it. Nothing is left after the stop."""
-    ensemble = Ensemble()
-    thread = threading.Thread(target=ensemble.start)
-    thread.start()
-    thread.join()
-    (server,) = ensemble.servers
-    client = KazooClient(ensemble.hosts, timeout=10)
-    try:
-        client.start(timeout=20)
-        client.create("/before")
-        crashed = server.pid
-        server.kill()
-        assert server.mode() is None
-        server.start()
-        assert server.wait_ready() == "standalone"
-        assert server.pid != crashed
-        assert client.retry(client.exists, "/before")
-        pid, directory = server.pid, server.directory
-    finally:
-        client.stop()
-        client.close()
-        ensemble.stop()
-    assert not directory.exists()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-    with pytest.raises(ConnectionRefusedError):
-        four_letter("127.0.0.1", server.port, "ruok")
 
 
 def test_a_server_that_cannot_start_says_why() -> None:

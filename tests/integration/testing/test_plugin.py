@@ -27,7 +27,7 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def outcomes(result: Result) -> dict[str, int]:
-    """What the last line of the run counts."""
+    """Return the counts in the last line of the run."""
     last = result.stdout.strip().splitlines()[-1]
     counted = re.findall(r"(\d+) (passed|failed|error|skipped|warning)", last)
     assert counted, result.stdout + result.stderr
@@ -148,14 +148,6 @@ def test_has_them(zklock):
     assert outcomes(result) == {"passed": 1}, result.stdout
 
 
-def test_invalid_settings_are_an_error_of_the_test(runs: Runs) -> None:
-    """The message is that of the settings."""
-    runs.write("project_settings.py", "SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\nZKLOCK={'LOCKS': {'a': {}}}\n")
-    result = runs.pytest("def test_any(zklock): pass\n")
-    assert outcomes(result) == {"error": 1}, result.stdout
-    assert 'ZKLOCK["LOCKS"]["a"] has no path' in result.stdout
-
-
 def test_contact_without_the_fixture_is_an_error(runs: Runs) -> None:
     """As pytest-django forbids the database. A `LockTester` allows it for its own test."""
     result = runs.pytest(
@@ -224,13 +216,22 @@ def test_other():
     assert "RuntimeError" not in allowed.stdout
 
 
-def test_a_project_without_settings_is_told_what_to_set(runs: Runs) -> None:
-    """In one sentence, and not in the twenty lines of Django's own error."""
+@pytest.mark.parametrize(
+    ("settings", "module", "message"),
+    [
+        ("", "", "Set DJANGO_SETTINGS_MODULE"),
+        ("ZKLOCK={'LOCKS': {'a': {}}}\n", "project_settings", 'ZKLOCK["LOCKS"]["a"] has no path'),
+    ],
+    ids=["no settings", "invalid settings"],
+)
+def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: str, module: str, message: str) -> None:
+    """The message is one sentence, or that of the settings."""
     runs.write("pytest.ini", "[pytest]\npythonpath = .\n")
     runs.write("shop.py", "")
-    result = runs.pytest("def test_sells(zklock): pass\n", "-p", "no:django", DJANGO_SETTINGS_MODULE="")
+    runs.write("project_settings.py", f"SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\n{settings}")
+    result = runs.pytest("def test_any(zklock): pass\n", "-p", "no:django", DJANGO_SETTINGS_MODULE=module)
     assert outcomes(result) == {"error": 1}, result.stdout
-    assert "Set DJANGO_SETTINGS_MODULE" in result.stdout
+    assert message in result.stdout
 
 
 def test_nothing_is_loaded_before_a_test_asks() -> None:

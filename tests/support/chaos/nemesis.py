@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 
 from kazoo.exceptions import KazooException
 
-from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
 from support.chaos import firewall
+from support.chaos.faultpoints import FAULTPOINTS
 from support.chaos.servers import repair
 from support.chaos.session_killer import NoSuchSession, expire
 from support.chaos.slowdisk import SlowDisk

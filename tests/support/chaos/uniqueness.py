@@ -29,7 +29,7 @@ import json, os, random, sys, time, uuid
 from pathlib import Path
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZkLockError
-from django_zklock.contrib.celery.unique.reservations import Taken
+from django_zklock.contrib.celery.unique.reservations import Duplicate
 
 role, home, done, late = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "done", sys.argv[4] == "late"
 KEYS = sys.argv[5:]
@@ -44,7 +44,7 @@ def publish():
     called = time.monotonic()
     until = None if late else time.time() + 4
     found = reservations.reserve(key, task, late=late, until=until, deadline=10)
-    if isinstance(found, Taken):
+    if isinstance(found, Duplicate):
         log("taken", key, found.task_id, called=called)
         return
     log("sent", key, task)
@@ -68,8 +68,10 @@ def work():
     if not late:
         mine.unlink()
     reservations.start(key, task, late=late, deadline=10)
-    if not done:
-        assert reservations.end(key, task, deadline=10)
+    if not done and not reservations.end(key, task, deadline=10):
+        if late:
+            mine.rename(home / "messages" / task)
+        raise ZkLockError("the end was not confirmed")
     log("enter", key, task)
     time.sleep(random.uniform(0, 0.03))
     log("leave", key, task)
@@ -147,7 +149,15 @@ class Turmoil:
     def settle(self) -> None:
         """Stop the publishers, and wait until all messages are done with."""
         (self.home / "stop").touch()
-        eventually(lambda: not [*(self.home / "messages").iterdir(), *(self.home / "claimed").iterdir()], 30)
+        remaining: list[object] = []
+
+        def is_settled() -> bool:
+            messages = [*(self.home / "messages").iterdir(), *(self.home / "claimed").iterdir()]
+            ended = [process.pid for process in self._processes if process.poll() is not None]
+            remaining[:] = ["messages", *messages, "ended", *ended]
+            return not messages
+
+        eventually(is_settled, 30, remaining)
 
     def events(self) -> list[Event]:
         lines = (self.home / "history").read_text().splitlines()

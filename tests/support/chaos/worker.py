@@ -22,10 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from django_zklock.execution import abort
 from support.chaos.history import Recorder
 from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
+
+#: The event of a loss, by the last event of the lock.
+AFTER_LOSS = {"invoke": "refused", "granted": "lost", "valid": "lost", "release": "release_failed"}
 
 
 @dataclass
@@ -195,6 +199,43 @@ class Worker:
             random_work.once()
         random_work.store.close()
         return random_work.counts
+
+    def do_sets(self, keys: Sequence[str], rounds: int, seed: int) -> int:
+        """Acquire random sets of locks, each named in a random order; return how many sets were lost."""
+        chance = random.Random(seed)
+        sets = [chance.sample(keys, chance.randint(2, len(keys))) for _ in range(rounds)]
+        return sum(not self._hold_set(chosen) for chosen in sets)
+
+    def _hold_set(self, keys: Sequence[str]) -> bool:
+        """Acquire several locks, check and release them; return False if one was lost."""
+        ops = {key: next(self._ops) for key in keys}
+        last: dict[str, str] = {}  # event of each key
+
+        @abort.shielded
+        def note(kind: str, key: str, **about: Any) -> None:
+            self.recorder.write(kind, op=ops[key], key=key, **about)
+            last[key] = kind
+
+        for key in keys:
+            note("invoke", key, timeout=None)
+        try:
+            with self.lock.block_all(keys) as holds:
+                for key, held in holds.items():
+                    note("granted", key, token=held.token, until=held.until())
+                time.sleep(CHECK_EVERY)
+                for key, held in holds.items():
+                    before = time.monotonic()
+                    held.check()
+                    note("valid", key, t=before, until=held.until())
+                for key in keys:
+                    note("release", key)
+        except Lost as error:
+            for key in keys:
+                note(AFTER_LOSS[last[key]], key, error=str(error), reason=str(error), definite=False)
+            return False
+        for key in keys:
+            note("released", key, error="")
+        return True
 
     def do_end_random_work(self) -> None:
         """Have all owners' random work end before its time."""

@@ -17,9 +17,9 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.dashboard import formatting
-from django_zklock.dashboard.changelist.columns import state_of
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
+from django_zklock.dashboard.formatting import state_of
 from django_zklock.dashboard.forms import Target
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock

@@ -66,9 +66,9 @@ def test_a_reservation_is_judged_by_its_state_and_its_processes(
     state: State, late: bool, until: float | None, children: list[str], verdict: Verdict
 ) -> None:
     """A reservation counts while a process publishes or runs the task, or a message waits or will be redelivered."""
-    found = Reservation(task_id="one", token="t", state=state, late=late, until=until)
-    assert found.judge(children, NOW) is verdict
-    assert Reservation.decode(found.encode()) == found
+    reservation = Reservation(task_id="one", token="t", state=state, late=late, until=until)
+    assert reservation.judge(children, NOW) is verdict
+    assert Reservation.decode(reservation.encode()) == reservation
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"task_id":1}', b"x" * 100_000, b"[" * 60_000])

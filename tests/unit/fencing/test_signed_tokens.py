@@ -147,20 +147,6 @@ def test_a_signed_token_of_another_format_is_invalid(content: object) -> None:
         verify(signed_as(content))
 
 
-def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of a refusal reveals nothing: Django's own function compares each key."""
-    compared: list[str] = []
-
-    def compare(first: str, other: str) -> bool:
-        compared.append(first)
-        return first == other
-
-    monkeypatch.setattr(signing, "constant_time_compare", compare)
-    with pytest.raises(InvalidToken):
-        verify(seal(fence(), [THEIRS]), keys=[NEW, OLD])
-    assert len(compared) == 2
-
-
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
@@ -189,14 +175,9 @@ def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, v
         assert unseal(seal(fence(), conf.token_keys()), [signs])
         for key in verifies:
             assert verify(seal(fence(), [key]), keys=None)
-        with pytest.raises(InvalidToken):
-            verify(seal(fence(), ["somebody" * 8]), keys=None)
-
-
-def test_with_token_keys_the_secret_key_does_not_count() -> None:
-    """Knowing only `SECRET_KEY`, an attacker cannot sign."""
-    with override_settings(ZKLOCK={"TOKEN_KEYS": [NEW]}, SECRET_KEY=THEIRS), pytest.raises(InvalidToken):
-        verify(seal(fence(), [THEIRS]), keys=None)
+        for key in {OLD, NEW, THEIRS} - {*verifies}:  # not SECRET_KEY if there are TOKEN_KEYS
+            with pytest.raises(InvalidToken):
+                verify(seal(fence(), [key]), keys=None)
 
 
 @pytest.mark.parametrize("keys", ["", "x" * 40, [], [NEW, ""], [NEW, "short"], [NEW, 7], {NEW: 1}, 7])
@@ -210,12 +191,6 @@ def test_invalid_keys_are_refused_at_once(keys: Any) -> None:
 
 
 # --- which of them are refused ---------------------------------------------------------------------------------------
-
-
-def test_a_token_of_another_resource_is_refused() -> None:
-    """Its lock does not protect this resource."""
-    with pytest.raises(InvalidToken, match="inventory/7"):
-        verify(seal(fence(), [NEW]), "inventory/8")
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-68, -60), (600, 608)], ids=["over", "not begun"])

@@ -17,7 +17,6 @@ from django.test import override_settings
 from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.conf.arguments import LockArguments, SideArguments
 from django_zklock.exceptions import InvalidLockName, ZkLockError
-from django_zklock.locks.lock import Lock
 
 LOOSE: Any = zk_lock  # what mypy would refuse
 LOOSE_DECORATOR: Any = zk_locked
@@ -198,7 +197,6 @@ def test_trio_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("call", "options"),
     [
-        (Lock, LockArguments),
         (zk_lock, LockArguments),
         (zk_read, SideArguments),
         (zk_write, SideArguments),

@@ -183,7 +183,6 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
         "grpc",
         "metrics",
         "otel",
-        "rich",
     ]
     labels = re.findall(r"^Project-URL: (\w+),", text, re.MULTILINE)
     assert labels == ["Documentation", "Source", "Changelog", "Issues"]

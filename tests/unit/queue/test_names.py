@@ -106,13 +106,6 @@ def test_no_directory_of_a_key_looks_like_a_contender(text: str) -> None:
     assert parse(segment) is None
 
 
-@given(TEXTS, TEXTS)
-def test_different_texts_have_different_segments(one: str, other: str) -> None:
-    """Two segments are the same only for texts that look the same."""
-    assume(unicodedata.normalize("NFC", one) != unicodedata.normalize("NFC", other))
-    assert escaped(one) != escaped(other)
-
-
 @pytest.mark.parametrize(
     ("text", "segment"),
     [
@@ -209,20 +202,6 @@ def test_different_values_have_different_keys(literals: list[str], lead: bool, d
     except InvalidLockName:
         assume(False)
     assert keys[0] != keys[1]
-
-
-@given(st.text(":-a", min_size=1, max_size=5), st.text(":-a", min_size=1, max_size=5))
-def test_a_value_never_passes_for_a_separator(one: str, other: str) -> None:
-    """The parts of a segment with two fields can be cut at its separator."""
-    left, _, right = Template.parse("{a}:{b}").render({"a": one, "b": other}).partition(":")
-    assert (unescape(left), unescape(right)) == (one, other)
-
-
-@given(DENSE)
-def test_a_value_adds_no_segment(value: str) -> None:
-    """A slash in a value leads to no other directory."""
-    assume(value not in (".", ".."))
-    assert Template.parse("a/{b}/c").render({"b": value}).count("/") == 2
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,6 @@ def test_contenders_stand_in_the_order_of_their_numbers(queue: dict[int, str], r
     assert [child.sequence for child in ordered(names)] == sorted(queue)
 
 
-def test_the_order_is_not_that_of_strings() -> None:
-    """A later contender of another client stays behind, though its name sorts first."""
-    later, earlier = "0" * 32 + "__lock__0000000007", f"{prefix(guids.new(guids.Mark.OWN))}0000000006"
-    assert later < earlier
-    assert [child.name for child in ordered([later, earlier])] == [earlier, later]
-
-
 def test_directories_of_nested_keys_are_passed_over() -> None:
     """The directory `a/b` does not wait for the lock `a`."""
     mine = name(3)

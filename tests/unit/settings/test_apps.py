@@ -10,18 +10,14 @@ from django_zklock.zk.options import SessionOptions, TlsOptions
 
 
 def test_changed_settings_are_seen() -> None:
-    """`override_settings` takes effect."""
-    before = conf.current()
-    with override_settings(ZKLOCK={"URL": "zk://h/other"}):
-        assert conf.current().base == "/other/zklock"
-    assert conf.current() == before
-
-
-def test_other_settings_leave_the_configuration_alone() -> None:
-    """A change of another setting drops nothing."""
+    """`override_settings` takes effect. A change of another setting drops nothing."""
     before = conf.current()
     with override_settings(SECRET_KEY="other"):
         assert conf.current() is before
+    with override_settings(ZKLOCK={"URL": "zk://h/other"}):
+        assert conf.current().base == "/other/zklock"
+        assert session_options().tls is None
+    assert conf.current() == before
 
 
 def test_session_gets_all_that_the_settings_say() -> None:
@@ -40,9 +36,3 @@ def test_session_gets_all_that_the_settings_say() -> None:
             acl="creator",
             tls=TlsOptions(ca="ca", cert="cert", key="key", key_password="pw", check_hostname=False),
         )
-
-
-def test_plain_connection_has_no_tls() -> None:
-    """Without TLS, the option is None."""
-    with override_settings(ZKLOCK={"URL": "zk://h"}):
-        assert session_options().tls is None

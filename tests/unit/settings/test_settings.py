@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from hypothesis import given
@@ -147,13 +146,6 @@ def test_first_use_names_all_problems_in_the_words_of_the_checks() -> None:
         assert str(problem.hint) in str(caught.value)
 
 
-def test_missing_settings_are_named() -> None:
-    with override_settings():
-        del settings.ZKLOCK
-        with pytest.raises(ImproperlyConfigured, match=r"settings\.ZKLOCK is missing"):
-            conf.current()
-
-
 WILD = st.recursive(
     st.none()
     | st.booleans()
@@ -195,12 +187,9 @@ def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
     ],
 )
 def test_unknown_key_gets_a_suggestion(keys: dict[str, object], suggestion: str) -> None:
-    """At every level, the error for a misspelt key suggests the right one."""
+    """At every level, the error for a misspelt key suggests the right one, or lists all if none is similar."""
     problem = only_problem(**keys)
     assert (problem.id, problem.hint) == ("E002", f'Did you mean "{suggestion}"?')
-
-
-def test_a_key_without_a_similar_one_gets_the_list() -> None:
     assert "SESSION_TIMEOUT" in str(only_problem(XYZ=1).hint)
 
 
@@ -243,6 +232,18 @@ def test_an_invalid_value_of_a_key_is_refused(id: str, key: str, value: object) 
     assert ids(**{key: value}) == [id]
 
 
+@pytest.mark.parametrize(
+    ("keys", "id"),
+    [
+        ({"URL": "zk://h", "ROOT": "/"}, "E004"),  # the list of locks would contain the znodes of other programs
+        ({"URL": "zk+tls://h", "TLS": False}, "E008"),
+        ({"URL": "zk://h?session_timeout=soon"}, "E005"),
+    ],
+)
+def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys: dict[str, object], id: str) -> None:
+    assert only_problem(**keys).id == id
+
+
 # --- where -----------------------------------------------------------------------------------------------------------
 
 
@@ -253,11 +254,6 @@ def test_an_invalid_value_of_a_key_is_refused(id: str, key: str, value: object) 
 def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
     """The locks are below the root, which is below the chroot."""
     assert config(f"zk://h{chroot}", ROOT=root).base == base
-
-
-def test_locks_need_a_path_of_their_own() -> None:
-    """The list of locks would contain the znodes of other programs."""
-    assert [problem.id for problem in conf.problems({"URL": "zk://h", "ROOT": "/"})] == ["E004"]
 
 
 # --- how long --------------------------------------------------------------------------------------------------------
@@ -275,7 +271,6 @@ def test_query_of_the_url_sets_times_and_the_dict_wins() -> None:
     url = "zk://h?session_timeout=8&connect_timeout=2.5"
     assert (config(url).session_timeout, config(url).connect_timeout) == (8.0, 2.5)
     assert config(url, SESSION_TIMEOUT=9).session_timeout == 9.0
-    assert only_problem(URL="zk://h?session_timeout=soon").id == "E005"
 
 
 # --- who -------------------------------------------------------------------------------------------------------------
@@ -310,11 +305,6 @@ def test_znodes_are_their_creators_where_there_are_credentials() -> None:
 def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: Tls | None) -> None:
     """The URL or the dict turns TLS on, and the server is always verified."""
     assert config(url, TLS=tls).tls == built
-
-
-def test_tls_false_contradicts_a_tls_url() -> None:
-    """`TLS: False` does not override zk+tls://."""
-    assert ids(URL="zk+tls://h", TLS=False) == ["E008"]
 
 
 @given(
@@ -366,33 +356,21 @@ def test_an_invalid_value_of_an_option_is_refused(option: str, value: object) ->
     assert (problem.id, f'["stock"]["{option}"]' in problem.message) == ("E009", True)
 
 
-def test_a_skipped_task_may_return_none() -> None:
-    """A `skip_value` of None is not the same as a missing one."""
-    assert config(DEFAULTS={"skip_value": None}).options_for("x").skip_value is None
-    assert config(LOCKS={"x": {"path": "x", "skip_value": None}}, DEFAULTS={"skip_value": 1}).options_for(
-        "x"
-    ) == LockOptions(path="x", skip_value=None)
-    assert config().options_for("x").skip_value is UNSET
-
-
 def test_a_lock_and_the_defaults_must_be_dicts() -> None:
     assert ids(LOCKS={"a": "a/{b}"}) == ["E009", "E010"]
     assert ids(DEFAULTS=5) == ["E009"]
 
 
 def test_options_of_a_lock_come_before_the_defaults() -> None:
-    """An option of an entry overrides that of `DEFAULTS`, even if it is None."""
+    """An entry overrides `DEFAULTS`, even by None. A lock without an entry has the defaults."""
     built = config(
-        DEFAULTS={"timeout": 3, "abort_on": "lost"}, LOCKS={"stock": {"path": "stock/{sku}", "timeout": None}}
+        DEFAULTS={"timeout": 3, "abort_on": "lost", "skip_value": 1},
+        LOCKS={"stock": {"path": "stock/{sku}", "timeout": None, "skip_value": None}},
     )
-    assert built.options_for("stock") == LockOptions(path="stock/{sku}", timeout=None, abort_on="lost")
-    assert built.options_for("stock").grace is UNSET
-
-
-def test_name_that_is_not_listed_is_its_own_path() -> None:
-    """A lock without an entry has the defaults."""
-    built = config(DEFAULTS={"timeout": 3})
-    assert built.options_for("order/{pk}") == LockOptions(timeout=3.0)
+    entry = LockOptions(path="stock/{sku}", timeout=None, abort_on="lost", skip_value=None)
+    assert built.options_for("stock") == entry
+    assert entry.grace is UNSET
+    assert built.options_for("order/{pk}") == LockOptions(timeout=3.0, abort_on="lost", skip_value=1)
 
 
 # --- signed tokens ---------------------------------------------------------------------------------------------------

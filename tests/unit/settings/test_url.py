@@ -65,24 +65,23 @@ def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -
         assert "hunter2" not in f"{error} {error.hint}"
 
 
-def test_port_defaults_to_2181_for_each_host() -> None:
-    """A host without a port has ZooKeeper's usual one."""
-    assert parse("zk://h1,h2:2182,[::1],[fe80::1]:2183").hosts == (
-        ("h1", 2181), ("h2", 2182), ("::1", 2181), ("fe80::1", 2183),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("url", "tls"), [("zk://h", False), ("zookeeper://h", False), ("zk+tls://h", True), ("ZK+TLS://h", True)]
+    ("url", "address"),
+    [
+        ("zk://h", Address(hosts=(("h", 2181),), chroot="")),
+        ("zookeeper://h", Address(hosts=(("h", 2181),), chroot="")),
+        ("zk+tls://h", Address(hosts=(("h", 2181),), chroot="", tls=True)),
+        ("ZK+TLS://h", Address(hosts=(("h", 2181),), chroot="", tls=True)),
+        (" zk://h/app\n", Address(hosts=(("h", 2181),), chroot="/app")),  # a file of secrets ends with a line break
+        (
+            "zk://h1:2182,[::1],[fe80::1]:2183",
+            Address(hosts=(("h1", 2182), ("::1", 2181), ("fe80::1", 2183)), chroot=""),
+        ),
+    ],
 )
-def test_scheme_says_whether_tls_is_on(url: str, tls: bool) -> None:
-    """Of three schemes, only `zk+tls` turns TLS on."""
-    assert parse(url).tls is tls
-
-
-def test_white_space_around_a_url_is_ignored() -> None:
-    """A file of secrets may end with a line break."""
-    assert parse(" zk://h/app\n") == parse("zk://h/app")
+def test_scheme_and_port_have_defaults(url: str, address: Address) -> None:
+    """Of three schemes, only `zk+tls` turns TLS on. A host without a port has ZooKeeper's usual one."""
+    assert parse(url) == address
 
 
 @pytest.mark.parametrize(
@@ -135,12 +134,8 @@ def test_an_invalid_url_is_refused_with_the_place(url: str, says: str) -> None:
     ("path", "same"), [("", ""), ("/", ""), ("/a/", "/a"), ("/a/b", "/a/b"), ("/zookeepers", "/zookeepers")]
 )
 def test_path_loses_the_slash_at_its_end(path: str, same: str) -> None:
-    """Paths are concatenated, so none ends with a slash."""
+    """Paths are concatenated, so none ends with a slash, and each begins with one."""
     assert znode_path(path) == same
-
-
-def test_relative_path_is_refused() -> None:
-    """A path must begin with a slash."""
     with pytest.raises(InvalidValue, match="not absolute"):
         znode_path("zklock")
 

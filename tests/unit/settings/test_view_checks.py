@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.core import checks
+from django.db import transaction
 from django.test import override_settings
 from django.urls import path
 from django.urls.resolvers import URLPattern
@@ -95,6 +96,16 @@ def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
 
     with override_settings(ROOT_URLCONF=Urls(path("x/", Handler.as_view()))):
         assert check_views() == []
+
+
+@pytest.mark.parametrize(("name", "ids"), [("one", []), ("x", ["zklock.W004"])])
+def test_the_transaction_of_one_of_several_locks_counts(ledger: Ledger, name: str, ids: list[str]) -> None:
+    """A view that is opted out has the transaction of any of its locks."""
+    raw = {"URL": "zk://localhost/app", "LOCKS": {"one": {"path": "one", "atomic": "ledger"}}}
+    with override_settings(ZKLOCK=raw):
+        view = transaction.non_atomic_requests(using="ledger")(zk_locked([name, "y"])(ledgersite.write))
+        with override_settings(ROOT_URLCONF=Urls(path("a", view))):
+            assert [message.id for message in check_views()] == ids
 
 
 def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:

@@ -14,13 +14,13 @@ from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import maximum_hold, notify
+from django_zklock.locks import guard, notify
+from django_zklock.locks.acquisition import check_no_open_transaction
 from django_zklock.locks.base import specs_of
 from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.multi import Locks, locks_of
 from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.spec import LockSpec
-from django_zklock.locks.validation import check_no_open_transaction
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
@@ -79,8 +79,8 @@ class WaitResult:
         kind: type[ZkLockError] = getattr(exceptions, self._payload["error"])
         return kind(self._payload["text"], lock=self._payload["lock"])
 
-    def take(self, lock: Locks) -> None:
-        """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
+    def hand_over(self, lock: Locks) -> None:
+        """Hand the locks over to the caller. Raises `LockInTransaction` if a transaction was begun before."""
         for spec in specs_of(lock):
             check_no_open_transaction(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
@@ -88,7 +88,7 @@ class WaitResult:
             self.end()
             return
         for contender in self._contenders:
-            self.held.append(_take_over(contender, specs[contender.spec.key]))
+            self.held.append(_adopt(contender, specs[contender.spec.key]))
 
     def end(self) -> None:
         """Give back what no part holds; called at the end of the task, however it ended."""
@@ -98,7 +98,7 @@ class WaitResult:
                 record.end()
 
 
-def _take_over(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
+def _adopt(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     """List a lock of the main process as held by the caller, who then takes it without a request."""
     grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
@@ -106,8 +106,8 @@ def _take_over(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     if trace.items is not None:
         grant.about = {**grant.about, **trace.items()}  # of the run, which has begun since
     grant.begun = True
-    if spec.is_bounded:
-        maximum_hold.apply_bounds(grant, contender, spec)
+    if spec.max_hold is not None or spec.warn_after is not None:
+        guard.apply_bounds(grant, contender, spec)
     notify.send(grant, held, signals.lock_acquired, waited=contender.waited)
     contender.session.post(contender.session.watch, contender)
     return held

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from django_zklock import clock, exceptions
+from django_zklock.contrib.celery.dispatch.loops import EventLoop
 from django_zklock.contrib.celery.messages import headers_of, received_at
 from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
 from django_zklock.decorators.locked import LockedCall
@@ -20,10 +22,27 @@ from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
 
-if TYPE_CHECKING:
-    from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
-
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
+
+
+class TaskDispatcher(Protocol):
+    """The dispatcher, as far as its tasks need it."""
+
+    loop: EventLoop
+    is_answered: bool
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds for which a message may wait."""
+
+    def schedule(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
+        """Take a step with a task soon; from any thread."""
+
+    def pass_slot_on(self, task: WaitingTask) -> None:
+        """Let others have the slot of a task."""
+
+    def end_wait(self, task: WaitingTask) -> None:
+        """Run a task that has its lock, or gets none."""
 
 
 class MessageWaiter:
@@ -56,7 +75,7 @@ class MessageWaiter:
 class WaitingTask:
     """One message whose task needs a lock. All runs on the dispatcher's loop, unless it says otherwise."""
 
-    def __init__(self, request: Any, call: LockedCall, dispatcher: Dispatcher) -> None:
+    def __init__(self, request: Any, call: LockedCall, dispatcher: TaskDispatcher) -> None:
         """Raises `InvalidLockName`."""
         self.dispatcher = dispatcher
         self.request = request

@@ -24,7 +24,7 @@ from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, finished_at, locked_of
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER, unique_key, unique_prefix
-from django_zklock.contrib.celery.unique.reservations import Reserved, Taken
+from django_zklock.contrib.celery.unique.reservations import Duplicate, Reserved
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, LockTimeout, ZooKeeperUnavailable
@@ -64,7 +64,7 @@ class UniqueMessage:
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""
         reservation = self._reserve()
-        if isinstance(reservation, Taken):
+        if isinstance(reservation, Duplicate):
             return self._duplicate(reservation)
         options = {**self._options, "task_id": self.task_id, "headers": self._headers}
         if reservation is None:
@@ -73,7 +73,7 @@ class UniqueMessage:
         with reservations.confirmed(reservation):
             return send(**options)
 
-    def _reserve(self) -> Reserved | Taken | None:
+    def _reserve(self) -> Reserved | Duplicate | None:
         """Return the reservation; None if a task is sent again without one, because it would be lost otherwise."""
         try:
             reservation = reservations.reserve(
@@ -89,7 +89,7 @@ class UniqueMessage:
             logger.warning("task %r is sent again without a reservation: %s", self.task_id, error)
             return None
         # Its reservation has ended, or it freed it when it began.
-        return None if isinstance(reservation, Taken) and self._sent_again else reservation
+        return None if isinstance(reservation, Duplicate) and self._sent_again else reservation
 
     def _until(self) -> float | None:
         """Return when the reservation ends if no process runs the task, in seconds since 1970; None: never."""
@@ -100,13 +100,13 @@ class UniqueMessage:
         ]
         return min((end for end in ends if end is not None), default=None)
 
-    def _duplicate(self, taken: Taken) -> Any:
+    def _duplicate(self, other: Duplicate) -> Any:
         """Return the result of the first task, or raise `AlreadyQueued`."""
         error = AlreadyQueued(
-            f"Task {self._task.name} is queued or runs with the same key already, as {taken.task_id}.", lock=self.key
+            f"Task {self._task.name} is queued or runs with the same key already, as {other.task_id}.", lock=self.key
         )
-        error.task_id = taken.task_id
-        error.result = (self._options.get("result_cls") or self._app.AsyncResult)(taken.task_id)
+        error.task_id = other.task_id
+        error.result = (self._options.get("result_cls") or self._app.AsyncResult)(other.task_id)
         logger.info("a duplicate was not sent: %s", error)
         if self._given_id is not None:
             self._revoke(self._given_id, str(error))

@@ -30,7 +30,7 @@ class State(str, enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What a reservation means for the next publisher of its key."""
+    """The meaning of a reservation for the next publisher of its key."""
 
     LIVE = "live"  # the task waits or runs
     SENDING = "sending"  # a publisher is sending it, and may fail

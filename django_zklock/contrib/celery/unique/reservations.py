@@ -49,8 +49,8 @@ MAX_REPORTED: Final = 500  # reservations that a report reads
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The key is reserved by this task, which waits or runs."""
+class Duplicate:
+    """The key is reserved by this other task, which waits or runs."""
 
     task_id: str
     token: str
@@ -85,9 +85,9 @@ def reserve(
     until: float | None = None,
     has_ended: Callable[[str], bool] | None = None,
     deadline: float = DEADLINE,
-) -> Reserved | Taken:
+) -> Reserved | Duplicate:
     """
-    Reserve the key for this task, before its message is sent. Returns `Taken` if another task has the key.
+    Reserve the key for this task, before its message is sent. Returns a `Duplicate` if another task has the key.
 
     A task that has the key already gets it again. A reservation that no longer counts is replaced. While another
     publisher sends its message, this waits to see whether that succeeds.
@@ -110,7 +110,7 @@ def reserve(
     latest = clock.now() + deadline
     while True:
         new = Reservation(task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until)
-        outcome: Reserved | Taken = _run(key, _reserving(key, new, ended), latest - clock.now(), guess=None)
+        outcome: Reserved | Duplicate = _run(key, _reserving(key, new, ended), latest - clock.now(), guess=None)
         if isinstance(outcome, Reserved) or has_ended is None:
             return outcome
         if outcome.token == ended or not has_ended(outcome.task_id):
@@ -135,7 +135,16 @@ def conclude(reserved: Reserved, *, sent: bool, deadline: float = REPLY_TIMEOUT)
 
     If it was not, the key is free, or its task is in its earlier state again.
     """
-    _complete(reserved.key, _concluding(reserved, sent), deadline)
+
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
+        state = State.QUEUED if sent else reserved.before
+        if own.state is not State.PUBLISHING:
+            state = own.state  # a worker has already started the task
+        if state is None:
+            return _delete(node)
+        return _write(node, own, replace(own, state=state), *_deletes(node, record.publishers(node.children)))
+
+    _complete(reserved.key, _if_own(reserved.task_id, reserved.token, change), deadline)
 
 
 def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY_TIMEOUT) -> Attached | None:
@@ -144,8 +153,18 @@ def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY
 
     From then on the reservation counts for as long as the session of this process lives.
     """
+    attachment = str(uuid.uuid4())
+
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
+        name = record.worker(attachment, session_id)
+        attached = Attached(key, task_id, own.token, attachment)
+        if name in node.children:
+            return Done(attached)
+        child = Create(path=f"{node.path}/{name}", ephemeral=True)
+        return _write(node, own, replace(own, state=State.STARTED, late=late), child, value=attached)
+
     try:
-        attached: Attached | None = _run(key, _starting(key, task_id, late, str(uuid.uuid4())), deadline)
+        attached: Attached | None = _run(key, _if_own(task_id, "", change, otherwise=None), deadline)
     except ZooKeeperUnavailable as error:
         logger.warning("the start of task %r was not recorded in its reservation %r: %s", task_id, key, error)
         return None
@@ -154,7 +173,12 @@ def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY
 
 def detach(attached: Attached, *, waits: bool = False, deadline: float = REPLY_TIMEOUT) -> None:
     """Record that this process no longer runs the task; with `waits`, that its message is in the broker again."""
-    _complete(attached.key, _detaching(attached, waits), deadline)
+
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
+        now = replace(own, state=State.QUEUED) if waits and own.state is State.STARTED else own
+        return _write(node, own, now, *_deletes(node, record.workers(node.children, attached.attachment)))
+
+    _complete(attached.key, _if_own(attached.task_id, attached.token, change), deadline)
 
 
 def end(key: str, task_id: str, *, attached: Attached | None = None, deadline: float = REPLY_TIMEOUT) -> bool:
@@ -165,10 +189,18 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, deadline: f
     not have expired yet. With `attached`, the caller is a worker that has done nothing. Then another attached worker
     keeps the key for as long as it lives. Returns True if it is done in time; else it continues in the background.
     """
-    return _complete(key, _ending(task_id, attached), deadline)
+
+    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
+        mine = [] if attached is None else record.workers(node.children, attached.attachment)
+        if attached is not None and set(record.workers(node.children)) - set(mine):
+            # If the other worker is dead and only its session lasts, the task will not be delivered again.
+            return _write(node, own, replace(own, late=False), *_deletes(node, mine))
+        return _delete(node)
+
+    return _complete(key, _if_own(task_id, "", change), deadline)
 
 
-# --- plans, on the protocol's thread ----------------------------------------------------------------------------------
+# --- steps of an update, on the protocol's thread ---------------------------------------------------------------------
 
 
 def _reserving(key: str, new: Reservation, ended: str) -> Decide:
@@ -196,7 +228,7 @@ def _reserving(key: str, new: Reservation, ended: str) -> Decide:
         if verdict is Verdict.SENDING:
             return WaitUntilGone(record.publishers(node.children)[0])
         if verdict is Verdict.LIVE:
-            return Done(Taken(current.task_id, current.token))
+            return Done(Duplicate(current.task_id, current.token))
         data = SetData(path=path, data=new.encode(), version=node.version)
         reserved = Reserved(key, new.task_id, new.token, before)
         return Commit((*_deletes(node, node.children), data, *created), reserved)
@@ -217,49 +249,6 @@ def _if_own(task_id: str, token: str, change: _Change, *, otherwise: object = Tr
         return change(node, own, session_id)
 
     return decide
-
-
-def _concluding(reserved: Reserved, sent: bool) -> Decide:
-    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
-        state = State.QUEUED if sent else reserved.before
-        if own.state is not State.PUBLISHING:
-            state = own.state  # a worker has already started the task
-        if state is None:
-            return _delete(node)
-        return _write(node, own, replace(own, state=state), *_deletes(node, record.publishers(node.children)))
-
-    return _if_own(reserved.task_id, reserved.token, change)
-
-
-def _starting(key: str, task_id: str, late: bool, attachment: str) -> Decide:
-    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
-        name = record.worker(attachment, session_id)
-        attached = Attached(key, task_id, own.token, attachment)
-        if name in node.children:
-            return Done(attached)
-        child = Create(path=f"{node.path}/{name}", ephemeral=True)
-        return _write(node, own, replace(own, state=State.STARTED, late=late), child, value=attached)
-
-    return _if_own(task_id, "", change, otherwise=None)
-
-
-def _detaching(attached: Attached, waits: bool) -> Decide:
-    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
-        now = replace(own, state=State.QUEUED) if waits and own.state is State.STARTED else own
-        return _write(node, own, now, *_deletes(node, record.workers(node.children, attached.attachment)))
-
-    return _if_own(attached.task_id, attached.token, change)
-
-
-def _ending(task_id: str, attached: Attached | None) -> Decide:
-    def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
-        mine = [] if attached is None else record.workers(node.children, attached.attachment)
-        if attached is not None and set(record.workers(node.children)) - set(mine):
-            # If the other worker is dead and only its session lasts, the task will not be delivered again.
-            return _write(node, own, replace(own, late=False), *_deletes(node, mine))
-        return _delete(node)
-
-    return _if_own(task_id, "", change)
 
 
 def _deletes(node: DirectoryState, children: Iterable[str]) -> tuple[Delete, ...]:

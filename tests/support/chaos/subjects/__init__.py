@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -60,6 +61,10 @@ class Subject(ABC):
     @abstractmethod
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> AbstractContextManager[Held]:
         """Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late."""
+
+    def block_all(self, keys: Sequence[str]) -> AbstractContextManager[Mapping[str, Held]]:
+        """Return a `with` block under several locks, with the hold of each key. Raises as `block` does."""
+        raise NotImplementedError("this lock is taken by itself")
 
     @abstractmethod
     def session(self) -> tuple[int, str, float]:

@@ -7,19 +7,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import django
 
-from django_zklock import Hold, Lock, zk_lock
+from django_zklock import Hold, Lock, zk_lock, zk_locks
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks.protocol import faultpoints
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
+from support.chaos import faultpoints
+from support.chaos.faultpoints import Faultpoint
 from support.chaos.subjects import Held, Lost, Refused, Subject
-
-_PASS = faultpoints.reach
 
 
 class ZkLockHeld(Held):
@@ -64,6 +64,8 @@ class ZkLockSubject(Subject):
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
         os.environ["ZKLOCK_URL"] = url
         django.setup()
+        self._strikes: list[tuple[str, str, float]] = []  # the moment, the fault and its seconds; the last one is next
+        faultpoints.install(self._reach)
 
     def connect(self) -> None:
         session = process.current()
@@ -87,6 +89,16 @@ class ZkLockSubject(Subject):
             lock = zk_lock(key, timeout=timeout, **options)
             with lock as hold:
                 yield ZkLockHeld(lock, hold)
+        except LockLost as error:
+            raise Lost(str(error)) from error
+        except ZkLockError as error:
+            raise Refused(type(error).__name__) from error
+
+    @contextlib.contextmanager
+    def block_all(self, keys: Sequence[str]) -> Iterator[Mapping[str, ZkLockHeld]]:
+        try:
+            with zk_locks(*keys, timeout=None) as holds:
+                yield {hold.key: ZkLockHeld(zk_lock(hold.key), hold) for hold in holds}
         except LockLost as error:
             raise Lost(str(error)) from error
         except ZkLockError as error:
@@ -122,7 +134,7 @@ class ZkLockSubject(Subject):
             "fds": len(os.listdir("/proc/self/fd")),
             "watches": sum(len(watchers_of_path) for table in watchers for watchers_of_path in table.values()),
             "listeners": len(client.state_listeners) if client is not None else 0,
-            "members": len(session.observers),
+            "members": sum(isinstance(observer, Contender) for observer in session.observers),
             "guids": len(registry.guids),
             "departures": len(registry.deleting),
             "kept": len(registry.heartbeat._nodes),
@@ -130,15 +142,15 @@ class ZkLockSubject(Subject):
         }
 
     def strike(self, point: str, action: str, seconds: float) -> None:
-        def reach(reached: faultpoints.Faultpoint) -> None:
-            if reached == point:
-                faultpoints.reach = come_by
-                act(action, seconds)
+        self._strikes.append((point, action, seconds))
 
-        come_by, faultpoints.reach = faultpoints.reach, reach  # type: ignore[assignment]
+    def _reach(self, point: Faultpoint) -> None:
+        if self._strikes and self._strikes[-1][0] == point:
+            _, action, seconds = self._strikes.pop()
+            act(action, seconds)
 
     def struck(self) -> bool:
-        return faultpoints.reach is _PASS
+        return not self._strikes
 
     def close(self) -> None:
         process.reset(5)

@@ -1,0 +1,55 @@
+"""The named moments of the protocol at which a test injects a fault."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from django_zklock.locks.protocol.contender import Contender
+from django_zklock.locks.protocol.listing import SharedListing
+from django_zklock.locks.protocol.node import ContenderNode
+from django_zklock.locks.protocol.predecessors import Predecessors
+from django_zklock.locks.protocol.registry import OwnNode
+
+Faultpoint: TypeAlias = Literal[
+    "before_create",
+    "after_create_sent",
+    "after_create_reply",
+    "after_list",
+    "before_watch",
+    "after_watch",
+    "on_wake",
+    "before_grant",
+    "before_delete",
+    "after_delete_sent",
+]
+
+FAULTPOINTS: Final[tuple[Faultpoint, ...]] = get_args(Faultpoint)
+"""In the order in which a contender reaches them; all on the protocol's thread."""
+
+
+def install(reach: Callable[[Faultpoint], object]) -> None:
+    """Call `reach` whenever a contender of this process comes to one of the moments."""
+
+    def wrap(owner: type, name: str, before: Faultpoint | None, after: Faultpoint | None = None) -> None:
+        method = getattr(owner, name)
+
+        @functools.wraps(method)
+        def reaching(*args: Any, **options: Any) -> Any:
+            if before is not None:
+                reach(before)
+            result = method(*args, **options)
+            if after is not None:
+                reach(after)
+            return result
+
+        setattr(owner, name, reaching)
+
+    wrap(SharedListing, "create_and_list", "before_create", "after_create_sent")
+    wrap(ContenderNode, "_mark_there", None, "after_create_reply")
+    wrap(Contender, "_apply_rule", "after_list")
+    wrap(Predecessors, "_watch", "before_watch", "after_watch")
+    wrap(Contender, "on_ahead_gone", "on_wake")
+    wrap(Contender, "_take", "before_grant")
+    wrap(OwnNode, "_send_delete", "before_delete", "after_delete_sent")
