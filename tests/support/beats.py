@@ -40,7 +40,7 @@ class Beat:
         ]
         own = {"BEAT_HOME": str(beats.home), "BEAT_STRIKE": str(self.home / "strike")}
         own["BEAT_SCHEDULE"] = json.dumps(beats.schedule)
-        self._env = beats.zoo.environment(hosts, beats.session_timeout, **own, **env)
+        self._env = {**beats.zoo.environment(hosts, beats.session_timeout), **own, **env}
         self.process: subprocess.Popen[bytes]
         self.start()
 

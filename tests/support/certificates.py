@@ -41,19 +41,6 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
 def authority(folder: Path, name: str) -> bytes:
     """Make an authority in this folder; return its certificate."""
     key, own = folder / f"{name}.key", folder / f"{name}.pem"
-    openssl(
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-keyout",
-        str(key),
-        "-out",
-        str(own),
-        "-subj",
-        f"/CN={name}",
-    )
+    made = ("-keyout", str(key), "-out", str(own), "-subj", f"/CN={name}")
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *made)
     return own.read_bytes()

@@ -82,16 +82,8 @@ class Postgres(Served):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
-        command = [
-            *self._prefix,
-            *TIED,
-            str(self._programs / "postgres"),
-            "-D",
-            str(data),
-            "-p",
-            str(self.port),
-            *options,
-        ]
+        server = [str(self._programs / "postgres"), "-D", str(data), "-p", str(self.port)]
+        command = [*self._prefix, *TIED, *server, *options]
         self._start(command, **self._as)
 
     def _become_user(self) -> None:

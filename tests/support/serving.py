@@ -32,7 +32,7 @@ class Serving:
         self.port = free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         self._command = [sys.executable, "-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
-        self._env = zoo.environment(hosts, session_timeout, **(env or {}))
+        self._env = {**zoo.environment(hosts, session_timeout), **(env or {})}
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:

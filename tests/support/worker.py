@@ -78,7 +78,7 @@ class Worker:
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
             *options,
         ]
-        self.env = zoo.environment(hosts, session_timeout, **{celeryapp.HOME: str(home), **(env or {})})
+        self.env = zoo.environment(hosts, session_timeout) | {celeryapp.HOME: str(home), **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -144,14 +144,13 @@ class Zoo:
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
 
-    def environment(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> dict[str, str]:
+    def environment(self, hosts: str | None = None, session_timeout: float = 4) -> dict[str, str]:
         """Return the environment of a process of the tests, whose locks are in this namespace."""
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
             "ZKLOCK_URL": self.url(hosts, session_timeout),
             "PYTHONPATH": PYTHONPATH,
-            **more,
         }
 
     @property
@@ -250,7 +249,7 @@ class Zoo:
             stderr=subprocess.PIPE,
             text=True,
             cwd=TESTS,
-            env=self.environment(hosts) | env,
+            env={**self.environment(hosts), **env},
         )
 
     @contextlib.contextmanager

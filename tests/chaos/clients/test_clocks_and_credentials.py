@@ -52,7 +52,7 @@ def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(stric
     reconnects: list[str] = []
     stop = threading.Event()
 
-    def take_turns(number: int) -> None:
+    def use_locks(number: int) -> None:
         while not stop.is_set():
             try:
                 with zk_lock(f"shelf/{number % 2}", timeout=20):
@@ -71,7 +71,7 @@ def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(stric
 
     connection_state_changed.connect(note)
     with zoo.configured(AUTH="shop:secret", ACL="creator"):
-        threads = [threading.Thread(target=take_turns, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=use_locks, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         try:
@@ -85,13 +85,13 @@ def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(stric
             stop.set()
             for thread in threads:
                 thread.join(30)
-        kinds = sorted({type(each).__name__ for error in errors for each in chain_of(error)})
+        kinds = sorted({type(cause).__name__ for error in errors for cause in chain_of(error)})
         figure("turns", sum(turns))
         figure("reconnects", len(reconnects))
         figure("errors", f"{len(errors)} {' '.join(kinds)}".strip())
         assert len(reconnects) > 2, "no client connected to another server"
         assert not any(
-            re.search("auth|permi", repr(error), re.IGNORECASE) for error in errors for error in chain_of(error)
+            re.search("auth|permi", repr(cause), re.IGNORECASE) for error in errors for cause in chain_of(error)
         )
         assert all(isinstance(error, (LockTimeout, LockLost, ZooKeeperUnavailable)) for error in errors), errors
         serving(zoo)

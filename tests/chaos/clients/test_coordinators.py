@@ -32,7 +32,7 @@ SECONDS = 60.0
 HOUR = 3600.0
 
 
-class Place:
+class Coordinator:
     """One coordinator with its networks: to ZooKeeper, and to its clients."""
 
     def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Relay) -> None:
@@ -46,24 +46,26 @@ class Place:
 class LeaseClient:
     """A program that takes leases from any coordinator, keeps them for a while, and releases them, or vanishes."""
 
-    def __init__(self, name: str, places: list[Place], claims: list[Claim], done: Counter[str], seed: int) -> None:
+    def __init__(
+        self, name: str, coordinators: list[Coordinator], claims: list[Claim], done: Counter[str], seed: int
+    ) -> None:
         self._name = name
-        self._places = places
+        self._coordinators = coordinators
         self._claims = claims
         self._done = done
         self._chance = random.Random(f"{seed}-{name}")
 
     async def run(self, until: float) -> None:
         while time.monotonic() < until:
-            place = self._chance.choice(self._places)
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{place.link.port}") as channel:
+            coordinator = self._chance.choice(self._coordinators)
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{coordinator.link.port}") as channel:
                 try:
-                    await self._take(pb_grpc.LockCoordinatorStub(channel), place)  # type: ignore[no-untyped-call]
+                    await self._acquire(pb_grpc.LockCoordinatorStub(channel), coordinator)  # type: ignore[no-untyped-call]
                 except (grpc.aio.AioRpcError, asyncio.TimeoutError, asyncio.InvalidStateError) as error:
                     self._done[f"error {error.code().name if isinstance(error, grpc.aio.AioRpcError) else ''}"] += 1
                     await asyncio.sleep(0.1)
 
-    async def _take(self, stub: Any, place: Place) -> None:
+    async def _acquire(self, stub: Any, coordinator: Coordinator) -> None:
         key, term = self._chance.choice(KEYS), self._chance.choice([500, 1000, 3000])
         wanted = pb.RecordLockRequest(
             resource_path=key,
@@ -87,7 +89,7 @@ class LeaseClient:
                 self._done["lost"] += 1
                 return
             if claim is None:
-                claim = Claim(key, self._name, place.number, lease.fencing_token, now, now)
+                claim = Claim(key, self._name, coordinator.number, lease.fencing_token, now, now)
                 self._claims.append(claim)
             claim.until = max(claim.until, state.sent_at / 1e9 + state.lease_duration_ms / 1000)
             if now > stop or state.release_requested:
@@ -105,12 +107,12 @@ class LeaseClient:
 class Nemesis:
     """The faults."""
 
-    def __init__(self, places: list[Place], done: Counter[str], seed: int) -> None:
-        self._places = places
+    def __init__(self, coordinators: list[Coordinator], done: Counter[str], seed: int) -> None:
+        self._coordinators = coordinators
         self._done = done
         self._chance = random.Random(seed)
         self._deck: list[str] = []
-        self._faults: dict[str, Callable[[Place], AbstractAsyncContextManager[None]]] = {
+        self._faults: dict[str, Callable[[Coordinator], AbstractAsyncContextManager[None]]] = {
             "kill a coordinator": self._kill,
             "stop a coordinator": self._pause,
             "replace a coordinator": self._replace,
@@ -123,64 +125,64 @@ class Nemesis:
     async def run(self, until: float) -> None:
         while time.monotonic() < until:
             self._deck = self._deck or self._chance.sample(sorted(self._faults), len(self._faults))
-            name, place = self._deck.pop(), self._chance.choice(self._places)
+            name, coordinator = self._deck.pop(), self._chance.choice(self._coordinators)
             self._done[name] += 1
-            async with self._faults[name](place):
+            async with self._faults[name](coordinator):
                 await asyncio.sleep(self._chance.uniform(0.3, 6.0))
             await asyncio.sleep(self._chance.uniform(0.2, 1.5))
 
     @contextlib.asynccontextmanager
-    async def _kill(self, place: Place) -> AsyncIterator[None]:
-        place.serving.kill()
+    async def _kill(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        coordinator.serving.kill()
         yield
-        await asyncio.to_thread(place.serving.start)
+        await asyncio.to_thread(coordinator.serving.start)
 
     @contextlib.asynccontextmanager
-    async def _pause(self, place: Place) -> AsyncIterator[None]:
-        with place.serving.paused():
+    async def _pause(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        with coordinator.serving.paused():
             yield
 
     @contextlib.asynccontextmanager
-    async def _replace(self, place: Place) -> AsyncIterator[None]:
-        assert await asyncio.to_thread(place.serving.drain) == 0
-        await asyncio.to_thread(place.serving.start)
+    async def _replace(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        assert await asyncio.to_thread(coordinator.serving.drain) == 0
+        await asyncio.to_thread(coordinator.serving.start)
         yield
 
     @contextlib.asynccontextmanager
-    async def _cut(self, place: Place) -> AsyncIterator[None]:
-        place.proxy.cut_all()
+    async def _cut(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        coordinator.proxy.cut_all()
         yield
 
     @contextlib.asynccontextmanager
-    async def _hang(self, place: Place) -> AsyncIterator[None]:
-        place.proxy.hang = True
+    async def _hang(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        coordinator.proxy.hang = True
         yield
-        place.proxy.hang = False
+        coordinator.proxy.hang = False
 
     @contextlib.asynccontextmanager
-    async def _reset(self, place: Place) -> AsyncIterator[None]:
-        place.link.reset()
+    async def _reset(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        coordinator.link.reset()
         yield
 
     @contextlib.asynccontextmanager
-    async def _freeze(self, place: Place) -> AsyncIterator[None]:
-        place.link.freeze()
+    async def _freeze(self, coordinator: Coordinator) -> AsyncIterator[None]:
+        coordinator.link.freeze()
         yield
-        place.link.heal()
+        coordinator.link.heal()
 
 
 @contextlib.asynccontextmanager
-async def coordinators(zoo: Zoo, clocks: ClockShim) -> AsyncIterator[list[Place]]:
+async def running_coordinators(zoo: Zoo, clocks: ClockShim) -> AsyncIterator[list[Coordinator]]:
     """Three coordinators; the wall clock of the last one is an hour fast."""
     async with contextlib.AsyncExitStack() as stack:
-        places = []
+        coordinators = []
         for number in range(3):
             proxy = stack.enter_context(Proxy(zoo.address))
             env = clocks.env if number == 2 else {}
             serving = stack.enter_context(Serving(zoo, hosts=proxy.address, env=env))
-            places.append(Place(number, serving, proxy, stack.enter_context(Relay(serving.port))))
+            coordinators.append(Coordinator(number, serving, proxy, stack.enter_context(Relay(serving.port))))
         clocks.jump(realtime=HOUR)
-        yield places
+        yield coordinators
 
 
 async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: pytest.Config, figure: Figures) -> None:
@@ -189,13 +191,15 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: 
     claims: list[Claim] = []
     done: Counter[str] = Counter()
     with ClockShim() as clocks:
-        async with coordinators(arena, clocks) as places:
+        async with running_coordinators(arena, clocks) as coordinators:
             until = time.monotonic() + SECONDS
-            clients = [LeaseClient(f"client-{number}", places, claims, done, seed) for number in range(CLIENTS)]
-            await asyncio.gather(Nemesis(places, done, seed).run(until), *(client.run(until) for client in clients))
-            for position in places:
-                position.link.heal()
-                assert await asyncio.to_thread(position.serving.drain) == 0
+            clients = [LeaseClient(f"client-{number}", coordinators, claims, done, seed) for number in range(CLIENTS)]
+            await asyncio.gather(
+                Nemesis(coordinators, done, seed).run(until), *(client.run(until) for client in clients)
+            )
+            for coordinator in coordinators:
+                coordinator.link.heal()
+                assert await asyncio.to_thread(coordinator.serving.drain) == 0
     figure("leases", len(claims))
     print(f"seed {seed}: {len(claims)} leases; {dict(sorted(done.items()))}")
     assert violations(claims) == [], f"--soak-seed={seed}"

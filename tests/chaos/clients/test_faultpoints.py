@@ -22,7 +22,7 @@ LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 EXPIRED = T + 2 * TICK + 1  # seconds by which the session of a stopped process is over
 
 WAKING: tuple[Faultpoint, ...] = ("on_wake", "before_grant")
-LEAVING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
+RELEASING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
 
 
 def struck(worker: LockWorker, action: str) -> bool:
@@ -53,7 +53,7 @@ def test_a_contender_struck_at_any_moment_harms_nobody(
     timeout = 12.0
     began = time.monotonic()
     first = victim.tell("turn", **{"as": "main"}, key="k", timeout=timeout, seconds=0.3)
-    if point in WAKING + LEAVING:
+    if point in WAKING + RELEASING:
         pool.wait_contenders(2)
     else:
         eventually(lambda: struck(victim, action), 5, "the moment did not come")
@@ -113,7 +113,7 @@ def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy:
     pool.assert_kept()
 
 
-@pytest.mark.parametrize("point", LEAVING)
+@pytest.mark.parametrize("point", RELEASING)
 def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy: Proxy, point: Faultpoint) -> None:
     """A release during an outage is carried out when that is over, and after a failure once more."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)

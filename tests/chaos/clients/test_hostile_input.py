@@ -34,7 +34,7 @@ def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figur
         blocked.set()
         gate.wait(60)
 
-    def take_next() -> None:
+    def acquire_next() -> None:
         with zk_lock("a", timeout=10):
             pass
 
@@ -46,7 +46,7 @@ def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figur
     hold.add_lost_callback(block)
     try:
         with pytest.raises(LockLost), zk_lock("b") as other:
-            waiter = BackgroundCall(take_next)
+            waiter = BackgroundCall(acquire_next)
             zoo.wait_contenders("a", 2)
             deleted = time.monotonic()
             zoo.client.delete(hold.path)

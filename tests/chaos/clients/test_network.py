@@ -88,8 +88,8 @@ def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted
     b = pool.start_one("B")
     a.take(abort_on="lost")
     a.tell("chatter", every=0.3).result()
-    told, granted = told_before_the_next(pool, a, b, link(proxy))
-    figure("told after", told, "s")
+    noticed, granted = told_before_the_next(pool, a, b, link(proxy))
+    figure("told after", noticed, "s")
     figure("next holder after", granted, "s")
     pool.assert_kept()
 

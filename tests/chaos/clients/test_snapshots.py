@@ -69,8 +69,8 @@ def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
         pending.append(call())
         if len(pending) == most:
             pending.popleft().get(60)
-    for each in pending:
-        each.get(60)
+    for call in pending:
+        call.get(60)
 
 
 @pytest.mark.parametrize(("locks", "contenders", "extra"), [(1000, 21, 0), (12, 1000, 0), (12, 1, 900_000)])

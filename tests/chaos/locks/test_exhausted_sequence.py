@@ -64,8 +64,8 @@ def test_a_key_whose_numbers_are_used_up_is_closed(pool: WorkerPool, key: str) -
     checks = [worker.check(key) for worker in holders]
     assert sum(checks) <= 1, f"{sum(checks)} of 3 processes hold the lock"
     if pool.lock == "zklock":
-        told = [answer.get("error") for answer in answers].count("UnreadableQueue")
-        assert told == 3 or (told and key == "across"), f"told by {told} of 3: {answers}"
+        unreadable = [answer.get("error") for answer in answers].count("UnreadableQueue")
+        assert unreadable == 3 or (unreadable and key == "across"), f"told by {unreadable} of 3: {answers}"
     for worker in holders:
         worker.release(key).result()
     eventually(lambda: not pool.zoo.children(key), 2, "a contender is left behind")

@@ -89,17 +89,17 @@ def test_there_are_never_two_leaders_while_the_leader_is_struck(candidates: Cand
             gaps.setdefault(strike.__name__, []).append(following.begin - at)
             undo()
             struck[strike.__name__] += 1
-            alive = [each.process.poll() for each in candidates.all.values()]
+            alive = [candidate.process.poll() for candidate in candidates.all.values()]
             assert alive == [None] * len(NAMES), "a candidate has ended"
         eventually(lambda: len(candidates.queue()) == len(NAMES), 30, "not all are in the queue")
-        for each in candidates.all.values():
-            assert each.stop() == 0
+        for candidate in candidates.all.values():
+            assert candidate.stop() == 0
         zoo.assert_empty()
         terms = candidates.terms()
     figure("strikes", ", ".join(f"{count} {name}" for name, count in struck.items()))
     figure("leads", len(terms))
-    for name, found in gaps.items():
-        figure.spread(f"next leader after one was {name}", found)
+    for name, seconds in gaps.items():
+        figure.spread(f"next leader after one was {name}", seconds)
     assert_one_at_a_time(terms)
     assert max(gaps["stopped"]) < ROOM
     assert max(itertools.chain.from_iterable(gaps.values())) <= T + 2 * TICK + ROOM

@@ -83,7 +83,7 @@ async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_p
     lost = 0
     changed = asyncio.Event()
 
-    async def take() -> None:
+    async def acquire() -> None:
         nonlocal grants, lost
         try:
             async with zk_lock(KEY, timeout=None):
@@ -100,7 +100,7 @@ async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_p
             await asyncio.wait_for(changed.wait(), TIMEOUT)
 
     with proxied(zoo, SESSION) as proxy:
-        crowd = [asyncio.create_task(take()) for _ in range(WAITERS)]
+        crowd = [asyncio.create_task(acquire()) for _ in range(WAITERS)]
         rival = zoo.spawn(RIVAL, str(path))
         try:
             await served(SERVED)
@@ -117,14 +117,14 @@ async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_p
                 assert len(await asyncio.to_thread(zoo.children, KEY)) <= MAX_WAITING + 3
         finally:
             rival.kill()
-            told, complaints = await asyncio.to_thread(rival.communicate)
+            output, complaints = await asyncio.to_thread(rival.communicate)
             for task in crowd:
                 task.cancel()
             ends = await asyncio.gather(*crowd, return_exceptions=True)
         await asyncio.to_thread(zoo.assert_empty, 20.0)
     assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError}
     assert complaints == ""
-    assert told.count("in") > len(FAULTS), "the other process was not served"
+    assert output.count("in") > len(FAULTS), "the other process was not served"
     assert lost <= len(FAULTS)
     figure("grants", grants)
-    figure("grants of the rival", told.count("in"))
+    figure("grants of the rival", output.count("in"))

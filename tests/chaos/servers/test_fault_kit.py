@@ -55,7 +55,7 @@ def ask(process: subprocess.Popen[str]) -> list[str]:
 
 
 def answer(call: Any, timeout: float = 15.0) -> Any:
-    """What an asynchronous call of a client returns."""
+    """Return the result of an asynchronous call of a client."""
     return call.get(timeout=timeout)
 
 

@@ -50,7 +50,7 @@ def link(ensemble: Ensemble, wired: tuple[Ensemble, Partition]) -> Iterator[Part
 
 @contextlib.contextmanager
 def frozen(link: Partition) -> Iterator[None]:
-    """What the two send each other is held back, and arrives in the end."""
+    """Hold back all that the two send each other, until the end of the block."""
     link.wire.freeze()
     try:
         yield
@@ -59,7 +59,7 @@ def frozen(link: Partition) -> Iterator[None]:
 
 
 def dropped(link: Partition) -> contextlib.AbstractContextManager[object]:
-    """What the two send each other is lost, at the wire's end, which the follower takes for its leader."""
+    """Lose all that the two send each other, at the end of the wire that the follower takes for its leader."""
     return firewall.blackhole(link.wire.port)
 
 
@@ -102,7 +102,7 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
 
 @pytest.mark.parametrize("cut_by", CUTS)
 def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, cut_by: Cut) -> None:
-    """What it says of the queue is old, so it grants nothing, and the call ends in time."""
+    """Its view of the queue is old, so it grants nothing, and the call ends in time."""
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
     a.take()

@@ -25,6 +25,7 @@ from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, WRITE
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject
 
+WORK = 0.02  # seconds at most, mostly
 CHECK_EVERY = 0.005  # seconds, of work
 LONG_SHARE = 0.05  # of all work
 LONG = 10.0  # seconds at most: longer than a session, or all work is over before the lock can be another's
@@ -84,7 +85,6 @@ class RandomWork:
         ops: Iterator[int],
         keys: Mapping[str, Sequence[Wish]],
         chance: random.Random,
-        work: float,
     ) -> None:
         self.store = Store(store)
         self.counts = {"granted": 0, "refused": 0, "lost": 0, "stale": 0, "struck": 0, "downgraded": 0}
@@ -93,7 +93,6 @@ class RandomWork:
         self._ops = ops
         self._keys = keys
         self._chance = chance
-        self._work = work
 
     def once(self) -> None:
         """Take a lock and work under it, once."""
@@ -134,8 +133,8 @@ class RandomWork:
     def _seconds(self) -> float:
         """Mostly short work, so that much is tried; now and then work that a fault can find under way."""
         if self._chance.random() < LONG_SHARE:
-            return self._chance.uniform(self._work, LONG)
-        return self._chance.uniform(0, self._work)
+            return self._chance.uniform(WORK, LONG)
+        return self._chance.uniform(0, WORK)
 
 
 class _Turn:

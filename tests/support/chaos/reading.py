@@ -232,7 +232,10 @@ class _Reader:
         return None
 
     def _downgraded(self, event: Event, call: Call) -> str | None:
-        return self._end(event, (call.hold.downgrades, call.hold.downgraded) if call.hold else None, "a downgrade")
+        if call.hold is None or len(call.hold.downgraded) >= len(call.hold.downgrades):
+            return "a downgrade that ended and had not begun"
+        call.hold.downgraded.append(event)
+        return None
 
     def _observed(self, event: Event, call: Call) -> str | None:
         if call.hold is None:
@@ -242,13 +245,9 @@ class _Reader:
         return None
 
     def _answered(self, event: Event, call: Call) -> str | None:
-        return self._end(event, (call.hold.releases, call.hold.answers) if call.hold else None, "a release")
-
-    def _end(self, event: Event, lists: tuple[list[Event], list[Event]] | None, what: str) -> str | None:
-        """Add the event to the answers, if there are more calls than answers."""
-        if lists is None or len(lists[1]) >= len(lists[0]):
-            return f"{what} that ended and had not begun"
-        lists[1].append(event)
+        if call.hold is None or len(call.hold.answers) >= len(call.hold.releases):
+            return "a release that ended and had not begun"
+        call.hold.answers.append(event)
         return None
 
 

@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "chaos: left to `make chaos`, or to `make browser`")
-    config.addinivalue_line("markers", "scenario(*ids): no longer used; to be removed")
     config.addinivalue_line("markers", "convicts_kazoo: fails with kazoo's own Lock (`make chaos LOCK=kazoo`)")
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         config.option.soak_seed = config.workerinput["soak_seed"]

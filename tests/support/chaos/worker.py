@@ -187,15 +187,13 @@ class Worker:
         self.recorder.write("fenced", ok=ok, **about)
         return ok
 
-    def do_random_work(
-        self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int, work: float = 0.02
-    ) -> dict[str, int]:
+    def do_random_work(self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int) -> dict[str, int]:
         """
         Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment.
 
         `keys` says for each as what it may be taken.
         """
-        random_work = RandomWork(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed), work)
+        random_work = RandomWork(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():
             random_work.once()

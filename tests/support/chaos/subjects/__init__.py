@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 
 class Refused(Exception):
@@ -15,34 +16,41 @@ class Lost(Exception):
     """The lock that was held is no longer held."""
 
 
-class Held(Protocol):
+class Held(ABC):
     """One hold of a lock."""
 
     token: int
 
     @property
+    @abstractmethod
     def kind(self) -> str:
-        """As what it is held."""
+        """The kind of the hold."""
 
+    @abstractmethod
     def until(self) -> float | None:
         """Return until when the holder may trust it, on time.monotonic(); None for a lock without leases."""
 
+    @abstractmethod
     def check(self) -> None:
         """Raise `Lost` unless all that the lock's user can see says that it is held."""
 
     def downgrade(self) -> None:
-        """Only read from now on, from being the writer. Raises `Lost` if it is no longer held."""
+        """Turn the writer into a reader. Raises `Lost` if it is no longer held."""
+        raise NotImplementedError("this lock cannot be downgraded")
 
+    @abstractmethod
     def release(self) -> None:
         """Give it back."""
 
 
-class Subject(Protocol):
+class Subject(ABC):
     """One kind of lock, in one process, on one session."""
 
+    @abstractmethod
     def connect(self) -> None:
         """Make the session; returns once it exists."""
 
+    @abstractmethod
     def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> Held:
         """
         Acquire, waiting for `timeout` seconds at most (None: for ever). Raises `Refused`.
@@ -50,33 +58,43 @@ class Subject(Protocol):
         The options are for our own lock.
         """
 
+    @abstractmethod
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> AbstractContextManager[Held]:
         """Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late."""
 
     def block_all(self, keys: Sequence[str]) -> AbstractContextManager[Mapping[str, Held]]:
         """Return a `with` block under several locks, with the hold of each key. Raises as `block` does."""
+        raise NotImplementedError("this lock is taken by itself")
 
+    @abstractmethod
     def session(self) -> tuple[int, str, float]:
         """Return the session's id, its password in hex, and its timeout as negotiated, if that can be told."""
 
+    @abstractmethod
     def connected(self) -> bool:
         """Tell whether there is a connection, as far as the client knows."""
 
+    @abstractmethod
     def chatter(self) -> None:
         """Send some read to ZooKeeper, as a busy application does, and do not wait for the answer."""
 
+    @abstractmethod
     def known(self) -> list[str]:
         """Return what identifies the znodes that this process still answers for: guids or names."""
 
+    @abstractmethod
     def gauge(self) -> dict[str, int]:
         """Return the sizes of what might leak."""
 
     def strike(self, point: str, action: str, seconds: float) -> None:
         """Strike at a named moment of the protocol, once."""
+        raise NotImplementedError("this lock has no named faultpoints")
 
     def struck(self) -> bool:
         """Tell whether all strikes have come."""
+        raise NotImplementedError("this lock has no named faultpoints")
 
+    @abstractmethod
     def close(self) -> None:
         """End the session in an orderly way."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -14,10 +13,10 @@ from kazoo.exceptions import KazooException, LockTimeout
 from kazoo.recipe.lock import Lock
 
 from support.chaos.kinds import LOCK
-from support.chaos.subjects import Held, Lost, Refused
+from support.chaos.subjects import Held, Lost, Refused, Subject
 
 
-class KazooHeld:
+class KazooHeld(Held):
     """A lock that was acquired; suspect from the first break of the connection on."""
 
     def __init__(self, subject: KazooSubject, lock: Lock, token: int) -> None:
@@ -25,7 +24,10 @@ class KazooHeld:
         self._lock = lock
         self._breaks = subject.breaks
         self.token = token
-        self.kind = LOCK
+
+    @property
+    def kind(self) -> str:
+        return LOCK
 
     def until(self) -> float | None:
         return None
@@ -34,9 +36,6 @@ class KazooHeld:
         if not self._lock.is_acquired or not self._subject.client.connected or self._subject.breaks != self._breaks:
             raise Lost("the connection was suspended or lost")
 
-    def downgrade(self) -> None:
-        raise NotImplementedError("kazoo has no way from writing to reading")
-
     def release(self) -> None:
         suspect = self._subject.breaks != self._breaks  # before: a break under the delete takes nothing back
         self._lock.release()
@@ -44,7 +43,7 @@ class KazooHeld:
             raise Lost("the connection was suspended or lost")
 
 
-class KazooSubject:
+class KazooSubject(Subject):
     """One client, which every lock of the process uses."""
 
     def __init__(self, hosts: str, base: str, session_timeout: float) -> None:
@@ -83,9 +82,6 @@ class KazooSubject:
         finally:
             held.release()
 
-    def block_all(self, keys: Sequence[str]) -> AbstractContextManager[Mapping[str, Held]]:
-        raise NotImplementedError("kazoo cannot acquire several locks as one")
-
     def session(self) -> tuple[int, str, float]:
         session_id, password = self.client.client_id
         return session_id, password.hex(), self.client._session_timeout / 1000
@@ -106,12 +102,6 @@ class KazooSubject:
             "watches": sum(map(len, self.client._data_watchers.values())),
             "listeners": len(self.client.state_listeners),
         }
-
-    def strike(self, point: str, action: str, seconds: float) -> None:
-        raise NotImplementedError("kazoo's Lock has no named faultpoints")
-
-    def struck(self) -> bool:
-        raise NotImplementedError("kazoo's Lock has no named faultpoints")
 
     def close(self) -> None:
         self.client.stop()

@@ -19,10 +19,10 @@ from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from support.chaos import faultpoints
 from support.chaos.faultpoints import Faultpoint
-from support.chaos.subjects import Lost, Refused
+from support.chaos.subjects import Held, Lost, Refused, Subject
 
 
-class ZkLockHeld:
+class ZkLockHeld(Held):
     """A hold, and the object it was acquired with."""
 
     def __init__(self, lock: Lock, hold: Hold) -> None:
@@ -57,7 +57,7 @@ class ZkLockHeld:
             raise Lost(str(error)) from error
 
 
-class ZkLockSubject:
+class ZkLockSubject(Subject):
     """`zk_lock`, `acquire` and `release`."""
 
     def __init__(self, url: str) -> None:
