@@ -2,10 +2,11 @@
 Check the language of the repository. `make lint` runs this script, without arguments.
 
 In all files: turns that are archaic, or sound translated. In all Markdown files, outside of code and tables: how many
-words a sentence has, and how many in the mean of a page.
+words a sentence has, and how many in the mean of a page. In the Python files, outside of the folders `NOT_YET`: names
+with a word that the glossary replaces, names that do not say what a value is, names of tests, and docstrings that are
+no sentences.
 
-With `--names`, check the Python files instead, or only those in the folders that follow. It finds names with a word
-that the glossary replaces, names that do not say what a value is, names of tests, and docstrings that are no sentences.
+With `--names`, check the names and docstrings alone, in all Python files or in those of the folders that follow.
 """
 
 from __future__ import annotations
@@ -40,6 +41,22 @@ FORBIDDEN = {
     re.compile(r"(?<![\w.`])(?:" + turn.replace(" ", r"[\s#*/]+") + r")(?![\w`])", re.IGNORECASE): instead
     for turn, instead in TURNS.items()
 }
+#: Folders in which names and docstrings still break the rules. Remove a folder from this list when it is clean.
+NOT_YET = (
+    "django_zklock/conf/",
+    "django_zklock/contrib/",
+    "django_zklock/dashboard/",
+    "django_zklock/decorators/",
+    "django_zklock/fencing/",
+    "django_zklock/inspection/",
+    "django_zklock/locks/",
+    "django_zklock/management/",
+    "django_zklock/operations/",
+    "django_zklock/queue/",
+    "django_zklock/testing/foreign_client.py",
+    "django_zklock/zk/",
+    "tests/",
+)
 #: Generated, translated, not ours, or a list of the turns themselves.
 SKIPPED = re.compile(r"\.(po|mo|png|ico)$|^LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
 
@@ -179,12 +196,15 @@ def main(arguments: list[str]) -> int:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     texts = {name: (ROOT / name).read_text() for name in listed if not SKIPPED.search(name) and (ROOT / name).is_file()}
-    if arguments[:1] == ["--names"]:
-        replaced, folders = replaced_words(GLOSSARY.read_text()), tuple(arguments[1:]) or ("",)
-        modules = {name: text for name, text in texts.items() if name.endswith(".py") and name.startswith(folders)}
-        lines = [line for name, text in modules.items() for line in complaints_of_names(name, text, replaced)]
-    else:
-        lines = [line for name, text in texts.items() for line in complaints(name, text)]
+    only_names = arguments[:1] == ["--names"]
+    folders = tuple(arguments[1:])
+    replaced = replaced_words(GLOSSARY.read_text())
+    lines = []
+    for name, text in texts.items():
+        if not only_names:
+            lines += complaints(name, text)
+        if name.endswith(".py") and (name.startswith(folders or "") if only_names else not name.startswith(NOT_YET)):
+            lines += complaints_of_names(name, text, replaced)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return bool(lines)
 

@@ -117,8 +117,8 @@ class Service:
         if deadline is not None:
             times.append(deadline)
         if not self.faults.stall:
-            times += [due for each in self.dirty if (due := each.due()) is not None]
-        times += [each.since + SILENCE for each in self.without_session]
+            times += [due for connection in self.dirty if (due := connection.due()) is not None]
+        times += [silent.since + SILENCE for silent in self.without_session]
         return min(times)
 
     def restart_timers(self, now: float) -> None:
