@@ -25,11 +25,10 @@ from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, Thread
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.locks.blocks import await_all, wait_all
 from django_zklock.locks.held import HeldLock, held_locks, not_held
-from django_zklock.locks.queue_reader import read_queue
+from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.refusals import check_not_own_task, threading_timeout
 from django_zklock.locks.spec import LockSpec
 from django_zklock.queue.nodes import Kind
-from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -38,12 +37,15 @@ _Held = TypeVar("_Held")
 _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
 
-class BlockEnd(property):
+class _Exit:
     """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
-    def __call__(self, lock: Any, *error: Any) -> None:
-        """End the innermost block of the caller: `ExitStack` looks up `__exit__` on the class."""
-        self.__get__(lock)(*error)
+    def __init__(self, new_end: Callable[[Any], Any], close_innermost: Callable[..., None]) -> None:
+        self._new_end = new_end
+        self._close_innermost = close_innermost
+
+    def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
+        return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
 class LockBase(Generic[AnyHold]):
@@ -148,17 +150,14 @@ class LockBase(Generic[AnyHold]):
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
-        return run(self._locked(ThreadWaiter))
+        return any(
+            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self._specs
+        )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
-        return await Awaited(self._locked(TaskWaiter))
-
-    def _locked(self, waiter: type[Any]) -> Routine[bool]:
         for spec in self._specs:
-            if _find(spec) is not None:
-                return True
-            if (yield from read_queue(process.current(), spec.key, spec.parent, waiter(), most=1)):
+            if _find(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
@@ -196,13 +195,32 @@ class LockBase(Generic[AnyHold]):
                 _raise(failed, error)
             raise
 
+    def _new_end(self) -> Callable[..., None]:
+        """Return the `__exit__` of one block. If an exception destroys it, the locks of the block are released."""
+        acquisition = Acquisition()
+        end = functools.partial(self._close, acquisition)
+        acquisition.net = net_under(end, functools.partial(self._catch, acquisition))
+        self._expected[get_ident()] = acquisition
+        return end
+
     @abort.shielded
     def _close(self, acquisition: Acquisition, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the block of this acquisition, or else the innermost one, which `error` has ended."""
-        if acquisition.block is None:  # `__exit__` was called by hand, or by `ExitStack`
-            failed, waiters = self._end_innermost(error, ThreadWaiter)
-        else:
-            failed, waiters = acquisition.end_block(error, ThreadWaiter)
+        if acquisition.block is None:  # `__exit__` was called by hand
+            self._close_innermost(kind, error, traceback)
+            return
+        failed, waiters = acquisition.end_block(error, ThreadWaiter)
+        try:
+            wait_all(waiters)
+            if failed is not error:
+                _raise(failed, error)
+        finally:
+            del failed
+
+    @abort.shielded
+    def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the innermost block of the caller, which `error` has ended."""
+        failed, waiters = self._end_innermost(error, ThreadWaiter)
         try:
             wait_all(waiters)
             if failed is not error:
@@ -217,14 +235,7 @@ class LockBase(Generic[AnyHold]):
         ) -> None: ...
 
     else:
-
-        @BlockEnd
-        def __exit__(self):  # noqa: PLE0302 - it returns the method
-            acquisition = Acquisition()
-            end = functools.partial(self._close, acquisition)
-            acquisition.net = net_under(end, functools.partial(self._catch, acquisition))
-            self._expected[get_ident()] = acquisition
-            return end
+        __exit__ = _Exit(_new_end, _close_innermost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

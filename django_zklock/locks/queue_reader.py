@@ -136,6 +136,11 @@ QueueWaiter: TypeAlias = ThreadWaiter[_Outcome] | TaskWaiter[_Outcome]
 _LOST: Final = (OutcomeUnknown, SessionGone)  # replies that were lost: the read is sent again
 
 
+def is_queued(key: str, parent: str, waiter: QueueWaiter) -> Routine[bool]:
+    """Return whether the queue of `key` has any contender. Raises `ZooKeeperUnavailable`."""
+    return bool((yield from read_queue(process.current(), key, parent, waiter, most=1)))
+
+
 def contenders(key: str, parent: str, *, reply_timeout: float | None = None) -> tuple[ContenderInfo, ...]:
     """
     Return the first fifty holders and waiters of `key`, in the order of the queue. `parent` is the directory.
