@@ -108,6 +108,7 @@ class Acquisition:
         `on_wait` is called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
         """
         self.specs, self._timeout = specs, timeout
+        self._began = self._since = clock.now()
         while True:
             self.contenders.clear()
             try:

@@ -2,13 +2,12 @@
 Observers of one grant: the guard of a block, the report of a loss, and the bounds of a hold.
 
 The guard aborts the work when the lock is lost. The bounds are a warning after `warn_after`, and the loss of the lock
-after `max_hold`; one timer serves those of a session, so many short holds with long bounds leave no timers behind.
+after `max_hold`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from django_zklock.execution.owner import Owner
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant, GrantedContender, GrantObserver, Policy
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from django_zklock.locks.spec import LockSpec
@@ -169,12 +167,10 @@ def apply_bounds(grant: Grant, contender: GrantedContender, spec: LockSpec) -> N
     Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock,
     because the other callers wait, too, while a machine is suspended.
     """
-    began = clock.now() - (clock.now() - grant.since)
     if spec.max_hold is not None:
         grant.max_hold = spec.max_hold
-        grant.ends_at = began + spec.max_hold
-    warn_at = None if spec.warn_after is None else began + spec.warn_after
-    grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
+        grant.ends_at = grant.since + spec.max_hold
+    grant.session.post(MaximumHold(grant, contender, spec.warn_after).begin)
 
 
 def release_if_overdue(grant: Grant, contender: GrantedContender) -> None:
@@ -189,95 +185,50 @@ def _release_unless_watched(grant: Grant, contender: GrantedContender) -> None:
 
 
 class MaximumHold(GrantObserver):
-    """The bounds of one grant."""
+    """The bounds of one grant; on the protocol's thread."""
 
-    def __init__(
-        self, grant: Grant, contender: GrantedContender, warn_after: float | None, warn_at: float | None
-    ) -> None:
+    def __init__(self, grant: Grant, contender: GrantedContender, warn_after: float | None) -> None:
         self._grant = grant
         self._contender = contender
         self._warn_after = warn_after
-        self._warn_at = warn_at  # on clock.now(); None after the warning
-        self._timers: TimerQueue
+        self._warn_at = None if warn_after is None else grant.since + warn_after  # None after the warning, too
+        self._timer: Timer | None = None
 
     def begin(self) -> None:
         """Set the timer, unless the grant is over by now."""
-        self._timers = self._grant.session.attached(TimerQueue)
         self._set_timer()
         self._grant.attach(self)
 
     def on_lost(self, reason: str) -> None:
-        self._timers.drop(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def on_released(self) -> None:
-        self._timers.drop(self)
+        self.on_lost("")
         self._grant.detach(self)
 
     def _set_timer(self) -> None:
         dues = [due for due in (self._warn_at, self._grant.ends_at) if due is not None]
         if dues:
-            self._timers.set(self, min(dues))
+            self._timer = self._grant.session.loop.call_later(max(0.0, min(dues) - clock.now()), self._on_due)
 
-    def on_due(self) -> None:
+    def _on_due(self) -> None:
         """Warn, or mark the lock as lost: its work is aborted, and its znode deleted when the work has ended."""
+        grant = self._grant
         if self._warn_at is not None and clock.now() >= self._warn_at:
             self._warn_at = None
-            self._warn()
-        if self._grant.overdue:
-            self._grant.lose(self._grant.why_overdue)
-            _release_unless_watched(self._grant, self._contender)
+            held = clock.now() - grant.since
+            notify.send_about(grant, signals.lock_held_long, held=held)
+            logger.warning(
+                "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
+                grant.key,
+                held,
+                self._warn_after,
+                work.log_suffix(grant.about),
+                extra=grant.log_fields(),
+            )
+        if grant.overdue:
+            grant.lose(grant.why_overdue)
+            _release_unless_watched(grant, self._contender)
         else:
             self._set_timer()
-
-    def _warn(self) -> None:
-        grant = self._grant
-        held = clock.now() - grant.since
-        notify.send_about(grant, signals.lock_held_long, held=held)
-        logger.warning(
-            "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
-            grant.key,
-            held,
-            self._warn_after,
-            work.log_suffix(grant.about),
-            extra=grant.log_fields(),
-        )
-
-
-class TimerQueue:
-    """The times at which the bounds of the grants of one session are due; on the protocol's thread."""
-
-    def __init__(self, session: Session) -> None:
-        self._loop = session.loop
-        self._due: dict[MaximumHold, float] = {}  # on clock.now()
-        self._wakes_at = math.inf
-
-    def set(self, bounds: MaximumHold, due: float) -> None:
-        """Call `bounds.on_due()` at `due`, on `clock.now()`, and not at the time that was set before."""
-        self._due[bounds] = due
-        self._wake(due)
-
-    def drop(self, bounds: MaximumHold) -> None:
-        """Forget these bounds."""
-        self._due.pop(bounds, None)
-
-    def _wake(self, due: float) -> None:
-        if due < self._wakes_at:
-            self._wakes_at = due
-            self._loop.call_later(max(0.0, due - clock.now()), lambda: self._on_timer(due))
-
-    def _on_timer(self, due: float) -> None:
-        if due == self._wakes_at:
-            self._wakes_at = math.inf
-        now = clock.now()
-        for bounds in [bounds for bounds, when in self._due.items() if when <= now]:
-            if self._due.pop(bounds, None) is not None:
-                self._run(bounds)
-        if self._due:
-            self._wake(min(self._due.values()))
-
-    def _run(self, bounds: MaximumHold) -> None:
-        try:
-            bounds.on_due()
-        except Exception:
-            # The failure of one must not keep the others from being due.
-            logger.exception("the end of a hold, or the warning before it, failed: %r", bounds)

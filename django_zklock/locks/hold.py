@@ -236,7 +236,7 @@ class Hold(HoldBase):
         _checked(obj).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
-        """Compare and set the token, as `fence` does, in the database's thread. The transaction must be open there."""
+        """Call `fence` in the thread of the database. The transaction must be open there."""
         await _checked(obj).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:

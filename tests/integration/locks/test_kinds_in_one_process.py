@@ -10,7 +10,6 @@ from support.faults import client, connected, session
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
-from django_zklock.locks.guard import TimerQueue
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.registry import Registry
 
@@ -42,7 +41,6 @@ def sizes() -> dict[str, int]:
     return {
         "guids": len(registry.guids),
         "departures": len(registry.deleting),
-        "entries": len(session().attached(TimerQueue)._due),
         "observers": len(session().observers),
         "watches": sum(map(len, (*client()._data_watchers.values(), *client()._child_watchers.values()))),
         "holds": len(held_locks._kept) + len(held_locks._weak) + len(held_locks._guards),
