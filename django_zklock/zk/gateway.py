@@ -102,9 +102,14 @@ class Gateway:
         The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
         for ever (ZOOKEEPER-442).
         """
-        watch = Watch(self.session.loop, path, on_event, self.session.unwatch) if on_event is not None else None
+        watch = self._new_watch(path, on_event)
         self.session.requests.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
         return watch
+
+    def _new_watch(self, path: str, on_event: Callback[bool] | None) -> Watch | None:
+        if on_event is None:
+            return None
+        return Watch(self.session.loop, path, on_event, self.session.requests.unwatch)
 
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
         """
@@ -140,7 +145,7 @@ class Gateway:
         With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
         znode itself is deleted. A missing znode leaves no watch.
         """
-        watch = Watch(self.session.loop, parent, on_event, self.session.unwatch) if on_event is not None else None
+        watch = self._new_watch(parent, on_event)
         self.session.requests.send(wire.GetChildren(parent, watch), callback)
         return watch
 
@@ -218,14 +223,17 @@ class Gateway:
         """
         sent_at = clock.now()
 
-        def created(reply: tuple[str, ZnodeStat]) -> Node:
+        def on_reply(reply: tuple[str, ZnodeStat] | ZkError) -> None:
+            if isinstance(reply, ZkError):
+                on_created(reply)
+                return
             path, stat = reply
             self.session.extend_lease(sent_at)
             self._clock.record(stat.ctime / 1000, sent_at)
-            return _node(path, data, stat)
+            on_created(_node(path, data, stat))
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
-        requests: list[tuple[Any, Callback[Any]]] = [(create, _converting(created, on_created))]
+        requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
         if on_listed is not None:
             requests.append((wire.GetChildren(parent, None), on_listed))
         self.session.requests.send_together(requests)
@@ -335,7 +343,7 @@ class Gateway:
 
         No token above that number was given out before this call.
         """
-        last_zxid = self.session.last_zxid()
+        last_zxid = self.session.requests.last_zxid()
         check = wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)])
         # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
         self.session.requests.send(check, _converting(lambda results: last_zxid(), callback))

@@ -76,6 +76,11 @@ class Requests:
         """
         return self._client is not None and self._client.session_id == self._session_id
 
+    def last_zxid(self) -> Callable[[], int]:
+        """Return a function that returns the newest zxid in any reply so far."""
+        client = self._client  # the next client has another session, perhaps at another ensemble
+        return lambda: 0 if client is None else int(client.last_zxid)
+
     @property
     def unanswered(self) -> int:
         """The number of requests in flight."""
@@ -110,6 +115,11 @@ class Requests:
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._timeout * STALL_SHARE, self._on_stall_timer)
         client.call_together(calls)
+
+    def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
+        """Forget a watcher. On the server, the watch ends with the next event of that znode."""
+        if self._client is not None:  # else it has ended with the connection
+            self._client.unwatch(path, watcher)
 
     def _on_reply(self, pending: PendingRequest, reply: object) -> None:
         """Handle the reply to a request, or its error; once per request."""

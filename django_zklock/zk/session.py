@@ -191,11 +191,6 @@ class Session:
             self.suspect = True
             self._tell(lambda observer: observer.on_suspect(reason))
 
-    def last_zxid(self) -> Callable[[], int]:
-        """Return a function that returns the newest zxid in any reply so far."""
-        client = self._client  # the next client has another session, perhaps at another ensemble
-        return lambda: 0 if client is None else int(client.last_zxid)
-
     # --- broken connections -------------------------------------------------------------------------------------
 
     def _on_stall(self, seconds: float) -> None:
@@ -206,28 +201,27 @@ class Session:
             self._client.drop_connection()
 
     def _on_unknown(self, error: OutcomeUnknown) -> None:
-        if self._client is not None and isinstance(error.__cause__, ConnectionLoss):
-            # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
-            self._suspend("the connection broke")
-        elif self._client is not None and self.connected:
-            self._drop_unclear_connection(error)
-
-    def _drop_unclear_connection(self, error: OutcomeUnknown) -> None:
         """
         Drop the connection after an unclear reply. On the next one, all contenders read what is really there.
 
         If a server sends unclear replies again and again, the connections are dropped a second apart.
         """
+        client = self._client
+        if client is None or not self.connected:
+            return
+        if isinstance(error.__cause__, ConnectionLoss):
+            # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
+            self._suspend("the connection broke")
+            return
 
         def drop() -> None:
-            if client is self._client and client is not None and not self.connected:
+            if client is self._client and not self.connected:
                 client.drop_connection()
 
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         self._suspend("ZooKeeper's reply to a write was unclear")
-        client, now = self._client, clock.now()
-        if client is not None:
-            self.outage.failed(client.host, "its replies are unclear")
+        self.outage.failed(client.host, "its replies are unclear")
+        now = clock.now()
         self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
         if self._drop_at == now:
             drop()
@@ -237,11 +231,6 @@ class Session:
     def _on_pinged(self, client: Client, sent_at: float, replied_at: float) -> None:
         if client is self._client:
             self._contact.record(sent_at, replied_at, self.timeout)
-
-    def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
-        """Forget a watcher. On the server, the watch ends with the next event of that znode."""
-        if self._client is not None:
-            self._client.unwatch(path, watcher)
 
     # --- the state of the connection ----------------------------------------------------------------------------
 
@@ -275,7 +264,6 @@ class Session:
 
     def _replace_client(self) -> None:
         """Start a new client, because the present one does not connect or its thread has died."""
-        self._replace_timer = None
         if self.closing or self.connected:
             return
         old, self._client = self._client, None
@@ -306,9 +294,6 @@ class Session:
                 self._replace_client_in(REPLACE_AFTER * self.timeout)
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
-        if self._replace_timer is not None:
-            self._replace_timer.cancel()
-            self._replace_timer = None
         self._restart_pause = 0.0
         resumed = session_id == self.session_id
         if not resumed:
@@ -376,7 +361,7 @@ class Session:
             return
         if client is not None:
             client.end()
-        self._finish()
+        self.loop.post(self._end_threads)
 
     def _end_session_of(self, client: Client) -> None:
         """
@@ -395,11 +380,8 @@ class Session:
     def _on_ended(self, client: Client) -> None:
         if client is self._closing_client:
             self._closing_client = None
-            self._finish()
-
-    def _finish(self) -> None:
-        # This may have been delivered, and so be ahead of what was posted before, such as the last signals.
-        self.loop.post(self._end_threads)
+            # This was delivered, and so may be ahead of what was posted before, such as the last signals.
+            self.loop.post(self._end_threads)
 
     def _end_threads(self) -> None:
         if self._dispatcher is not None:

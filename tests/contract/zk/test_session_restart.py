@@ -67,8 +67,9 @@ def test_the_last_signals_are_sent(zoo: Zoo) -> None:
 
     def end() -> None:
         session.dispatch(ran.append, "last")
+        session._closing_client = client
         client.end()
-        session._finish()
+        session._on_ended(client)
 
     session.dispatch(ran.append, "first")
     session.post(end)
