@@ -1,11 +1,11 @@
 """
-With `linger`, this process is_granted a lock after a release, so that its next owner gets it without ZooKeeper.
+With `linger`, this process keeps a lock after a release, so that its next owner gets it without ZooKeeper.
 
 One contender is in ZooKeeper's queue for all owners of this process. They wait in a queue of this process, one
-`LocalWaiter` each; the first in it has the lock while the lock is here. To enter is to append, and to leave is to
-remove, each a single operation that no signal and no other thread interrupts. Every thread that changes the queue calls
-`grant_first()`, which is idempotent. So the lock is passed on without the protocol's thread: two switches of threads
-for each grant would take a third of its time.
+`LocalWaiter` each; the first in it has the lock while the lock is here. Each is appended and removed by a single
+operation, which no signal and no other thread interrupts. Every thread that changes the queue calls `grant_first()`,
+which is idempotent. So the lock is passed on without the protocol's thread: two switches of threads for each grant
+would take a third of its time.
 
 Each owner has a grant of its own, with the token of the znode. Events of the session reach the contender's grant, and
 from there that of the first owner. If there is any doubt about the contender's grant when an owner gets the lock, the
@@ -71,20 +71,6 @@ class LocalGrant(Grant):
 class LocalWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
 
-    __slots__ = (
-        "_on_outcome",
-        "_outcomes",
-        "_pid",
-        "_was_placed",
-        "caller",
-        "gone",
-        "lock",
-        "on_queued",
-        "session",
-        "spec",
-        "waits",
-    )
-
     def __init__(
         self,
         session: Session,
@@ -118,7 +104,7 @@ class LocalWaiter:
         if lock is None:
             self.session.post(self.queue_again)
         else:
-            lock.enter(self)
+            lock.append(self)
             self.wait_or_conclude_busy(lock)
             if not self.session.connected:
                 self.session.post(
@@ -141,7 +127,7 @@ class LocalWaiter:
                 grant.released = True
                 if grant.has_observers:
                     self.session.post(grant.tell_released)
-            lock.leave(self)
+            lock.remove(self)
             if lock.ended:
                 self.session.post(lock.end, done)
                 return
@@ -175,7 +161,7 @@ class LocalWaiter:
         elif isinstance(outcome, Grant) and on_outcome is not None:
             on_outcome(outcome)
             self._on_outcome = self.on_queued = None  # they refer to the hold, which may be dropped without a release
-            if lock.has_events:
+            if lock.base is not None and lock.base.has_events:
                 self.session.post(lock.forward_events)  # they may have come just before the grant
 
     # --- read by the owner ----------------------------------------------------------------------------------------
@@ -188,7 +174,7 @@ class LocalWaiter:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What the payload of the znode says while it has the lock."""
+        """The fields of the znode's payload while it has the lock."""
         return _description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
 
     @property
@@ -292,7 +278,7 @@ class LocalWaiter:
         outcomes, on_outcome = self._outcomes, self._on_outcome
         if self.lock is lock and outcomes.setdefault(lock, outcome) is outcome and on_outcome is not None:
             self.gone = True
-            lock.leave(self)
+            lock.remove(self)
             on_outcome(outcome)
 
 
@@ -329,18 +315,18 @@ class LingeringLock(GrantObserver):
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
-    def enter(self, waiter: LocalWaiter) -> None:
+    def append(self, waiter: LocalWaiter) -> None:
         """Append a waiter; it has the lock at once if it is the first."""
         waiter.join(self)
         self.queue.append(waiter)
         if waiter.gone:
-            self.leave(waiter)
+            self.remove(waiter)
         elif self.ended:
             self._session.post(waiter.queue_again)
         else:
             self.grant_first()
 
-    def leave(self, waiter: LocalWaiter) -> None:
+    def remove(self, waiter: LocalWaiter) -> None:
         """Remove a waiter, and grant the lock to the first one then. It is idempotent."""
         self._linger, self.idle_since = waiter.spec.linger, clock.now()
         if waiter.grant is not None:
@@ -379,11 +365,6 @@ class LingeringLock(GrantObserver):
         """Whether it is uncertain that this process has the lock."""
         base = self.base
         return base is None or self._session.suspect or base.why_invalid() is not None
-
-    @property
-    def has_events(self) -> bool:
-        """Whether there is an event that the owner may have missed."""
-        return self.base is not None and self.base.has_events
 
     def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when the owner with this grant releases it."""
@@ -593,12 +574,12 @@ class LingeringLocks(SessionObserver):
         lock = self.find(spec)
         if lock is not None:
             for waiter in waiters:
-                lock.enter(waiter)
+                lock.append(waiter)
                 waiter.wait_or_conclude_busy(lock)
         elif waiters:
             lock = LingeringLock(self, waiters[0])
             for waiter in waiters:
-                lock.enter(waiter)
+                lock.append(waiter)
             self._session.observers[self] = None
             self._locks[_key_of(spec)] = lock  # last: waiters that find it come after these
             lock.contender.start()

@@ -19,7 +19,7 @@ _MOST: Final = 160  # characters that are kept of a text
 
 @dataclass(frozen=True, slots=True)
 class BreakRecord:
-    """Who broke a lock, and why."""
+    """The person who broke a lock, and the reason."""
 
     by: str
     reason: str

@@ -16,7 +16,7 @@ class Mark(enum.Enum):
     OWN = "0c1a"
     """A contender of this package."""
     REPLACEABLE = "0e57"
-    """The same. When it releases, an operator hold with the same sequence number may replace its node."""
+    """Such a contender, too. When it releases, an operator hold with its sequence number may replace its node."""
     OPERATOR = "0be7"
     """An operator hold."""
 

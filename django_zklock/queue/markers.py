@@ -74,7 +74,7 @@ class SetLimit:
     by: str
     reason: str
     when: datetime | None = None
-    """By ZooKeeper's clock."""
+    """The time of the change, by ZooKeeper's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ class Kind(enum.Enum):
 _WORDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.PERMIT: "semaphore"}
 # kazoo gives the same name to an exclusive lock and to the write side of a read-write lock. Both exclude all others.
 _KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
-_KAZOO_RECIPES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
+_KAZOO_NAMES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
 _CURATOR_START = "_c_"
 
 
@@ -110,7 +110,7 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
     `guid` is a UUID of 36 characters. A create with a lost reply is found by it.
     """
     if compat == "kazoo":
-        return f"{guid.replace('-', '')}{_KAZOO_RECIPES[kind]}"
+        return f"{guid.replace('-', '')}{_KAZOO_NAMES[kind]}"
     return f"{_CURATOR_START}{guid}-{kind.value}"
 
 
@@ -168,7 +168,7 @@ class Payload:
     """When the contender entered the queue: ISO 8601 in UTC, by the clock of its host."""
     template: str
     about: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The same as `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
+    """The work of `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
     "request": its method and route. With traces, there are "trace" and "span", see `execution.trace`."""
     limit: int = 0
     """The limit in the code of this contender; 0 if it wants no permit."""

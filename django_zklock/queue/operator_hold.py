@@ -28,7 +28,7 @@ LONGEST: Final = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HoldLabel:
-    """Who holds a lock as an operator, and why."""
+    """The person who holds a lock as an operator, and the reason."""
 
     by: str
     reason: str

@@ -167,6 +167,13 @@ class Client(KazooClient):
             except OSError:
                 pass  # it is closed already
 
+    def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
+        """Forget a watcher. kazoo would keep it until something happens to the znode."""
+        for watched in (self._data_watchers, self._child_watchers):
+            watchers = watched.get(path)
+            if watchers is not None:
+                watchers.discard(watcher)
+
     def forget_sockets(self) -> None:
         """Close a forked child's copies of the sockets. Nothing is sent, so the parent's connection stays open."""
         for sock in (self._connection._socket, self._connection._read_sock, self._connection._write_sock):

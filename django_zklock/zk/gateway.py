@@ -102,9 +102,14 @@ class Gateway:
         The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
         for ever (ZOOKEEPER-442).
         """
-        watch = Watch(self.session.loop, path, on_event, self.session.unwatch) if on_event is not None else None
-        self.session.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
+        watch = self._new_watch(path, on_event)
+        self.session.requests.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
         return watch
+
+    def _new_watch(self, path: str, on_event: Callback[bool] | None) -> Watch | None:
+        if on_event is None:
+            return None
+        return Watch(self.session.loop, path, on_event, self.session.requests.unwatch)
 
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
         """
@@ -140,8 +145,8 @@ class Gateway:
         With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
         znode itself is deleted. A missing znode leaves no watch.
         """
-        watch = Watch(self.session.loop, parent, on_event, self.session.unwatch) if on_event is not None else None
-        self.session.send(wire.GetChildren(parent, watch), callback)
+        watch = self._new_watch(parent, on_event)
+        self.session.requests.send(wire.GetChildren(parent, watch), callback)
         return watch
 
     def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
@@ -160,7 +165,9 @@ class Gateway:
         def on_listed(reply: NamesReply) -> None:
             callback(errors[0] if errors else reply)
 
-        self.session.send_together([(wire.Sync(parent), on_synced), (wire.GetChildren(parent, None), on_listed)])
+        self.session.requests.send_together(
+            [(wire.Sync(parent), on_synced), (wire.GetChildren(parent, None), on_listed)]
+        )
 
     def read_directory(self, path: str, callback: Callback[DirectoryReply]) -> None:
         """
@@ -184,11 +191,11 @@ class Gateway:
             callback(DirectoryState(path=path, data=data or b"", version=stat.version, children=tuple(names)))
 
         requests = (wire.Sync(path), wire.GetData(path, None), wire.GetChildren(path, None))
-        self.session.send_together([(request, on_reply) for request in requests])
+        self.session.requests.send_together([(request, on_reply) for request in requests])
 
     def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
         """List the paths of all ephemeral znodes of this session below a path."""
-        self.session.send(GetEphemerals(below), callback)
+        self.session.requests.send(GetEphemerals(below), callback)
 
     def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
         """Read the access list of a znode: (scheme, id, permissions) with letters of "rwcda"."""
@@ -196,7 +203,7 @@ class Gateway:
         def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
             return [(entry.id.scheme, entry.id.id, _letters(entry.perms)) for entry in reply[0]]
 
-        self.session.send(wire.GetACL(path), _converting(entries, callback))
+        self.session.requests.send(wire.GetACL(path), _converting(entries, callback))
 
     # --- writes -------------------------------------------------------------------------------------------------
 
@@ -216,17 +223,20 @@ class Gateway:
         """
         sent_at = clock.now()
 
-        def created(reply: tuple[str, ZnodeStat]) -> Node:
+        def on_reply(reply: tuple[str, ZnodeStat] | ZkError) -> None:
+            if isinstance(reply, ZkError):
+                on_created(reply)
+                return
             path, stat = reply
             self.session.extend_lease(sent_at)
             self._clock.record(stat.ctime / 1000, sent_at)
-            return _node(path, data, stat)
+            on_created(_node(path, data, stat))
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
-        requests: list[tuple[Any, Callback[Any]]] = [(create, _converting(created, on_created))]
+        requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
         if on_listed is not None:
             requests.append((wire.GetChildren(parent, None), on_listed))
-        self.session.send_together(requests)
+        self.session.requests.send_together(requests)
 
     def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
         """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
@@ -236,7 +246,7 @@ class Gateway:
             self._clock.record(stat.mtime / 1000, sent_at)
             return _node(path, data, stat)
 
-        self.session.send(wire.SetData(path, data, version), _converting(written, callback))
+        self.session.requests.send(wire.SetData(path, data, version), _converting(written, callback))
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
@@ -250,7 +260,7 @@ class Gateway:
             return error
 
         transaction = wire.Transaction([self._request(operation) for operation in operations])
-        self.session.send(transaction, _converting(outcome, callback))
+        self.session.requests.send(transaction, _converting(outcome, callback))
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
@@ -268,12 +278,12 @@ class Gateway:
         def on_deleted(reply: object) -> None:
             callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing) else None)
 
-        self.session.send(wire.Delete(path, _ANY_VERSION), on_deleted)
+        self.session.requests.send(wire.Delete(path, _ANY_VERSION), on_deleted)
 
     def delete_if_empty(self, parent: str) -> None:
         """Delete an empty directory where the server does not do so itself. The outcome does not matter."""
         if not self._containers:
-            self.session.send(wire.Delete(parent, _ANY_VERSION), lambda reply: None)
+            self.session.requests.send(wire.Delete(parent, _ANY_VERSION), lambda reply: None)
 
     def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
         """
@@ -302,9 +312,9 @@ class Gateway:
         parent = path.rpartition("/")[0]
         container = self._containers and not lasting  # what is requested now; the attribute may change before the reply
         if container:
-            self.session.send(CreateContainer(path, b"", self._acl, _CONTAINER), on_reply)
+            self.session.requests.send(CreateContainer(path, b"", self._acl, _CONTAINER), on_reply)
         else:
-            self.session.send(wire.Create(path, b"", self._acl, _PERSISTENT), on_reply)
+            self.session.requests.send(wire.Create(path, b"", self._acl, _PERSISTENT), on_reply)
 
     # --- quorum -------------------------------------------------------------------------------------------------
 
@@ -325,7 +335,7 @@ class Gateway:
             return paths[results.index(failed)] if isinstance(failed, NoNodeError) else translate(failed)
 
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
-        self.session.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
+        self.session.requests.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
 
     def last_zxid(self, callback: Callback[int | ZkError]) -> None:
         """
@@ -333,10 +343,10 @@ class Gateway:
 
         No token above that number was given out before this call.
         """
-        last_zxid = self.session.last_zxid()
+        last_zxid = self.session.requests.last_zxid()
         check = wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)])
         # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
-        self.session.send(check, _converting(lambda results: last_zxid(), callback))
+        self.session.requests.send(check, _converting(lambda results: last_zxid(), callback))
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
@@ -355,7 +365,7 @@ class Gateway:
             return None
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
-        self.session.send(wire.Transaction(operations), _converting(written, callback))
+        self.session.requests.send(wire.Transaction(operations), _converting(written, callback))
 
 
 def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:

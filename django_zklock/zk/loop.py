@@ -138,7 +138,8 @@ class Loop:
         event: _Event | None = _NOTHING
         while event is not None:
             with self._turn:
-                self._delivered.append(event)
+                if event is not _NOTHING:
+                    self._delivered.append(event)
                 self._run_due()
                 pause = self._timers[0][0] - clock.now() if self._timers else None
                 self._wakes_at = self._timers[0][0] if self._timers else float("inf")

@@ -114,7 +114,7 @@ def end(*, at_exit: bool = False) -> None:
         call()
 
 
-def leave() -> None:
+def keep_open() -> None:
     """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
     global _session
     with _mutex:

@@ -40,7 +40,7 @@ class OnConnected(SessionObserver):
 
     def call(self, call: Callable[[], object]) -> None:
         """Make a call now if there is a connection, else as soon as there is one."""
-        if self._session.usable:
+        if self._session.requests.usable:
             call()
         else:
             self._calls[call] = None
@@ -55,7 +55,7 @@ class OnConnected(SessionObserver):
             self._session.post(self._make, call)
 
     def _make(self, call: Callable[[], object]) -> None:
-        if call in self._calls and self._session.usable:
+        if call in self._calls and self._session.requests.usable:
             del self._calls[call]
             call()
 

@@ -10,17 +10,17 @@ import enum
 import logging
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
 from django_zklock.queue.escaping import session_hex
-from django_zklock.zk.client import Client, PendingRequest
-from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.client import Client
+from django_zklock.zk.errors import OutcomeUnknown, SessionGone
+from django_zklock.zk.in_flight import Requests
 from django_zklock.zk.lease import LastContact, Lease
 from django_zklock.zk.loop import Loop, Timer, users_thread
 from django_zklock.zk.options import SessionOptions
@@ -29,16 +29,12 @@ from django_zklock.zk.outage import Outage
 logger = logging.getLogger("django_zklock.zk")
 
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
-STALL_SHARE = 1 / 6  # of it: after so long without a reply the connection counts as dead, while the lease still lasts
-MAX_IN_FLIGHT = 200  # requests without a reply; further ones wait here, so a heartbeat never queues behind many
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
 
 
 _Attached = TypeVar("_Attached")
-_Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
-"""Requests that are sent together, and their callbacks."""
 
 
 class ConnectionState(str, enum.Enum):
@@ -105,11 +101,8 @@ class Session:
         self._closing_client: Client | None = None  # ends the session after `close`
         self._dispatcher: Loop | None = None
         self._may_start_threads = True
-        self._sent: dict[PendingRequest, float] = {}  # requests without a reply, oldest first, and when they were sent
-        self._unsent: deque[_Batch] = deque()  # requests that wait until fewer are in flight
-        self._replied_at = float("-inf")  # when the last reply arrived, on clock.now()
         self._contact = LastContact()
-        self._stall_timer: Timer | None = None
+        self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
         self._replace_timer: Timer | None = None
         self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
@@ -171,16 +164,6 @@ class Session:
         return self.state is ConnectionState.CONNECTED
 
     @property
-    def usable(self) -> bool:
-        """
-        True if a request that is sent now belongs to this session.
-
-        kazoo's client may have a new session already, before the loop has been told.
-        """
-        client = self._client
-        return self.state is ConnectionState.CONNECTED and client is not None and client.session_id == self.session_id
-
-    @property
     def server(self) -> str:
         """The server of the present connection as "address:port", or "". For any thread."""
         client = self._client
@@ -208,81 +191,37 @@ class Session:
             self.suspect = True
             self._tell(lambda observer: observer.on_suspect(reason))
 
-    def last_zxid(self) -> Callable[[], int]:
-        """Return a function that returns the newest zxid in any reply so far."""
-        client = self._client  # the next client has another session, perhaps at another ensemble
-        return lambda: 0 if client is None else int(client.last_zxid)
+    # --- broken connections -------------------------------------------------------------------------------------
 
-    # --- requests -----------------------------------------------------------------------------------------------
+    def _on_stall(self, seconds: float) -> None:
+        # kazoo restarts its own timer with every request, so it would never notice.
+        logger.warning("no reply from ZooKeeper for %.1f s, connecting again", seconds)
+        self.mark_suspect("ZooKeeper does not answer")
+        if self._client is not None:
+            self._client.drop_connection()
 
-    def send(self, request: Any, callback: Callable[[Any], object], *, urgent: bool = False) -> None:
-        """Send a request of kazoo's. `callback` gets its reply or a `ZkError`, on the loop's thread."""
-        self.send_together([(request, callback)], urgent=urgent)
-
-    def send_together(self, requests: _Batch, *, urgent: bool = False) -> None:
-        """
-        Send requests together; each callback gets its reply, in the same order.
-
-        While `MAX_IN_FLIGHT` requests have no reply, further ones wait, unless they are `urgent`.
-
-        A user's thread must not call this: where kazoo hands requests to its thread, it swallows an exception that a
-        signal handler raises, and loses the request.
-        """
-        if not self.usable:
-            _fail_all(requests, OutcomeUnknown)
-        elif urgent or (len(self._sent) < MAX_IN_FLIGHT and not self._unsent):
-            self._transmit(requests)
-        else:
-            self._unsent.append(requests)
-
-    def _transmit(self, requests: _Batch) -> None:
-        client = cast("Client", self._client)
-        now = clock.now()
-        calls = []
-        for request, callback in requests:
-            pending = PendingRequest(self.loop, request, callback, self.on_reply)
-            self._sent[pending] = now
-            calls.append((request, pending))
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self.timeout * STALL_SHARE, self._on_stall_timer)
-        client.call_together(calls)
-
-    def on_reply(self, pending: PendingRequest, reply: object) -> None:
-        """Handle the reply to a request, or its error; once per request."""
-        sent_at = self._sent.pop(pending, None)
-        if sent_at is None:
-            return
-        if isinstance(reply, OutcomeUnknown) and self._client is not None:
-            # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
-            if isinstance(reply.__cause__, ConnectionLoss):
-                self._suspend("the connection broke")
-            elif self.connected:
-                self._drop_unclear_connection(reply)
-        else:
-            self._replied_at = clock.now()
-            self._contact.record(sent_at, self._replied_at, self.timeout)
-        try:
-            pending.callback(reply)
-        finally:
-            while self._unsent and len(self._sent) < MAX_IN_FLIGHT and self.usable:
-                self._transmit(self._unsent.popleft())
-
-    def _drop_unclear_connection(self, error: OutcomeUnknown) -> None:
+    def _on_unknown(self, error: OutcomeUnknown) -> None:
         """
         Drop the connection after an unclear reply. On the next one, all contenders read what is really there.
 
         If a server sends unclear replies again and again, the connections are dropped a second apart.
         """
+        client = self._client
+        if client is None or not self.connected:
+            return
+        if isinstance(error.__cause__, ConnectionLoss):
+            # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
+            self._suspend("the connection broke")
+            return
 
         def drop() -> None:
-            if client is self._client and client is not None and not self.connected:
+            if client is self._client and not self.connected:
                 client.drop_connection()
 
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         self._suspend("ZooKeeper's reply to a write was unclear")
-        client, now = self._client, clock.now()
-        if client is not None:
-            self.outage.failed(client.host, "its replies are unclear")
+        self.outage.failed(client.host, "its replies are unclear")
+        now = clock.now()
         self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
         if self._drop_at == now:
             drop()
@@ -292,32 +231,6 @@ class Session:
     def _on_pinged(self, client: Client, sent_at: float, replied_at: float) -> None:
         if client is self._client:
             self._contact.record(sent_at, replied_at, self.timeout)
-
-    def _on_stall_timer(self) -> None:
-        self._stall_timer = None
-        if not self._sent or self._client is None:
-            return
-        # Replies arrive in the order of the requests. While any arrives, the oldest request is not stuck, only queued.
-        since = max(next(iter(self._sent.values())), self._replied_at)
-        remaining = since + self.timeout * STALL_SHARE - clock.now()
-        if remaining <= 0:
-            # kazoo restarts its own timer with every request, so it would never notice.
-            logger.warning(
-                "no reply from ZooKeeper for %.1f s, connecting again", self.timeout * STALL_SHARE - remaining
-            )
-            self.mark_suspect("ZooKeeper does not answer")
-            self._client.drop_connection()
-            remaining = self.timeout * STALL_SHARE
-        self._stall_timer = self.loop.call_later(remaining, self._on_stall_timer)
-
-    def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
-        """Forget a watcher. On the server, the watch ends with the next event of that znode."""
-        client = self._client
-        if client is not None:
-            for watched in (client._data_watchers, client._child_watchers):
-                watchers = watched.get(path)
-                if watchers is not None:
-                    watchers.discard(watcher)
 
     # --- the state of the connection ----------------------------------------------------------------------------
 
@@ -351,7 +264,6 @@ class Session:
 
     def _replace_client(self) -> None:
         """Start a new client, because the present one does not connect or its thread has died."""
-        self._replace_timer = None
         if self.closing or self.connected:
             return
         old, self._client = self._client, None
@@ -369,7 +281,7 @@ class Session:
             return
         if state == KazooState.CONNECTED and session_id is not None:
             self._contact.restart(connect_sent_at)
-            self._on_connected(session_id, timeout)
+            self._on_connected(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend("the connection to ZooKeeper is suspended")
         elif state == KazooState.LOST:
@@ -381,10 +293,7 @@ class Session:
             else:
                 self._replace_client_in(REPLACE_AFTER * self.timeout)
 
-    def _on_connected(self, session_id: int, timeout: float) -> None:
-        if self._replace_timer is not None:
-            self._replace_timer.cancel()
-            self._replace_timer = None
+    def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0
         resumed = session_id == self.session_id
         if not resumed:
@@ -398,6 +307,7 @@ class Session:
                 self.options.session_timeout,
                 self.timeout,
             )
+        self.requests.open(client, session_id, self.timeout)
         self._change_state(ConnectionState.CONNECTED)
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
 
@@ -405,7 +315,7 @@ class Session:
         if self.state is not ConnectionState.CONNECTED:
             return
         self._change_state(ConnectionState.SUSPENDED)
-        self._drop_unsent(OutcomeUnknown)
+        self.requests.close()
         self.mark_suspect(reason)
         self._replace_client_in(REPLACE_AFTER * self.timeout)
 
@@ -416,15 +326,8 @@ class Session:
         self.suspect = True
         self.lease.end()
         self._change_state(ConnectionState.LOST)
-        unanswered, self._sent = self._sent, {}
-        _fail_all([(pending, pending.callback) for pending in unanswered], SessionGone)
-        self._drop_unsent(SessionGone)
+        self.requests.fail_all(SessionGone)
         self._tell(lambda observer: observer.on_session_lost())
-
-    def _drop_unsent(self, error: type[ZkError]) -> None:
-        unsent, self._unsent = self._unsent, deque()
-        for requests in unsent:
-            _fail_all(requests, error)
 
     def _change_state(self, state: ConnectionState) -> None:
         previous, self.state = self.state, state
@@ -458,7 +361,7 @@ class Session:
             return
         if client is not None:
             client.end()
-        self._finish()
+        self.loop.post(self._end_threads)
 
     def _end_session_of(self, client: Client) -> None:
         """
@@ -477,11 +380,8 @@ class Session:
     def _on_ended(self, client: Client) -> None:
         if client is self._closing_client:
             self._closing_client = None
-            self._finish()
-
-    def _finish(self) -> None:
-        # This may have been delivered, and so be ahead of what was posted before, such as the last signals.
-        self.loop.post(self._end_threads)
+            # This was delivered, and so may be ahead of what was posted before, such as the last signals.
+            self.loop.post(self._end_threads)
 
     def _end_threads(self) -> None:
         if self._dispatcher is not None:
@@ -490,15 +390,6 @@ class Session:
         else:
             self._closed.set()
         self.loop.stop()
-
-
-def _fail_all(requests: _Batch, error: type[ZkError]) -> None:
-    for _, callback in requests:
-        try:
-            callback(error())
-        except Exception:
-            # The other callbacks must be called all the same.
-            logger.exception("%r failed on a request without a reply", callback)
 
 
 def _send_state(state: ConnectionState, previous: ConnectionState, session_id: int | None) -> None:

@@ -15,6 +15,7 @@ from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, 
 from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, Sync, Transaction
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
+from django_zklock.zk.client import Client
 from django_zklock.zk.connection import (
     FIRST_RETRY,
     HURRIED_ROUND_SHARE,
@@ -90,6 +91,8 @@ class SimulatedClient:
         else:
             self._queue.extend(requests)
             self._wake()
+
+    unwatch = Client.unwatch
 
     def drop_connection(self) -> None:
         if self._connection is not None:

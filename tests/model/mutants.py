@@ -78,7 +78,6 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 def _first_unproven(self: Contender) -> None:
-    self._predecessors.forget()
     node = self._node.node
     if node is None:
         return
@@ -92,7 +91,7 @@ def _unproven_after_wait(self: Contender) -> None:
     if self.session.suspect:
         _prove(self)
     else:
-        self._take()
+        self._hold()
 
 
 def _unwatched_wait(self: ContenderNode, seconds: float) -> None:
@@ -130,7 +129,7 @@ def _blind_reconnected(self: ContenderNode) -> None:
 def _adopting_found(self: ContenderNode, answer: Any) -> None:
     if isinstance(answer, Node):
         self._mark_there(answer)
-        self._listener.on_entered(None)
+        self._listener.on_created(None)
     else:
         _on_searched_read(self, answer)
 

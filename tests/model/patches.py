@@ -22,7 +22,7 @@ from django_zklock.zk import session
 from model.client import SimulatedClient
 from model.world import World
 
-PREEMPTED = ("enter", "leave", "grant_first", "ends_on_release", "new_grant")  # begun by several threads
+PREEMPTED = ("append", "remove", "grant_first", "ends_on_release", "new_grant")  # begun by several threads
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session: Any = session  # its imports are replaced, too

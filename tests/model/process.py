@@ -10,7 +10,7 @@ from typing import Any
 
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk.lease import Lease
+from django_zklock.zk import session as sessions
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.session import Session
@@ -126,6 +126,16 @@ class SimulatedLoop:
                 self._running = False
 
 
+def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
+    """Return a session for which everything runs on this loop."""
+    module: Any = sessions
+    before, module.Loop = module.Loop, lambda name: loop
+    try:
+        return Session(options)
+    finally:
+        module.Loop = before
+
+
 class Process:
     """One process; its session is the real one, on a simulated loop and client."""
 
@@ -144,11 +154,8 @@ class Process:
         self._stood_still = 0.0  # seconds that the clock of timers has missed
         self._backlogs: tuple[list[_Call], list[_Call]] = ([], [])
         self._pauses = 0
-        self.session = Session(options)
         self.loop = SimulatedLoop(self)
-        self.session.loop = self.loop  # type: ignore[assignment]
-        self.session.post = self.loop.post
-        self.session.lease = Lease(self.loop, self.session._on_lease_over)  # type: ignore[arg-type]
+        self.session = _session_on(self.loop, options)
         self.session.loop.post(self.session._start_client)
 
     @property

@@ -192,7 +192,7 @@ class _Play:
             "guids": registry.guids,
             "departures": registry.deleting,
             "heartbeat": registry.heartbeat._nodes,
-            "requests": session._sent,
+            "requests": session.requests._sent,
             "lingering": session.attached(LingeringLocks)._locks,
             "watchers": any(client._data_watchers.values()) if client is not None else None,
             "watchers of children": any(client._child_watchers.values()) if client is not None else None,

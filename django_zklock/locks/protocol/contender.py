@@ -41,19 +41,19 @@ WATCH_SELF_SHARE = 1 / 6  # of the session timeout, spent waiting; a shorter wai
 
 
 class Phase(enum.Enum):
-    """What a contender does now."""
+    """The present activity of a contender."""
 
     NEW = "has not begun"
     AWAITING = "waits for a session"
     PEEKING = "lists the directory, to see whether the lock is free"
     LOCAL_QUEUE = "waits until this process has room for one more in the queue"
-    ENTERING = "creates its znode"
+    CREATING = "creates its znode"
     LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches its predecessors"
     PROVING = "is first, and waits for a quorum to confirm its session and its znode"
     HOLDING = "holds the lock"
-    LEAVING = "leaves the queue"
-    GONE = "has left the queue"
+    RELEASING = "deletes its znode"
+    GONE = "has no znode any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +69,6 @@ Outcome: TypeAlias = Grant | Busy | ZkLockError
 
 class Contender(SessionObserver):
     """One contender for one lock, from the first request until it has left the queue."""
-
-    __slots__ = (
-        "_done",
-        "_grant",
-        "_is_queued",
-        "_local_queue",
-        "_node",
-        "_on_outcome",
-        "_phase",
-        "_predecessors",
-        "_registry",
-        "_replies",
-        "_timer",
-        "_waits",
-        "ahead",
-        "caller",
-        "deadline",
-        "in_local_queue",
-        "on_queued",
-        "operator",
-        "placed",
-        "session",
-        "spec",
-    )
 
     def __init__(
         self,
@@ -121,11 +97,11 @@ class Contender(SessionObserver):
         self._grant: Grant | None = None
         self._timer: Timer | None = None
         self._local_queue: LocalQueue | None = None  # while it waits
+        self._predecessors: Predecessors | None = None  # once it has waited for some
         self._is_queued = False  # it was accepted as a waiter, so `max_waiters` does not refuse it any more
         # Set by `_begin`.
         self._registry: Registry
         self._node: ContenderNode
-        self._predecessors: Predecessors
 
     def __repr__(self) -> str:
         return f"<contender for {self.spec.key!r}: {self._phase.value}>"
@@ -148,7 +124,7 @@ class Contender(SessionObserver):
         `done` is called once on the protocol's thread: with True when the znode is gone, with False when it is clear
         that this takes longer.
         """
-        self.session.post(self._leave, done)
+        self.session.post(self._abandon, done)
 
     def share(self, *, asked: bool = False) -> None:
         """
@@ -159,11 +135,8 @@ class Contender(SessionObserver):
         """
         grant = self._grant
         remaining = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - clock.now()
-        if remaining > 0:
-            self.session.post(self._share_later, remaining)
-            return
-        self.session.post(self._share)
-        if grant is not None:
+        self.session.post(self._share, remaining)
+        if grant is not None and remaining <= 0:
             grant.kind = nodes.Kind.READ  # last, so that a caller that is interrupted before can do it again
 
     def set_process(self, pid: int) -> None:
@@ -188,24 +161,22 @@ class Contender(SessionObserver):
         self._registry = self.session.attached(Registry)
         self._is_queued = self.placed
         self._node = ContenderNode(self._registry, self.spec, self.caller, self)
-        self._predecessors = Predecessors(self._registry.gateway, self.spec.parent, self._replies, self)
         self.session.observers[self] = None
         if self.session.connected:
-            self._enter_or_peek()
+            self._create_or_peek()
         else:
             self._await_session()
 
     def _await_session(self) -> None:
         self._phase = Phase.AWAITING
         if not self.placed and self._timer is None:
-            self._timer = self.session.loop.call_later(self.session.options.connect_timeout, self._on_no_session)
+            self._call_later(self.session.options.connect_timeout, self._on_no_session)
 
     def _on_no_session(self) -> None:
-        self._timer = None
         if self._phase is Phase.AWAITING and not self.placed:
-            self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
+            self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
-    def _enter_or_peek(self) -> None:
+    def _create_or_peek(self) -> None:
         self._cancel_timer()
         if not self._waits:
             self._phase = Phase.PEEKING
@@ -214,7 +185,7 @@ class Contender(SessionObserver):
         queue = self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
             self._local_queue = queue
-            self._enter()
+            self._create()
             return
         permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
         waiters = queue.waiting - permits
@@ -230,16 +201,16 @@ class Contender(SessionObserver):
     def on_admitted(self) -> None:
         """There is room in the queue for this contender."""
         self.in_local_queue = False
-        self._replies.run(self._enter if self.session.connected else self._await_session)
+        self._replies.run(self._create if self.session.connected else self._await_session)
 
     def _are_too_many(self, waiters: int) -> bool:
         return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
 
     def _on_peeked(self, answer: PeekReply) -> None:
         if answer is None:
-            self._enter()
+            self._create()
         elif isinstance(answer, NodeMissing):
-            self._phase = Phase.ENTERING
+            self._phase = Phase.CREATING
             self._node.create_with_parent()
         elif isinstance(answer, Holder):
             self.ahead, self.operator = answer.payload, answer.operator
@@ -247,29 +218,25 @@ class Contender(SessionObserver):
         elif isinstance(answer, (OutcomeUnknown, SessionGone)):
             self._await_session()
         else:
-            self._fail(answer)
+            self.on_refused(answer)
 
     def _conclude_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting. `waiters` are given if they are too many."""
         self.placed = True
         self._conclude(Busy(waiters))
-        self._leave()
+        self._abandon()
 
-    def _enter(self) -> None:
-        self._phase = Phase.ENTERING
+    def _create(self) -> None:
+        self._phase = Phase.CREATING
         self._node.create()
 
-    def on_entered(self, listed: ListingReply | None) -> None:
+    def on_created(self, listed: ListingReply | None) -> None:
         """The znode is in the queue."""
         if listed is None:
             self._list()
         else:
             self._phase = Phase.LISTING
             self._on_listed(listed)
-
-    def on_refused(self, error: ZkLockError) -> None:
-        """The znode cannot be created."""
-        self._fail(error)
 
     # --- through the queue --------------------------------------------------------------------------------------
 
@@ -287,13 +254,13 @@ class Contender(SessionObserver):
             try:
                 queue = answer.queue
             except UnreadableQueue as error:
-                self._fail(error)
+                self.on_refused(error)
             else:
                 self._apply_rule(queue)
         elif isinstance(answer, NodeMissing):
             self._on_absent()
         elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
-            self._fail(answer)
+            self.on_refused(answer)
 
     def _apply_rule(self, queue: order.Queue) -> None:
         name = self._node.name
@@ -302,7 +269,7 @@ class Contender(SessionObserver):
             self._on_absent()
             return
         self.placed = True
-        self._node.confirmed()
+        self._node.creates = 0
         if queue.stale_marker:
             self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
@@ -325,6 +292,8 @@ class Contender(SessionObserver):
         else:
             self._is_queued = True
             self._phase = Phase.QUEUED
+            if self._predecessors is None:
+                self._predecessors = Predecessors(self._registry.gateway, self.spec.parent, self._replies, self)
             self._predecessors.wait_for(verdict)
             if not self._node.watched:
                 self._node.watch_in(self.session.timeout * WATCH_SELF_SHARE)
@@ -339,17 +308,11 @@ class Contender(SessionObserver):
         self._wait_or_conclude_busy(queue, verdict)
         seconds = checked.next_check(operator_hold.holds_to_end(queue, self._node.name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
-            self._cancel_timer()
-            self._timer = self.session.loop.call_later(seconds, lambda: self._replies.run(self._on_hold_over))
-
-    def _on_hold_over(self) -> None:
-        self._timer = None
-        self.on_ahead_changed()
+            self._call_later(seconds, self.on_ahead_changed)
 
     def _on_absent(self) -> None:
-        self._replies.new_generation()
-        self._predecessors.forget()
-        self._phase = Phase.ENTERING
+        self._forget_replies()
+        self._phase = Phase.CREATING
         self._node.search()
 
     def on_ahead_read(self, node: Node) -> None:
@@ -382,34 +345,28 @@ class Contender(SessionObserver):
 
         A waiter sends no heartbeats. After a long wait its lease is over, or would be soon after the grant.
         """
-        self._predecessors.forget()
+        if self._predecessors is not None:
+            self._predecessors.forget()
         self._cancel_timer()
         if not self.session.suspect and self._registry.heartbeat.due_in > 0:
-            self._take()
+            self._hold()
         else:
+            self._phase = Phase.PROVING
             self._prove()
 
     def _prove(self) -> None:
         """Ask a quorum, and again after a pause, because a reply that takes long extends no lease."""
-        self._phase = Phase.PROVING
-        self._cancel_timer()
-        self._timer = self.session.loop.call_later(
-            self.session.timeout * BEAT_SHARE, lambda: self._replies.run(self._prove_again)
-        )
-        self._node.prove()
-
-    def _prove_again(self) -> None:
-        self._timer = None
         if self._phase is Phase.PROVING:
-            self._prove()
+            self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
+            self._node.prove()
 
     def on_proven(self) -> None:
         """A quorum has confirmed that the session lives and the znode exists."""
         if self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
             self._cancel_timer()
-            self._take()
+            self._hold()
 
-    def _take(self) -> None:
+    def _hold(self) -> None:
         node = self._node.node
         if node is None:
             return
@@ -429,50 +386,48 @@ class Contender(SessionObserver):
         if self._grant is not None:
             interventions.lose(self._registry.gateway, self._grant)
         else:
-            self._replies.new_generation()
-            self._predecessors.forget()
-            self._enter()
+            self._forget_replies()
+            self._create()
 
     def on_own_read(self, node: Node) -> None:
         """The znode was read while its lock is held."""
         if self._grant is not None and self._node.node is not None:
             interventions.read_request(self._registry.gateway, self._grant, node, self._node.node.data)
 
-    def _share_later(self, seconds: float) -> None:
-        if self._phase is Phase.HOLDING:
-            self.session.loop.call_later(seconds, lambda: self._replies.run(self._share_in_time))
+    def _share(self, seconds: float) -> None:
+        if self._phase is not Phase.HOLDING:
+            return
+        if seconds > 0:
+            self.session.loop.call_later(seconds, self.share)
+        else:
+            self._replies.run(self._node.share)
 
-    def _share_in_time(self) -> None:
-        if self._phase is Phase.HOLDING:
-            self.share()
-
-    def _share(self) -> None:
-        if self._phase is Phase.HOLDING:
-            self._node.share()
+    def _forget_replies(self) -> None:
+        """Ignore the replies that are outstanding, and watch no predecessor."""
+        self._replies.new_generation()
+        if self._predecessors is not None:
+            self._predecessors.forget()
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
-    def _leave(self, done: Callable[[bool], object] | None = None) -> None:
+    def _abandon(self, done: Callable[[bool], object] | None = None) -> None:
         if done is not None:
             self._done = (*self._done, done)
         if self._grant is not None:
             self._grant.release()
-        if self._phase is Phase.LEAVING:
+        if self._phase is Phase.RELEASING:
             return
         self._on_outcome = None
-        self._replies.new_generation()
+        self._forget_replies()
         self._cancel_timer()
-        if self._phase is Phase.NEW:
-            self._on_left(True)
-        elif self._phase is Phase.GONE:
-            self._on_left(not hasattr(self, "_node") or self._node.gone)
+        if self._phase in (Phase.NEW, Phase.GONE):
+            self._on_gone(not hasattr(self, "_node") or self._node.gone)
         else:
-            self._phase = Phase.LEAVING
-            self._predecessors.forget()
+            self._phase = Phase.RELEASING
             hold = replacement(self.spec, self.caller, self._grant, self._node.node) if self.spec.min_hold else None
-            self._node.delete(self._on_left, hold)
+            self._node.delete(self._on_gone, hold)
 
-    def _on_left(self, gone: bool) -> None:
+    def _on_gone(self, gone: bool) -> None:
         self._phase = Phase.GONE
         self.session.observers.pop(self, None)
         queue, self._local_queue = self._local_queue, None
@@ -482,17 +437,18 @@ class Contender(SessionObserver):
         for done in callbacks:
             done(gone)
 
-    def _fail(self, error: ZkLockError) -> None:
+    def on_refused(self, error: ZkLockError) -> None:
+        """Give up with this error: ZooKeeper has refused something, or cannot be reached."""
         if not error.lock:
             error.lock = self.spec.key
         if self._grant is not None:
             self._grant.lose(str(error))  # before its node goes
         self._conclude(error)
-        self._leave()
+        self._abandon()
 
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that just stopped would block the queue."""
-        self._fail(ZkLockError(f"The lock protocol failed: {error!r}."))
+        self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _conclude(self, outcome: Outcome) -> None:
         on_outcome, self._on_outcome = self._on_outcome, None
@@ -504,11 +460,10 @@ class Contender(SessionObserver):
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
-            self._enter_or_peek()
+            self._create_or_peek()
             return
         if self._phase in (Phase.LISTING, Phase.QUEUED):
-            self._replies.new_generation()
-            self._predecessors.forget()  # they ended with the connection
+            self._forget_replies()  # the watches ended with the connection
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:
             self._prove()
@@ -518,8 +473,7 @@ class Contender(SessionObserver):
         """The znode is gone with its session. Queue again, unless the lock was held."""
         if self._phase is Phase.LOCAL_QUEUE:
             return
-        self._replies.new_generation()
-        self._predecessors.forget()
+        self._forget_replies()
         self._node.forget()
         if self._grant is not None:
             self._grant.lose("the ZooKeeper session is over")
@@ -529,7 +483,7 @@ class Contender(SessionObserver):
     def on_closed(self) -> None:
         """The session was closed, so a waiter would never be granted."""
         if self._grant is None:
-            self._fail(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
+            self.on_refused(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
 
     def on_suspect(self, reason: str) -> None:
         """No quorum confirms the session at the moment."""
@@ -545,6 +499,11 @@ class Contender(SessionObserver):
         """The lock may have another holder by now."""
         if self._grant is not None:
             self._grant.lose("the lease is over: no quorum has confirmed the session in time")
+
+    def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Set the one timer of this contender."""
+        self._cancel_timer()
+        self._timer = self.session.loop.call_later(seconds, lambda: self._replies.run(call))
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

@@ -1,4 +1,4 @@
-"""What other sessions do to the znode of a holder: they break the lock, or ask for a release."""
+"""Handle what other sessions do to the znode of a holder: they break the lock, or ask for a release."""
 
 from __future__ import annotations
 

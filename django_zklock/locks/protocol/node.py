@@ -31,7 +31,7 @@ MAX_CREATES = 50  # in a row after which the queue did not show the znode; then 
 class NodeListener(Protocol):
     """The contender that the znode belongs to."""
 
-    def on_entered(self, listed: ListingReply | None) -> None:
+    def on_created(self, listed: ListingReply | None) -> None:
         """The znode exists. `listed` is the reply to the listing that was sent with its create; None without one."""
 
     def on_refused(self, error: ZkLockError) -> None:
@@ -56,7 +56,7 @@ class State(enum.Enum):
     INTERRUPTED = "it is created once there is a connection"
     UNSURE = "its create was sent, and the outcome is unknown"
     THERE = "it exists"
-    LEAVING = "its create was sent, and it is deleted after the reply"
+    UNWANTED = "its create was sent, and it is deleted after the reply"
     DELETED = "its delete was sent, or there is none"
 
 
@@ -71,7 +71,7 @@ class ContenderNode(OwnNode):
         self._listener = listener
         self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
-        self._creates = 0  # since the queue last showed the znode
+        self.creates = 0  # since the queue last showed the znode; the contender sets it back
         self._watch: Watch | None = None
         self._watch_timer: Timer | None = None
         self._last_read: Node | None = None  # the znode as it was last read
@@ -92,8 +92,8 @@ class ContenderNode(OwnNode):
 
     def create(self) -> None:
         """Create the znode, with its parents if they are missing."""
-        self._creates += 1
-        if self._creates > MAX_CREATES:
+        self.creates += 1
+        if self.creates > MAX_CREATES:
             self._listener.on_refused(
                 ZooKeeperUnavailable(f"No entry into the queue of {self._spec.key!r} after {MAX_CREATES} tries.")
             )
@@ -116,10 +116,6 @@ class ContenderNode(OwnNode):
             self._mark_unsure()
             raise
 
-    def confirmed(self) -> None:
-        """The queue has shown the znode."""
-        self._creates = 0
-
     def _on_created(self, answer: NodeReply) -> None:
         if isinstance(answer, SessionGone):
             return  # `forget` is called
@@ -130,12 +126,12 @@ class ContenderNode(OwnNode):
         else:  # refused, so there is no znode
             self._on_create_refused(answer)
             return
-        if self._state is State.LEAVING:
+        if self._state is State.UNWANTED:
             self._delete()
 
     def _on_create_refused(self, error: ZkError) -> None:
         self._registry.guids.discard(self.guid)
-        if self._state is State.LEAVING:
+        if self._state is State.UNWANTED:
             self._state = State.DELETED
             self._report(True)
         elif isinstance(error, NodeMissing):
@@ -147,12 +143,12 @@ class ContenderNode(OwnNode):
     def _mark_there(self, node: Node) -> None:
         self.node = node
         self.path = node.path
-        if self._state is not State.LEAVING:
+        if self._state is not State.UNWANTED:
             self._state = State.THERE
 
     def _on_listed(self, answer: ListingReply) -> None:
         if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
-            self._listener.on_entered(answer)
+            self._listener.on_created(answer)
 
     def create_with_parent(self) -> None:
         """Create the parent of the znode, then the znode."""
@@ -206,7 +202,7 @@ class ContenderNode(OwnNode):
     def _on_searched_read(self, answer: NodeReply) -> None:
         if isinstance(answer, Node) and answer.owner == self._registry.session.session_id:
             self._mark_there(answer)
-            self._listener.on_entered(None)
+            self._listener.on_created(None)
         elif isinstance(answer, (Node, NodeMissing)):
             self._create_again()
         elif not isinstance(answer, (OutcomeUnknown, SessionGone)):
@@ -339,7 +335,7 @@ class ContenderNode(OwnNode):
         if self._marker is not None:  # it is gone with the session
             self._registry.guids.discard(self._marker.guid)
             self._marker = None
-        if self._state in (State.LEAVING, State.DELETED):
+        if self._state in (State.UNWANTED, State.DELETED):
             self._state = State.DELETED
             self._report(True)
         else:
@@ -355,7 +351,7 @@ class ContenderNode(OwnNode):
         self._replacement = replacement
         self._unwatch()
         if self._state is State.CREATING:
-            self._state = State.LEAVING
+            self._state = State.UNWANTED
             return
         exists = self._state in (State.THERE, State.UNSURE)
         self._state = State.DELETED
@@ -379,6 +375,6 @@ class ContenderNode(OwnNode):
 
     def _on_failure(self, error: Exception) -> None:
         self._mark_unsure()
-        if self._state is State.LEAVING:
+        if self._state is State.UNWANTED:
             self._delete()
         self._listener.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))

@@ -32,7 +32,7 @@ class QueueSpec:
 
     @property
     def rule(self) -> rules.Rule:
-        """What decides whose turn it is."""
+        """The rule that decides whose turn it is."""
         return rules.rule_for(self.kind, self.limit or 1)
 
 

@@ -20,7 +20,7 @@ from django_zklock.locks.protocol.local_queue import MAX_WAITING
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.session import MAX_IN_FLIGHT, STALL_SHARE
+from django_zklock.zk.in_flight import MAX_IN_FLIGHT, STALL_SHARE
 
 pytestmark = pytest.mark.zookeeper
 
@@ -299,7 +299,7 @@ def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) ->
         current_session = connected()
         proxy.hang = True
         current_session.post(lambda: current_session.attached(Gateway).read("/nothing", fail))
-        eventually(lambda: current_session._sent)
+        eventually(lambda: current_session.requests.unanswered)
         closing = BackgroundCall(process.reset)
         eventually(lambda: current_session.closing)
         proxy.hang = False
@@ -345,4 +345,4 @@ def test_a_slow_flood_of_replies_is_no_stall(zoo: Zoo) -> None:
         slow.set()
         hold.check()
         assert proxy.connected == connection
-        eventually(lambda: not session()._sent)
+        eventually(lambda: not session().requests.unanswered)

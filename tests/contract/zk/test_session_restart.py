@@ -31,7 +31,7 @@ def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
         with pytest.raises(LockLost), zk_lock("a") as hold:
             session = process.current()
             # kazoo cannot serialize this path, which ends its thread. Our own names are checked before.
-            session.post(session.send, Create2("/\ud83d", b"", [], 0), lambda answer: None)
+            session.post(session.requests.send, Create2("/\ud83d", b"", [], 0), lambda answer: None)
             hold.wait_lost(10)
         with zk_lock("a", timeout=20) as again:
             assert again.token > hold.token
@@ -67,8 +67,9 @@ def test_the_last_signals_are_sent(zoo: Zoo) -> None:
 
     def end() -> None:
         session.dispatch(ran.append, "last")
+        session._closing_client = client
         client.end()
-        session._finish()
+        session._on_ended(client)
 
     session.dispatch(ran.append, "first")
     session.post(end)

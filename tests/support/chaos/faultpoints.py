@@ -51,5 +51,5 @@ def install(reach: Callable[[Faultpoint], object]) -> None:
     wrap(Contender, "_apply_rule", "after_list")
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
     wrap(Contender, "on_ahead_gone", "on_wake")
-    wrap(Contender, "_take", "before_grant")
+    wrap(Contender, "_hold", "before_grant")
     wrap(OwnNode, "_send_delete", "before_delete", "after_delete_sent")

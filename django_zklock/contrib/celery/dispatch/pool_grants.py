@@ -191,7 +191,7 @@ class PoolGrants:
             time.sleep(0.05)
         if self._grants:
             logger.warning("a pool process still works under its lock, which is released when the session expires")
-            process.leave()
+            process.keep_open()
 
     def _end_lease(self, session: Session) -> None:
         """Abort the work of each owner that is left."""

@@ -138,7 +138,7 @@ class ZkLockSubject(Subject):
             "guids": len(registry.guids),
             "departures": len(registry.deleting),
             "kept": len(registry.heartbeat._nodes),
-            "unanswered": len(session._sent),
+            "unanswered": session.requests.unanswered,
         }
 
     def strike(self, point: str, action: str, seconds: float) -> None:
