@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,8 @@ class Worker:
             )
         try:
             eventually(self._is_ready, 30, "the worker was not ready in 30 s")
-        except BaseException:
-            print(self.log.read_text(errors="replace"))
-            self.__exit__(None, None, None)
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
@@ -103,7 +102,9 @@ class Worker:
         assert self.process.poll() is None, "the worker ended"
         return (self.home / f"ready-{self.name}").exists()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, error: object, *more: object) -> None:
+        if error is not None:
+            print(self.log.read_text(errors="replace"))
         with contextlib.suppress(ProcessLookupError):  # the group is the worker and its pool
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -127,6 +128,20 @@ class Worker:
     def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
         """Send a task and return its result."""
         return self.get(self.send(name, *args, **options), timeout)
+
+    def begin(self, name: str, key: str, *args: Any, **options: Any) -> tuple[AsyncResult[Any], Gate]:
+        """Send a task, and wait until it has its lock. It works until the gate is open."""
+        gate = self.gate()
+        result = self.send(name, key, "linger", str(gate), *args, **options)
+        gate.wait_entered()
+        return result, gate
+
+    def finish(self, tasks: Iterable[tuple[AsyncResult[Any], Gate]]) -> list[Any]:
+        """Open the gates of these tasks; return their results."""
+        tasks = list(tasks)
+        for _, gate in tasks:
+            gate.open()
+        return [self.get(result) for result, _ in tasks]
 
     def get(self, result: AsyncResult[Any], timeout: float = 20) -> Any:
         """Return a task's result, or raise its error."""

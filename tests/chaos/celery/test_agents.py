@@ -97,9 +97,7 @@ def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
 def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
     """So it does whether the main process or the pool has acquired the lock."""
     for name in ("waiting.wait", "plain"):
-        gate = worker.gate()
-        result = worker.send(name, "named", "linger", str(gate))
-        gate.wait_entered()
+        result, gate = worker.begin(name, "named")
         (holder,) = worker.zoo.payloads("named")
         gate.open()
         assert holder is not None

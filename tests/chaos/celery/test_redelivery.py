@@ -18,7 +18,7 @@ def runs(journal: Path) -> int:
 
 def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_path: Path) -> None:
     """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
-    with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=4) as worker:
         results = {}
         for policy in POLICIES:
             gate, journal = worker.gate(), tmp_path / f"{policy}.journal"
@@ -32,7 +32,7 @@ def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_p
 
 def test_of_two_deliveries_at_the_same_moment_one_runs(zoo: Zoo, tmp_path: Path) -> None:
     """Two deliveries at once, to idle processes, lead to one run. No other task wants the lock."""
-    with Worker(zoo, tmp_path, concurrency=4) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, concurrency=4) as worker:
         journals = []
         for number in range(8):
             journal = tmp_path / f"{number}.journal"

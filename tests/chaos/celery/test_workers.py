@@ -124,7 +124,7 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
 def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1", TASKS]
-    with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
         longest = 0.0
         for number in range(5):
             pid, gate = keep_in(worker, f"one/{number}")
@@ -152,10 +152,9 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
     """
     redis.clear()
     options, env = (["--autoscale=3,3", TASKS], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([TASKS], {})
-    with (
-        Worker(zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env, conf=redis.conf) as worker,
-        worker.log_shown(),
-    ):
+    with Worker(
+        zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env, conf=redis.conf
+    ) as worker:
         held = [keep_in(worker, f"shrunk/{number}") for number in range(3)]
         assert len({pid for pid, _ in held}) == 3
         (*ending, (stays, gate_of_last)) = held
@@ -192,7 +191,6 @@ def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(z
     with (
         zoo.hold_elsewhere("waited"),
         Worker(zoo, tmp_path, session_timeout=4) as worker,
-        worker.log_shown(),
     ):
         worker.send("patient", "waited")
         zoo.wait_contenders("waited", 2)
@@ -213,10 +211,7 @@ def test_a_soft_shutdown_gives_the_work_its_time(zoo: Zoo, tmp_path: Path) -> No
     """Tasks that end in time are done. The others are killed after it. The locks of both are free at once."""
     (tmp_path / "soft.py").write_text(SOFT)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
-    with (
-        Worker(zoo, tmp_path, tasks="soft", session_timeout=LONG, env={"PYTHONPATH": path}) as worker,
-        worker.log_shown(),
-    ):
+    with Worker(zoo, tmp_path, tasks="soft", session_timeout=LONG, env={"PYTHONPATH": path}) as worker:
         gates = [worker.gate(), worker.gate()]
         done, cut = [worker.send("plain", gate.path.name, "linger", str(gate)) for gate in gates]
         for gate in gates:
@@ -240,12 +235,9 @@ def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_
     with (
         Proxy(zoo.address) as proxy,
         Worker(zoo, homes[0], concurrency=1, hosts=proxy.address) as cut,
-        cut.log_shown(),
         Worker(zoo, homes[1], concurrency=1) as sound,
-        sound.log_shown(),
     ):
-        gate = cut.gate()
-        first = cut.send("late", "copy", "linger", str(gate))
+        first, gate = cut.begin("late", "copy")
         pid = gate.wait_entered()
         (old,) = zoo.contenders()
         (gate.path / "entered").unlink()

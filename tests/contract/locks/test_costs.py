@@ -33,6 +33,13 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     assert warm_proxy.counts[CREATE2] == 0
 
 
+def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy: Proxy) -> None:
+    """It has seen that the directory is missing, and creates that first."""
+    with zk_lock("new", timeout=0):
+        pass
+    assert requests(warm_proxy) == {GET_CHILDREN: 2, CREATE2: 1, DELETE: 1}
+
+
 def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
     """After a sixth of the session timeout it watches its own node. A late grant takes one quorum check first."""
     with proxied(zoo, 4) as proxy:

@@ -62,8 +62,7 @@ def test_skip_fails_a_chord(worker: Worker) -> None:
 
 def test_a_task_of_a_killed_process_is_delivered_again(worker: Worker) -> None:
     """It waits for the lock that its first run has left, and runs."""
-    gate = worker.gate()
-    result = worker.send("late", "killed", "linger", str(gate))
+    result, gate = worker.begin("late", "killed")
     pid = gate.wait_entered()
     worker.kill_process(pid)
     gate.open()

@@ -91,9 +91,7 @@ def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None
 
 def test_coalesce_and_unique_go_together(worker: Worker) -> None:
     """One task runs and one waits in the broker. Both keys are free in the end."""
-    gate = worker.gate()
-    first = worker.send("joint.unique_coalesce", "both", "linger", str(gate))
-    gate.wait_entered()
+    first, gate = worker.begin("joint.unique_coalesce", "both")
     second = worker.send("joint.unique_coalesce", "both")
     assert settled(second) == "RETRY"
     third = worker.send("joint.unique_coalesce", "both")  # by a process that does not know it to be unique

@@ -24,10 +24,8 @@ pytestmark = pytest.mark.zookeeper
 def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """The task at work ends its work; those that wait run in the next worker."""
     redis.clear()
-    with Worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
-        gate = worker.gate()
-        first = worker.send("waiting.wait", "warm", "linger", str(gate))
-        gate.wait_entered()
+    with Worker(zoo, tmp_path, conf=redis.conf) as worker:
+        first, gate = worker.begin("waiting.wait", "warm")
         later = [worker.send("waiting.wait", "warm") for _ in range(3)]
         zoo.wait_contenders("warm", 4)
         worker.process.send_signal(signal.SIGTERM)
@@ -46,16 +44,9 @@ def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tm
     with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
         worker.run("ping")
         assert open_connections(worker, zoo) == set()
-        gates = [worker.gate() for _ in range(4)]
-        results = [
-            worker.send("waiting.wait", f"one-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
-        ]
-        for gate in gates:
-            gate.wait_entered()
+        tasks = [worker.begin("waiting.wait", f"one-{number}") for number in range(4)]
         assert open_connections(worker, zoo) == {worker.process.pid}
-        for gate, result in zip(gates, results, strict=True):
-            gate.open()
-            worker.get(result)
+        worker.finish(tasks)
 
 
 def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
@@ -71,13 +62,13 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
 
 def test_the_first_task_of_a_worker_keeps_its_place(zoo: Zoo, tmp_path: Path) -> None:
     """Its process reads the lease at once, though the thread that writes it is slow."""
-    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker:
         assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
 
 
 def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_path: Path) -> None:
     """Its main process is slow to delete the znode after the timeout. The task is skipped at once."""
-    with Worker(zoo, tmp_path, env={SLOW_LEAVE: "2"}) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, env={SLOW_LEAVE: "2"}) as worker:
         with zoo.hold_elsewhere("own"):
             result = worker.send("waiting.skips", "own")
             assert isinstance(worker.wait_failed(result), TaskRevokedError)
@@ -93,8 +84,6 @@ def test_a_worker_without_a_free_slot_leaves_the_lock_to_one_that_has_some(
     with (
         Worker(zoo, tmp_path, concurrency=1, conf=redis.conf, options=["--queues=celery"]) as busy,
         Worker(zoo, tmp_path, concurrency=1, conf=redis.conf, options=["--queues=other"]) as idle,
-        busy.log_shown(),
-        idle.log_shown(),
     ):
         gate = busy.gate()
         with zoo.hold_elsewhere("shared"):
@@ -114,13 +103,9 @@ def test_a_worker_without_a_free_slot_leaves_the_lock_to_one_that_has_some(
 def test_messages_get_slots_in_the_order_in_which_they_came(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Those with a free lock do not overtake those without a lock, nor the other way round."""
     redis.clear()
-    with (
-        Worker(zoo, tmp_path, concurrency=1, conf={**redis.conf, "worker_prefetch_multiplier": 16}) as worker,
-        worker.log_shown(),
-    ):
-        gate, book = worker.gate(), worker.home / "book"
-        first = worker.send("waiting.wait", "first", "linger", str(gate))
-        gate.wait_entered()
+    with Worker(zoo, tmp_path, concurrency=1, conf={**redis.conf, "worker_prefetch_multiplier": 16}) as worker:
+        book = worker.home / "book"
+        first, gate = worker.begin("waiting.wait", "first")
         names = ["waiting.note", "waiting.plain_note"] * 5
         results = [worker.send(name, f"key-{number}", str(book), str(number)) for number, name in enumerate(names)]
         gate.open()
@@ -132,26 +117,18 @@ def test_messages_get_slots_in_the_order_in_which_they_came(zoo: Zoo, redis: Red
 def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Whichever of them has ended."""
     redis.clear()
-    with Worker(zoo, tmp_path, concurrency=3, conf=redis.conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, concurrency=3, conf=redis.conf) as worker:
         worker.run("waiting.wait", "warm")
         worker.app.control.pool_shrink(1, reply=True, timeout=5)
         eventually(lambda: len(worker.children()) == 2)
-        gates = [worker.gate() for _ in range(2)]
-        results = [
-            worker.send("waiting.wait", f"shrunk-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
-        ]
-        for gate in gates:
-            gate.wait_entered()
-        for gate, result in zip(gates, results, strict=True):
-            gate.open()
-            worker.get(result)
+        worker.finish([worker.begin("waiting.wait", f"shrunk-{number}") for number in range(2)])
 
 
 @pytest.mark.parametrize("pool", ["threads", pytest.param("gevent", marks=pytest.mark.chaos)])
 def test_an_error_outside_a_task_frees_its_slot(zoo: Zoo, redis: Redis, tmp_path: Path, pool: str) -> None:
     """Celery raises it for a bad message, and calls nothing back. The worker goes on with tasks that need a lock."""
     redis.clear()
-    with Worker(zoo, tmp_path, pool=pool, concurrency=1, conf=redis.conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, pool=pool, concurrency=1, conf=redis.conf) as worker:
         amqp = worker.app.amqp
         message = amqp.create_task_message(uuid.uuid4().hex, "ping")._replace(body=([], {}, ["no", "mapping"]))
         with worker.app.producer_or_acquire() as producer:
@@ -161,13 +138,9 @@ def test_an_error_outside_a_task_frees_its_slot(zoo: Zoo, redis: Redis, tmp_path
 
 def test_each_of_several_messages_with_one_id_ends(zoo: Zoo, tmp_path: Path) -> None:
     """A dispatcher on a thread of its own gets several before it has begun with the first one."""
-    with (
-        Worker(zoo, tmp_path, concurrency=1, conf={"worker_prefetch_multiplier": 16}) as worker,
-        worker.log_shown(),
-    ):
-        gate, book = worker.gate(), worker.home / "book"
-        first = worker.send("waiting.wait", "first", "linger", str(gate))
-        gate.wait_entered()
+    with Worker(zoo, tmp_path, concurrency=1, conf={"worker_prefetch_multiplier": 16}) as worker:
+        book = worker.home / "book"
+        first, gate = worker.begin("waiting.wait", "first")
         marks = [str(number) for number in range(8)]
         for mark in marks:
             for _ in range(2):
@@ -182,7 +155,7 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
     """Those that ask for a lock take no time from them, though each would wait for an answer in a slot."""
     redis.clear()
     conf = {**redis.conf, "worker_prefetch_multiplier": 4}
-    with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, conf=conf) as worker:
         worker.run("waiting.wait", "before")
         (server,) = zoo.ensemble.servers  # type: ignore[union-attr]
         server.pause()
@@ -205,10 +178,8 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
 def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     """The prefetch count rises without a second reader of the socket. No task is sent again."""
     rabbitmq.clear()
-    with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker, worker.log_shown():
-        gate = worker.gate()
-        first = worker.send("waiting.wait", "green", "linger", str(gate))
-        gate.wait_entered()
+    with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker:
+        first, gate = worker.begin("waiting.wait", "green")
         later = [worker.send("waiting.wait", "green") for _ in range(10)]
         zoo.wait_contenders("green", 11)
         gate.open()
@@ -221,21 +192,12 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
     """Each process ends after a task; the pool grows, and is restarted."""
     redis.clear()
     conf = {**redis.conf, "worker_pool_restarts": True}
-    with (
-        Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker,
-        worker.log_shown(),
-    ):
-        gates = [worker.gate() for _ in range(3)]
-        grown = [
-            worker.send("waiting.wait", f"grown-{number}", "linger", str(gate)) for number, gate in enumerate(gates)
-        ]
-        for gate in gates:
-            gate.wait_entered()
+    with Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker:
+        grown = [worker.begin("waiting.wait", f"grown-{number}") for number in range(3)]
         waiting = [worker.send("waiting.wait", "grown-0") for _ in range(3)]
         assert open_connections(worker, zoo) == {worker.process.pid}
-        for gate in gates:
-            gate.open()
-        pids = [worker.get(result)["pid"] for result in (*grown, *waiting)]
+        accounts = [*worker.finish(grown), *map(worker.get, waiting)]
+        pids = [account["pid"] for account in accounts]
         assert len(set(pids)) == len(pids)
         worker.app.control.pool_restart(reply=True, timeout=5)
         assert worker.run("waiting.wait", "restarted")["pid"] not in pids
@@ -244,7 +206,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
 def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """They run in the end."""
     redis.clear()
-    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker:
         with zoo.hold_elsewhere("full"):
             results = [worker.send("waiting.wait", "full") for _ in range(4)]
             zoo.wait_contenders("full", 3)
@@ -257,7 +219,7 @@ def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, t
 def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """It is sent again after half of that time, or after the time of a setting; the time before its ETA counts."""
     redis.clear()
-    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 4}) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 4}) as worker:
         with zoo.hold_elsewhere("long"):
             began = time.monotonic()
             result = worker.send("waiting.wait", "long", countdown=3.5)
@@ -269,7 +231,7 @@ def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, re
 
 def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(zoo: Zoo, tmp_path: Path) -> None:
     """The main process is stopped; the pool process sees the end of the lease by the clock."""
-    with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=4) as worker:
         marks = worker.home / "marks"
         result = worker.send("waiting.mark", "stopped", str(marks))
         eventually(marks.exists)
@@ -285,7 +247,7 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(zoo: Z
 def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     """The copies that the broker delivers queue again, and each task runs once."""
     rabbitmq.clear()
-    with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker:
         book = worker.home / "book"
         with zoo.hold_elsewhere("cut"):
             results = [worker.send("waiting.note", "cut", str(book), str(number)) for number in range(4)]

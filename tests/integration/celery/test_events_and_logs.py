@@ -64,9 +64,7 @@ def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
 def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
     """An event says which task waits for which lock behind which holder, and when it acquires it."""
     with events(worker) as heard:
-        gate = worker.gate()
-        first = worker.send("patient", "seen", "linger", str(gate))
-        gate.wait_entered()
+        first, gate = worker.begin("patient", "seen")
         second = worker.send("patient", "seen")
         worker.zoo.wait_contenders("seen", 2)
 
@@ -92,9 +90,7 @@ def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
 def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> None:
     """`inspect zklocks` shows lock, task and process, of this worker only."""
     with worker.zoo.hold_elsewhere("foreign"):
-        gate = worker.gate()
-        held = worker.send("patient", "inspected", "linger", str(gate))
-        gate.wait_entered()
+        held, gate = worker.begin("patient", "inspected")
         waits = worker.send("patient", "inspected")
         worker.zoo.wait_contenders("inspected", 2)
         replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
@@ -141,7 +137,6 @@ def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> Non
     """Lines of the protocol's own thread do so, too. An event reports the loss."""
     with (
         Worker(zoo, tmp_path, options=[TASKS, "--task-events"]) as worker,
-        worker.log_shown(),
         events(worker) as heard,
     ):
         gate = worker.gate()

@@ -135,7 +135,7 @@ def test_no_thousand_messages_end_a_worker(
         rabbitmq.clear()
         conf = rabbitmq.conf
     conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
-    with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker, worker.log_shown():
+    with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker:
         assert_survives(worker, 1000, timeout=80)
 
 
@@ -243,7 +243,7 @@ AT_START = (
 def test_a_start_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int) -> None:
     """A worker whose dispatcher cannot be made or connected works without one."""
     conf = own_conf(redis, tmp_path)
-    with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker, worker.log_shown():
+    with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker:
         assert_mended(worker, name, 0)
         assert worker.stop() == 0
 
@@ -257,7 +257,7 @@ def test_an_end_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path,
     """The worker ends as asked, and the next one runs what has waited."""
     conf = own_conf(redis, tmp_path)
     book = tmp_path / "book"
-    with hostile_worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
+    with hostile_worker(zoo, tmp_path, conf=conf) as worker:
         with zoo.hold_elsewhere("busy"):
             marks = [f"m{number}" for number in range(4)]
             results = [worker.send("hostile.write.late", "busy", str(book), mark) for mark in marks]
@@ -273,7 +273,7 @@ def test_an_end_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path,
 @pytest.mark.chaos
 def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo: Zoo, tmp_path: Path) -> None:
     """Celery 5.5 clears its timers when it loses the broker."""
-    with Redis() as redis, hostile_worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
+    with Redis() as redis, hostile_worker(zoo, tmp_path, conf=redis.conf) as worker:
         with zoo.hold_elsewhere("busy"):
             waiting = worker.send("hostile.plain", "busy")
             zoo.wait_contenders("busy", 2)

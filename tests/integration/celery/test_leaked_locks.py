@@ -49,7 +49,7 @@ def test_a_lock_is_free_at_once_however_its_task_ends(worker: Worker, task: str,
 
 def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path) -> None:
     """Celery ends the whole worker after a `MemoryError`. The lock is released when the block is left."""
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
         gate = worker.gate()
         worker.send("block_end", "memory", "out of memory", "linger", str(gate))
         gate.wait_entered()
@@ -87,7 +87,7 @@ def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> N
 
 def test_locks_of_other_owners_stay(zoo: Zoo, tmp_path: Path) -> None:
     """A lock of a thread of the process outlives the task that started the thread. It ends with the process."""
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, AT_ONCE)
@@ -101,7 +101,7 @@ def test_locks_of_other_owners_stay(zoo: Zoo, tmp_path: Path) -> None:
 )
 def test_tasks_of_one_process_release_their_own_locks(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """One task holds a lock while other tasks of its process leave theirs."""
-    with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
         gate = worker.gate()
         held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None
         if held is not None:

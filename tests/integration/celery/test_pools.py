@@ -27,7 +27,7 @@ EVENTLET = pytest.param(
 
 @pytest.fixture(params=["threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
 def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
-    with Worker(zoo, tmp_path, pool=request.param, concurrency=4, options=TASKS) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, pool=request.param, concurrency=4, options=TASKS) as worker:
         yield worker
 
 
@@ -78,7 +78,7 @@ def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str)
     """Threads are aborted while they compute, greenlets while they wait, and the worker's own thread in both cases."""
     with Ensemble(nodes=1) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
-        with Worker(zoo, tmp_path, pool=pool, concurrency=2) as worker, worker.log_shown():
+        with Worker(zoo, tmp_path, pool=pool, concurrency=2) as worker:
             gate = worker.gate()
             result = worker.send("plain", "work", "spin" if pool == "threads" else "sleep", str(gate))
             gate.wait_entered()
@@ -105,10 +105,9 @@ def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Pa
     (tmp_path / "spawning.py").write_text(SPAWN)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     options = ["--include=support.endingtasks", "--task-events"]
-    with (
-        Worker(zoo, tmp_path, session_timeout=4, tasks="spawning", options=options, env={"PYTHONPATH": path}) as worker,
-        worker.log_shown(),
-    ):
+    with Worker(
+        zoo, tmp_path, session_timeout=4, tasks="spawning", options=options, env={"PYTHONPATH": path}
+    ) as worker:
         counter = worker.home / "counter"
         results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
         assert {worker.get(result) for result in results} <= worker.children()

@@ -23,7 +23,7 @@ VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again
 def lone_worker(broker: Broker, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
     """A worker of its own on that broker."""
     broker.clear()
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=broker.conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=broker.conf) as worker:
         yield worker
 
 
@@ -32,7 +32,7 @@ def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
     """A worker to which Redis delivers a task again after one second, even if the task runs."""
     redis.clear()
     conf = redis.returning(VISIBILITY)
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=conf) as worker:
         yield worker
 
 
@@ -58,8 +58,7 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, zoo: Zoo, task: str) -> None:
     """A worker that loses RabbitMQ receives its running task again. The copy waits until the first has ended."""
-    gate = lone_worker.gate()
-    result = lone_worker.send(task, "twice", "linger", str(gate))
+    result, gate = lone_worker.begin(task, "twice")
     pid = gate.wait_entered()
     broker.disconnect_all()
     assert_one_runs(lone_worker, zoo, "twice", result, gate, pid)
@@ -67,8 +66,7 @@ def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, z
 
 def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
     """Redis delivers it again. The copies are sent again until it has ended, and then do nothing."""
-    gate = hasty_worker.gate()
-    result = hasty_worker.send("late", "long", "linger", str(gate))
+    result, gate = hasty_worker.begin("late", "long")
     pid = gate.wait_entered()
     wait_delivered_again(redis, hasty_worker, result)
     assert_one_runs(hasty_worker, zoo, "long", result, gate, pid)

@@ -134,7 +134,7 @@ def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tm
     """The one at work keeps its message. The worker takes the messages of those that wait again at once."""
     redis.clear()
     conf = {"broker_url": redis.conf["broker_url"]}  # results elsewhere: Celery before 5.7 may wait for them for ever
-    with Worker(zoo, tmp_path, conf=conf) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, conf=conf) as worker:
         gate = worker.gate()
         results = [worker.send(task, "restart", "linger", str(gate)) for _ in range(20)]
         gate.wait_entered()

@@ -111,7 +111,7 @@ def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
 def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
     pytest.importorskip("gevent")
-    with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker:
         gates = [worker.gate(), worker.gate()]
         sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate)) for gate in gates]
         for gate in gates:

@@ -70,9 +70,7 @@ def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
     """`revoke(terminate=True)` of the holder gives the lock to the next task, and the pool works on."""
-    gate = worker.gate()
-    result = worker.send("patient", f"stop{kind}", "linger", str(gate))
-    gate.wait_entered()
+    result, _ = worker.begin("patient", f"stop{kind}")
     worker.app.control.revoke(result.id, terminate=True, signal=kind)
     assert isinstance(worker.wait_failed(result), TaskRevokedError)
     worker.zoo.wait_contenders(f"stop{kind}", 0, timeout=2 if kind == "SIGTERM" else CRASH)
@@ -90,7 +88,7 @@ def sessions(zoo: Zoo) -> str:
 
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
     """Work under a lock continues to its end. Then the sessions end with the processes, before their timeout."""
-    with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=10) as worker:
         gates = [worker.gate(), worker.gate()]
         results = [
             worker.send("plain", "warm", "linger", str(gates[0])),
@@ -114,7 +112,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
 
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
     """Processes that are told to end at once release their locks."""
-    with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, session_timeout=10) as worker:
         gates = [worker.gate(), worker.gate()]
         for gate in gates:
             worker.send("plain", gate.path.name, "linger", str(gate))
@@ -132,7 +130,7 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
 @pytest.mark.chaos
 def test_an_outage_stops_the_work(tmp_path: Path) -> None:
     """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away. Their processes work later."""
-    with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker, worker.log_shown():
+    with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker:
         zoo = worker.zoo
         processes = worker.children()
         gates = {verb: worker.gate() for verb in ("sleep", "spin")}

@@ -109,9 +109,7 @@ def test_processes_take_turns(worker: Worker) -> None:
 
 def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
     """Others see the name and id of the task, but not its arguments."""
-    gate = worker.gate()
-    result = worker.send("plain", "payload", "linger", str(gate))
-    gate.wait_entered()
+    result, gate = worker.begin("plain", "payload")
     (name,) = worker.zoo.children("payload")
     data = worker.zoo.client.get(f"{worker.zoo.base}/payload/{name}")[0]
     (payload,) = worker.zoo.payloads("payload")

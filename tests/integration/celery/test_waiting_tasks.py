@@ -43,23 +43,9 @@ def shared_worker(
     zoo.close()
 
 
-def busy_processes(worker: Worker) -> list[tuple[Gate, AsyncResult[Any]]]:
+def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
     """Give each process of the worker a task, which waits at a gate."""
-    busy = []
-    for number in range(2):
-        gate = worker.gate()
-        busy.append((gate, worker.send("waiting.wait", f"busy-{number}", "linger", str(gate))))
-    for gate, _ in busy:
-        gate.wait_entered()
-    return busy
-
-
-def open_all(worker: Worker, busy: list[tuple[Gate, AsyncResult[Any]]]) -> None:
-    """Let these tasks end."""
-    for gate, _ in busy:
-        gate.open()
-    for _, result in busy:
-        worker.get(result)
+    return [worker.begin("waiting.wait", f"busy-{number}") for number in range(2)]
 
 
 def reserved(worker: Worker) -> set[str]:
@@ -172,12 +158,12 @@ def test_others_see_the_process_that_works(worker: Worker) -> None:
 
 def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
     """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
-    gates = busy_processes(worker)
+    tasks = busy_processes(worker)
     result = worker.send("waiting.wait", "idle")
     eventually(lambda: result.id in reserved(worker))
     with worker.zoo.hold_elsewhere("idle"):
         assert len(worker.zoo.children("idle")) == 1
-    open_all(worker, gates)
+    worker.finish(tasks)
     assert worker.get(result)["headers"] == {}
 
 
@@ -192,11 +178,11 @@ def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: 
             worker.zoo.wait_contenders("given", 2 + number)
         waiting.append(worker.send(task, "given"))
         worker.zoo.wait_contenders("given", 4)
-        gates = busy_processes(worker)
+        tasks = busy_processes(worker)
     worker.zoo.wait_contenders("given", 0, timeout=2)
     with worker.zoo.hold_elsewhere("given"):  # it is free for others
         assert len(worker.zoo.children("given")) == 1
-    open_all(worker, gates)
+    worker.finish(tasks)
     for result in waiting:
         worker.get(result)
     assert book.read_text().split() == ["0", "1"]
@@ -209,10 +195,10 @@ def test_readers_that_are_granted_together_give_back_and_ask_once_more(worker: W
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
         results = [worker.send("waiting.read", "readers", str(book)) for _ in range(3)]
         worker.zoo.wait_contenders("readers", 4)
-        gates = busy_processes(worker)
+        tasks = busy_processes(worker)
     worker.zoo.wait_contenders("readers", 0, timeout=2)
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
-        open_all(worker, gates)
+        worker.finish(tasks)
         worker.run("ping")
         worker.zoo.wait_contenders("readers", 4)
     for result in results:

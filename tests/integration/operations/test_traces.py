@@ -288,7 +288,7 @@ def test_without_the_app_nothing_of_a_trace_is_written(zoo: Zoo) -> None:
 def test_a_task_that_waits_in_line_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """In the queue, and where it runs: its spans lie in that of the run. It is linked to the one ahead."""
     first, second = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16)
-    with Worker(zoo, tmp_path, pool=pool, tasks="support.tracedtasks") as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, pool=pool, tasks="support.tracedtasks") as worker:
         gate = worker.gate()
         results = []
         for trace_id, span_id in (first, second):
