@@ -50,7 +50,7 @@ def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, 
     viewer.wait_until(lambda: viewer.open() and viewer.page.get_by_role("alert").count() == 0)
 
 
-def test_an_open_list_shows_the_beginning_and_the_end_of_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
+def test_an_open_list_shows_when_an_outage_begins_and_ends(stage: Stage, wire: Proxy, visitor: Visit) -> None:
     """The banner comes and goes without a reload."""
     busy_shop(stage)
     viewer = visitor("viewer")

@@ -127,7 +127,7 @@ def test_an_unknown_znode_closes_the_lock(stage: Stage, operator: Visitor) -> No
     assert_first_screen(operator, "which no known client writes", "delete it or give that program another path")
 
 
-def test_a_worn_out_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator: Visitor) -> None:
+def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator: Visitor) -> None:
     stage.enter("aaa", CHARGE)
     path = f"{den.base}/{KEY}/{nodes.prefix(str(uuid.uuid4()))}-000000005"  # below zero: the counter has run over
     den.client.create(path, ephemeral=True, makepath=True)

@@ -45,7 +45,7 @@ def test_a_row_shows_lock_holder_work_and_waiters(shop: Stage, visitor: Visit) -
 
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own rows")
-def test_a_lock_takes_one_line(stage: Stage, visitor: Visit) -> None:
+def test_each_lock_is_one_row_of_text(stage: Stage, visitor: Visit) -> None:
     """Eighteen locks are visible at 1280 x 800 pixels, the longest wait first, then the longest hold."""
     for number in range(20):
         stage.enter(f"orders/{number:02}", CHARGE)

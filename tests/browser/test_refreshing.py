@@ -144,7 +144,7 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_a_logged_out_user_is_told(stage: Stage, visitor: Visit) -> None:
+def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -> None:
     """The page does not show old locks as if they were new."""
     stage.enter(KEY, Part("web-1"))
     viewer = refreshing(visitor)
@@ -155,7 +155,7 @@ def test_a_logged_out_user_is_told(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
-def test_the_keyboard_reaches_the_first_row_soon(stage: Stage, visitor: Visit) -> None:
+def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> None:
     """After at most 12 stops; the focus is visible at each of them."""
     stage.enter(KEY, Part("web-1"))
     operator = visitor("operator")
@@ -193,7 +193,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
 
 
 @pytest.mark.chaos
-def test_rows_without_a_link_are_not_doubled(stage: Stage, visitor: Visit) -> None:
+def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> None:
     """The queue of a lock has as many rows as waiters after each refresh."""
     first, second, *_ = [stage.enter(KEY, Part("web-1", 700 + number)) for number in range(5)]
     viewer = refreshing(visitor, path=address(KEY))
@@ -211,7 +211,7 @@ def test_rows_without_a_link_are_not_doubled(stage: Stage, visitor: Visit) -> No
 
 
 @pytest.mark.chaos
-def test_a_typed_reason_is_kept(stage: Stage, visitor: Visit) -> None:
+def test_a_page_does_not_refresh_while_a_reason_is_typed(stage: Stage, visitor: Visit) -> None:
     """The page waits with the refresh, and says so."""
     first = stage.enter(KEY, Part("worker-3", 812))
     stage.enter(KEY, Part("worker-4", 813))
@@ -228,7 +228,7 @@ def test_a_typed_reason_is_kept(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_groups_show_a_dead_host_as_one_fact(stage: Stage, visitor: Visit) -> None:
+def test_groups_show_the_locks_of_a_dead_host_as_one_row(stage: Stage, visitor: Visit) -> None:
     """By host, by template and by path; each leads to its locks, and follows them."""
     for number in range(5):
         stage.enter(f"orders/eu/{number}", Part("worker-1", number))

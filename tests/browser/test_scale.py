@@ -66,7 +66,7 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
     viewer.picture("crowd", full_page=False)
 
 
-def test_the_page_of_one_lock_hardly_reads_the_others(stage: Stage, visitor: Visit, wire: Proxy) -> None:
+def test_the_page_of_one_lock_rarely_reads_other_locks(stage: Stage, visitor: Visit, wire: Proxy) -> None:
     """Once in half a minute, to name those that its process holds or waits for."""
     stage.crowd(300, WAITERS)
     viewer = visitor("viewer")

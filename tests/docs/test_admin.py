@@ -23,7 +23,7 @@ def test_the_settings_of_the_example_are_sound(blocks: dict[str, str]) -> None:
     assert_settings(blocks["settings.py"])
 
 
-def test_the_admin_of_the_example_takes_the_place_of_ours(blocks: dict[str, str]) -> None:
+def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str]) -> None:
     """It registers, and the system checks of the admin have nothing to say about it."""
     try:
         run(blocks["admin.py"])
@@ -35,7 +35,7 @@ def test_the_admin_of_the_example_takes_the_place_of_ours(blocks: dict[str, str]
         admin.site.register(Lock, LockAdmin)
 
 
-def test_the_address_of_the_example_asks_for_the_permission(blocks: dict[str, str], rf: RequestFactory) -> None:
+def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str], rf: RequestFactory) -> None:
     """A stranger gets no JSON."""
     from django.contrib.auth.models import AnonymousUser
     from django.core.exceptions import PermissionDenied

@@ -8,7 +8,7 @@ from celery.utils.imports import symbol_by_name
 from support.docs import run, text_of
 
 
-def test_the_example_for_several_beats_makes_a_scheduler_that_can_be_shared() -> None:
+def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
     """The names of the settings, and of what they name, are those that Celery will look for."""
     blocks = re.findall(r"^```python\n(.*?)^```$", text_of("how-to/celery-beat.md"), re.MULTILINE | re.DOTALL)
     app = run("".join(blocks))["app"]

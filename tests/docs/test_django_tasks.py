@@ -64,7 +64,7 @@ def test_a_task_in_a_transaction_fails(tasks: Any) -> None:
         assert result(tasks["settle"], 7) == "LockInTransaction"
 
 
-def test_the_other_order_is_refused(tasks: Any) -> None:
+def test_the_lock_above_the_task_decorator_is_refused(tasks: Any) -> None:
     """The decorator gets a task then, and no function."""
     with pytest.raises(TypeError, match=r"put @zk_locked below the decorator that makes the task:\n    @task\n"):
         zk_locked("account/{number}")(tasks["settle"])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.zookeeper
 FILES = files_of("how-to/elect-a-leader.md")
 
 
-def test_each_block_names_its_file() -> None:
+def test_each_code_block_of_the_page_names_its_file() -> None:
     """So each of them is run below."""
     assert len(FILES) == 4
 
@@ -55,7 +55,7 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
             process.communicate()
 
 
-def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory) -> None:
+def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> None:
     """A coroutine leads, a block leads, and a view shows it."""
     consume, once, views = (run(FILES[f"feeds/{name}.py"]) for name in ("consumer", "once", "views"))
     asyncio.run(consume["main"]())

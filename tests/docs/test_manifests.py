@@ -91,7 +91,7 @@ def test_the_compose_file_has_the_settings_of_the_page(service: str) -> None:
     assert variables["ZOO_MY_ID"] == service.removeprefix("zk")
 
 
-def test_the_files_agree_on_image_heap_and_directories() -> None:
+def test_the_manifest_and_the_compose_file_agree() -> None:
     """The parts that are not in `zoo.cfg` are the same, too."""
     services = COMPOSE["services"].values()
     assert {service["image"] for service in services} == {container()["image"]}

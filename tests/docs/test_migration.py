@@ -94,7 +94,7 @@ def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> Non
         keeps_out(kazoos(files["patterns.py"]), after)
 
 
-def test_the_key_tells_the_path_that_kazoo_has_to_use(zoo: Zoo) -> None:
+def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
     """As the page says: a part that ends in ten digits is written otherwise."""
     from django_zklock import zk_lock
 

@@ -55,7 +55,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
-def test_the_layers_in_contributing_are_those_of_the_import_contract() -> None:
+def test_the_layers_in_contributing_are_those_of_the_contract() -> None:
     """From the top to the bottom, with the same modules in each."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")

@@ -53,7 +53,7 @@ def page(zoo: Zoo) -> dict[str, Any]:
     return run_all("how-to/read-write-locks.md", **names)
 
 
-def test_the_sides_exclude_as_the_page_says(page: dict[str, Any]) -> None:
+def test_readers_and_writers_exclude_each_other_as_the_page_says(page: dict[str, Any]) -> None:
     """While one reads, others may read; while one writes, no other has the lock."""
     page["export"]()
     page["replace"]()
@@ -64,7 +64,7 @@ def test_the_sides_exclude_as_the_page_says(page: dict[str, Any]) -> None:
     assert page["seen"] == ["read", "", "read", "", "read"]
 
 
-def test_a_writer_goes_on_as_a_reader(page: dict[str, Any]) -> None:
+def test_the_example_of_a_downgrade_lets_readers_work(page: dict[str, Any]) -> None:
     """After `downgrade`, other readers may work at the same time."""
     page["rebuild"]("berlin")
     assert page["seen"] == ["", "read"]

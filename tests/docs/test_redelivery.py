@@ -38,7 +38,7 @@ def test_the_same_work_counts_once(zklock):
     assert [each.ref for each in Deposit.objects.order_by("ref")] == ["a", "b"]
 
 
-def test_what_was_lost_is_sent_again(zklock):
+def test_a_lost_message_is_sent_again(zklock):
     account = Account.objects.create()
     for ref in ("done", "lost", "new"):
         Order.objects.create(ref=ref, account=account, amount=100)

@@ -99,7 +99,7 @@ def test_every_field_of_the_json_is_named() -> None:
     assert written - named(text_of("reference/command.md")) == set()
 
 
-def test_the_picture_has_the_rooms_in_the_order_of_the_import_contract() -> None:
+def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
     """From the top to the bottom."""
     settings = configparser.ConfigParser()
     settings.read(DOCS.parent / "setup.cfg")

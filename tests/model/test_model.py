@@ -23,7 +23,7 @@ def assert_sound(report: Report) -> None:
     assert not report.findings, report.findings[0].text()
 
 
-def test_schedules_by_chance_break_no_rule() -> None:
+def test_random_schedules_break_no_rule() -> None:
     """Each lock has one holder and nothing is left, whatever happens to requests, servers, processes and nodes."""
     report = explore(140, SEED)
     assert_sound(report)
@@ -55,7 +55,7 @@ def test_many_more_schedules_break_no_rule() -> None:
         assert_sound(exhaust(scenario, 1))
 
 
-def test_all_mistakes_can_be_made() -> None:
+def test_every_mutant_replaces_an_existing_function() -> None:
     """Each one replaces something that the protocol still has, and takes the arguments that this needs."""
     for mutant in MUTANTS:
         with replaced(mutant.patches):
@@ -71,7 +71,7 @@ def test_all_mistakes_can_be_made() -> None:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_an_exploration_finds_a_protocol_that(mutant: Mutant) -> None:
+def test_an_exploration_finds_each_mutant(mutant: Mutant) -> None:
     """A protocol with one mistake in it breaks a rule soon."""
     report = mutant.search(BUDGET, SEED)
     assert report.findings, f"{report}"
@@ -83,7 +83,7 @@ def test_a_schedule_is_repeated_by_its_seed() -> None:
     assert (first.steps, first.figures) == (second.steps, second.figures)
 
 
-def test_a_finding_is_told_short() -> None:
+def test_a_finding_is_reduced_to_a_short_schedule() -> None:
     """A schedule that breaks a rule is stripped of what does not matter, and told as it went."""
     mutant = MUTANTS[0]
     (finding,) = mutant.search(BUDGET, SEED).findings

@@ -69,7 +69,7 @@ def test_tasks_in_sequence_take_over_their_locks(worker: Worker, figure: Figures
         assert time.monotonic() - began < AT_ONCE
 
 
-def test_policies_for_a_busy_lock_act_at_once(worker: Worker) -> None:
+def test_skip_and_raise_do_not_wait_for_a_busy_lock(worker: Worker) -> None:
     """One task is skipped, and another fails."""
     with worker.zoo.hold_elsewhere("busy"):
         skipped, failed = worker.send("policy.skip", "busy"), worker.send("policy.raise", "busy")
@@ -106,13 +106,13 @@ def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
         worker.zoo.wait_contenders("named", 0)
 
 
-def test_a_task_sends_a_unique_task(worker: Worker) -> None:
+def test_a_unique_task_that_a_task_sends_is_known_by_its_arguments(worker: Worker) -> None:
     """Its key is that of its arguments, though it is bound."""
     sent = worker.run("agents.sends", "sent")
     assert worker.get(worker.app.AsyncResult(sent))["args"] == ["sent"]
 
 
-def test_agents_measure_the_work_alone(worker: Worker, figure: Figures) -> None:
+def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker, figure: Figures) -> None:
     """Of tasks of one second on one key, none has the time for which it waited for the lock in its duration."""
     for result in [worker.send("agents.measured", "measured") for _ in range(4)]:
         worker.get(result)

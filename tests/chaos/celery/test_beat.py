@@ -81,7 +81,7 @@ def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
 
 
 @pytest.mark.timeout(900)
-def test_three_beats_send_each_tick_once_while_their_leader_is_struck(
+def test_three_beats_send_each_tick_once_while_leaders_fail(
     trio: Trio, figure: Figures, pytestconfig: pytest.Config
 ) -> None:
     """No tick is sent twice, and none is missing for longer than a session timeout and a tick."""
@@ -126,7 +126,7 @@ def beats(arena: Zoo, tmp_path: Path) -> Iterator[Beats]:
 
 
 @pytest.mark.timeout(90)
-def test_a_leader_that_is_paused_between_record_and_sending_sends_nothing_late(beats: Beats) -> None:
+def test_a_leader_paused_before_it_sends_a_tick_sends_nothing_late(beats: Beats) -> None:
     """Its successor has sent later ticks by then. This one tick is lost, and no other."""
     first, second = beats.start("first", "second")
     eventually(lambda: len(beats.queue()) == 2, 20, "they are not both in the queue")
@@ -147,7 +147,7 @@ def test_a_leader_that_is_paused_between_record_and_sending_sends_nothing_late(b
 
 
 @pytest.mark.timeout(120)
-def test_beats_stand_by_while_zookeeper_is_away_and_go_on_when_it_is_back(tmp_path: Path) -> None:
+def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path: Path) -> None:
     """At the start, and later for longer than a lease lasts; neither ends, and no tick is sent twice."""
     with Ensemble(nodes=1) as ensemble, contextlib.ExitStack() as stack:
         server = ensemble.servers[0]

@@ -30,7 +30,7 @@ def redis() -> Iterator[Redis]:
     [("redis", Broker.restart), ("rabbitmq", RabbitMQ.restart_app), ("rabbitmq", Broker.restart)],
     ids=["Redis", "RabbitMQ, stop_app", "RabbitMQ, killed"],
 )
-def test_every_task_in_line_ends(
+def test_every_waiting_task_ends_after_a_broker_restart(
     zoo: Zoo,
     tmp_path: Path,
     figure: Figures,

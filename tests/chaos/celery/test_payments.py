@@ -97,7 +97,7 @@ def test_payments_survive_kills(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
-def test_payments_in_line_survive_trouble(
+def test_payments_that_wait_in_the_main_process_survive_faults(
     request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, broker: str
 ) -> None:
     """
@@ -109,14 +109,14 @@ def test_payments_in_line_survive_trouble(
 
 
 @pytest.mark.timeout(400)
-def test_payments_in_line_and_not_survive_trouble(
+def test_payments_survive_faults_if_only_some_workers_queue_them(
     request: pytest.FixtureRequest, zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures
 ) -> None:
     """Workers whose tasks wait in the main process, and others, share a broker and keep the promises."""
     survive(request, zoo, tmp_path, figure, "redis", count=200, every=2.0, tasks=["pay"], troubled=True, mixed=True)
 
 
-def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_the_checker_accuses_payments_without_a_lock(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Without a lock the same tasks run at the same time, and the history shows it."""
     redis.clear()
     with PaymentWorkers(

@@ -16,7 +16,7 @@ def runs(journal: Path) -> int:
     return len(journal.read_text().splitlines())
 
 
-def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_task_of_a_killed_process_runs_again_under_each_policy(zoo: Zoo, tmp_path: Path) -> None:
     """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
     with Worker(zoo, tmp_path, session_timeout=4) as worker:
         results = {}
@@ -30,7 +30,7 @@ def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_p
         assert {policy: runs(tmp_path / f"{policy}.journal") for policy in POLICIES} == dict.fromkeys(POLICIES, 2)
 
 
-def test_of_two_deliveries_at_the_same_moment_one_runs(zoo: Zoo, tmp_path: Path) -> None:
+def test_two_deliveries_at_the_same_moment_lead_to_one_run(zoo: Zoo, tmp_path: Path) -> None:
     """Two deliveries at once, to idle processes, lead to one run. No other task wants the lock."""
     with Worker(zoo, tmp_path, concurrency=4) as worker:
         journals = []

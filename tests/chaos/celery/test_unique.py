@@ -39,7 +39,7 @@ def play(zoo: Zoo, home: Path, *, done: bool, late: bool, seconds: float, seed: 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("done", [True, False], ids=["done", "start"])
 @pytest.mark.timeout(180)
-def test_unique_tasks_under_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bool) -> None:
+def test_unique_tasks_survive_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bool) -> None:
     """Any of them may be killed at any moment."""
     check_history(
         play(zoo, tmp_path, done=done, late=late, seconds=20, seed=time.time_ns() % 1000), done=done, late=late
@@ -47,7 +47,7 @@ def test_unique_tasks_under_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bo
 
 
 @pytest.mark.timeout(120)
-def test_a_few_kills(zoo: Zoo, tmp_path: Path) -> None:
+def test_unique_tasks_survive_a_few_kills(zoo: Zoo, tmp_path: Path) -> None:
     """A short run, with a fixed seed, kills each kind of process."""
     check_history(play(zoo, tmp_path, done=True, late=True, seconds=2, seed=7), done=True, late=True)
 

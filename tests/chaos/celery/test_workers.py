@@ -75,7 +75,7 @@ def interrupt_twice(worker: Worker) -> None:
     [(quit_, {}), (terminate, {"REMAP_SIGTERM": "SIGQUIT"}), (interrupt_twice, {})],
     ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
 )
-def test_a_worker_that_is_told_to_end_at_once_ends_and_its_locks_are_free(
+def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
     zoo: Zoo, tmp_path: Path, figure: Figures, tell: Callable[[Worker], None], env: dict[str, str]
 ) -> None:
     """
@@ -95,9 +95,7 @@ def test_a_worker_that_is_told_to_end_at_once_ends_and_its_locks_are_free(
         figure("worker ended after", time.monotonic() - began, "s")
 
 
-def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_free_in_time(
-    zoo: Zoo, tmp_path: Path, figure: Figures
-) -> None:
+def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """No orphaned process keeps working under a lock, or keeps it for longer than its session timeout and two ticks."""
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
@@ -121,7 +119,7 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
     return gate.wait_entered(), gate
 
 
-def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1", TASKS]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
@@ -141,9 +139,7 @@ def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path:
 
 
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
-def test_a_pool_that_shrinks_leaves_no_session_behind(
-    zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures, way: str
-) -> None:
+def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures, way: str) -> None:
     """
     The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works.
 
@@ -186,7 +182,7 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
         assert worker.stop() == 0
 
 
-def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_waiting_pool_process_of_a_killed_worker_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
     """A waiter that stays in the queue would block those behind it."""
     with (
         zoo.hold_elsewhere("waited"),
@@ -207,7 +203,7 @@ app.conf.worker_soft_shutdown_timeout = {SOFT_TIMEOUT}
 """
 
 
-def test_a_soft_shutdown_gives_the_work_its_time(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> None:
     """Tasks that end in time are done. The others are killed after it. The locks of both are free at once."""
     (tmp_path / "soft.py").write_text(SOFT)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
@@ -227,7 +223,7 @@ def test_a_soft_shutdown_gives_the_work_its_time(zoo: Zoo, tmp_path: Path) -> No
         worker.wait_ended(15)
 
 
-def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_path: Path) -> None:
     """A worker that is cut off stops its task before the copy, which is delivered to another one, has the lock."""
     homes = [tmp_path / "cut", tmp_path / "sound"]
     for home in homes:

@@ -17,7 +17,7 @@ SOON = 0.1  # seconds from the cut to the exception inside the work, at the medi
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("way", WAYS)
-def test_work_is_stopped_soon_after_the_cut(zoo: Zoo, way: str, figure: Figures) -> None:
+def test_a_cut_aborts_the_work_soon(zoo: Zoo, way: str, figure: Figures) -> None:
     """Every abort is delivered and leaves a receipt, and half of them take less than a tenth of a second."""
     if way.startswith("greenlets"):
         pytest.importorskip("gevent")

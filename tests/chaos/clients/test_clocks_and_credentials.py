@@ -43,7 +43,7 @@ def strict() -> Iterator[Ensemble]:
 
 
 @pytest.mark.timeout(400)
-def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(strict: Ensemble, figure: Figures) -> None:
+def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble, figure: Figures) -> None:
     """Servers are killed one by one under locks that only their creator may read. No client gets `NoAuth`."""
     zoo = Zoo(strict.hosts, strict)
     zoo.client.add_auth("digest", "shop:secret")
@@ -126,7 +126,7 @@ def ensemble(ahead: ClockShim) -> Iterator[Ensemble]:
 
 @needs_compiler
 @pytest.mark.timeout(120)
-def test_wall_clocks_that_are_an_hour_off_mean_nothing(pool: WorkerPool, ahead: ClockShim, figure: Figures) -> None:
+def test_wrong_wall_clocks_have_no_effect(pool: WorkerPool, ahead: ClockShim, figure: Figures) -> None:
     """Neither the server's, which is ahead and then set back, nor that of one of its clients, which is behind."""
     with ClockShim() as behind:
         behind.jump(realtime=-HOUR)

@@ -43,7 +43,7 @@ def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
-def test_a_contender_struck_at_any_moment_harms_nobody(
+def test_a_fault_at_any_step_of_a_contender_harms_no_other(
     pool: WorkerPool, figure: Callable[..., None], point: Faultpoint, action: str
 ) -> None:
     """One process holds, the victim of the fault waits, and a third one waits behind it. Each works and releases."""
@@ -98,7 +98,7 @@ def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, st
         victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
 
 
-def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy: Proxy) -> None:
+def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, proxy: Proxy) -> None:
     """The one of two that fails to go on is told, and the other goes on."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
     proxy.refuse = True
@@ -114,7 +114,9 @@ def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy:
 
 
 @pytest.mark.parametrize("point", RELEASING)
-def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy: Proxy, point: Faultpoint) -> None:
+def test_a_release_after_an_outage_is_retried_after_a_failure(
+    pool: WorkerPool, proxy: Proxy, point: Faultpoint
+) -> None:
     """A release during an outage is carried out when that is over, and after a failure once more."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     other = pool.start_one("B")
@@ -133,7 +135,7 @@ def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy
     pool.assert_kept()
 
 
-def test_a_failure_at_the_late_node_of_one_who_left_leaves_nothing(pool: WorkerPool, proxy: Proxy) -> None:
+def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool: WorkerPool, proxy: Proxy) -> None:
     """The create is answered after its caller gave up."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create

@@ -22,7 +22,7 @@ T = 3.0  # seconds, the session timeout; the lease is 1.2
 Figure = Callable[..., None]
 
 
-def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figure) -> None:
+def test_a_callback_that_fails_or_blocks_delays_no_other(zoo: Zoo, figure: Figure) -> None:
     """Another one of the hold is called, other work is stopped, and the lock is handed on, while one sleeps."""
     gate, called = threading.Event(), threading.Event()
     blocked = threading.Event()

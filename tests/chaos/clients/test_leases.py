@@ -33,7 +33,7 @@ def keys() -> tuple[str, ...]:
 
 
 @pytest.mark.timeout(180)
-def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
+def test_a_late_lease_ends_before_its_session_expires(
     pool: WorkerPool, ensemble: Ensemble, arena: Zoo, figure: Figures
 ) -> None:
     """

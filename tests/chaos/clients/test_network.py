@@ -80,7 +80,7 @@ def hung(proxy: Proxy) -> Iterator[None]:
         pytest.param(dropped, marks=firewall.needs_firewall),
     ],
 )
-def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
+def test_a_holder_behind_a_dead_link_is_aborted_before_the_next_grant(
     pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
 ) -> None:
     """Where packets are dropped, not even the kernel learns that nothing arrives: it sends them again."""
@@ -109,7 +109,7 @@ def outage(pool: WorkerPool, proxy: Proxy) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["until healed", "past the session"])
-def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
+def test_a_release_during_an_outage_returns_in_time(
     pool: WorkerPool, proxy: Proxy, figure: Figure, lasting: bool
 ) -> None:
     a = pool.start_one("A", hosts=proxy.address)
@@ -139,7 +139,7 @@ def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
 
 
 @pytest.mark.convicts_kazoo
-def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
+def test_a_waiter_leaves_the_queue_though_its_delete_is_lost(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
 ) -> None:
     a, b = pool.start_one("A"), pool.start_one("B", hosts=proxy.address)
@@ -160,9 +160,7 @@ def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
 
 
 @pytest.mark.convicts_kazoo
-def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
-    pool: WorkerPool, arena: Zoo, figure: Figure
-) -> None:
+def test_a_wake_up_does_not_move_the_deadline_of_a_waiter(pool: WorkerPool, arena: Zoo, figure: Figure) -> None:
     b = pool.start_one("B")
     ahead = [
         arena.client.create(f"{arena.base}/k/{uuid.uuid4().hex}__lock__", ephemeral=True, sequence=True, makepath=True)

@@ -21,7 +21,7 @@ Figure = Callable[..., None]
 
 
 @pytest.mark.convicts_kazoo
-def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, figure: Figure) -> None:
+def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool, figure: Figure) -> None:
     """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
     a, b = pool.start("A", "B")
     b.take(owner="ahead")
@@ -57,9 +57,7 @@ def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool
 
 
 @needs_compiler
-def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(
-    pool: WorkerPool, figure: Figure
-) -> None:
+def test_a_suspend_of_the_machine_ends_the_lease(pool: WorkerPool, figure: Figure) -> None:
     """The monotonic clock stops while a machine is suspended, so a lease measured by it would still look valid."""
     with ClockShim() as clocks:
         a = pool.start_one("A", session_timeout=T, **clocks.env)

@@ -74,7 +74,7 @@ def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
 
 
 @pytest.mark.parametrize(("locks", "contenders", "extra"), [(1000, 21, 0), (12, 1000, 0), (12, 1, 900_000)])
-def test_a_lock_of_the_process_that_looks_is_safe(zoo: Zoo, locks: int, contenders: int, extra: int) -> None:
+def test_a_large_scan_does_not_delay_heartbeats(zoo: Zoo, locks: int, contenders: int, extra: int) -> None:
     """Its heartbeats do not wait behind what comes back: not behind long queues, nor behind megabytes."""
     with filled(zoo, locks, contenders, extra), zk_lock("mine") as hold:
         session = connected()
@@ -91,7 +91,7 @@ def test_a_lock_of_the_process_that_looks_is_safe(zoo: Zoo, locks: int, contende
 
 
 @pytest.mark.parametrize(("locks", "extra", "most"), [(12, 900_000, 6_000_000), (60, 60_000, 2_000_000)])
-def test_a_look_holds_few_bytes_at_a_time(
+def test_a_scan_holds_few_bytes_at_a_time(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, locks: int, extra: int, most: int
 ) -> None:
     """However much other clients have written into their znodes. The limits are those of a small scan here."""

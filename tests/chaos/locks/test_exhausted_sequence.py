@@ -55,7 +55,7 @@ def keys() -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "key", [pytest.param(key, marks=[pytest.mark.convicts_kazoo] * (key in CONVICTING)) for key in WORN]
 )
-def test_a_key_whose_numbers_are_used_up_is_closed(pool: WorkerPool, key: str) -> None:
+def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, key: str) -> None:
     """Of three that come at once none is granted the lock, and each is told what is wrong and leaves."""
     workers = pool.start("A", "B", "C")
     calls = [worker.acquire(key, timeout=3) for worker in workers]

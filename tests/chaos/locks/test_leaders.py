@@ -66,7 +66,7 @@ def refused(leader: Candidate) -> Callable[[], object]:
 
 
 @pytest.mark.timeout(300)
-def test_there_are_never_two_leaders_while_the_leader_is_struck(candidates: Candidates, figure: Figures) -> None:
+def test_there_are_never_two_leaders_while_leaders_fail(candidates: Candidates, figure: Figures) -> None:
     """
     None trusts its lead while another one does, by its own clock; and the next one leads in time.
 

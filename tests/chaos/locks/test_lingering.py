@@ -15,7 +15,7 @@ TURNS = 40  # of each owner
 TIMEOUT = 30.0  # seconds; nobody waits for so long
 
 
-def test_all_are_served_in_order_and_in_time(pool: WorkerPool, figure: Figures) -> None:
+def test_owners_in_all_processes_are_granted_a_lingering_lock_in_order(pool: WorkerPool, figure: Figures) -> None:
     """Without a fault: in each process several owners take turns, and no process waits for long."""
     chance = random.Random(1)
     # The last owner of each process does not keep it, so that there are both kinds in every queue.

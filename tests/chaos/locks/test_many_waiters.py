@@ -75,7 +75,7 @@ FAULTS: tuple[tuple[Callable[[Zoo, Proxy], None], bool], ...] = (
 """The faults of the process, and whether a lock with `abort_on="lost"` survives them."""
 
 
-async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+async def test_a_crowd_is_granted_the_lock_through_cuts(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """No two are inside, other locks are kept, few nodes are in the queue, and grants go on soon after each fault."""
     path = tmp_path / "inside"
     path.touch()

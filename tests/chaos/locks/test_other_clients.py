@@ -63,7 +63,7 @@ def test_a_mixed_history_is_that_of_one_lock(
     assert gone_on.keys() == {"theirs-2", "theirs-3", "ours-2", "ours-3"}, gone_on
 
 
-def test_the_checker_sees_what_two_clients_do_that_do_not_see_each_other(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_checker_accuses_two_clients_that_ignore_each_other(zoo: Zoo, tmp_path: Path) -> None:
     """Without the patterns kazoo passes over nodes in Curator's grammar: the same load shows it."""
     load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts("kazoo", zoo)

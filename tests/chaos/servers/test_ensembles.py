@@ -33,7 +33,7 @@ def ensemble(servers: Ensemble) -> Iterator[Ensemble]:
 
 
 @pytest.mark.timeout(120)
-def test_without_a_quorum_the_holder_is_told_and_nobody_is_granted(
+def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(
     pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
 ) -> None:
     """Three session timeouts long; one holder comes out of it."""

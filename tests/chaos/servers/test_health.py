@@ -24,7 +24,7 @@ def report() -> EnsembleReport:
     return ensemble(max_age=0)
 
 
-def test_the_loss_of_each_server_is_reported_with_its_consequence(servers: Ensemble) -> None:
+def test_the_report_names_each_lost_server_and_its_consequence(servers: Ensemble) -> None:
     zoo = Zoo(servers.hosts, servers)
     with zoo.configured(hosts=servers.hosts):
         check_quorum(reply_timeout=20)

@@ -25,7 +25,7 @@ def ensemble() -> Iterator[Ensemble]:
         yield ensemble
 
 
-def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
+def test_an_ensemble_that_lost_its_data_is_reported(
     pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
 ) -> None:
     """

@@ -72,7 +72,7 @@ Cut = Callable[[Partition], contextlib.AbstractContextManager[object]]
     [pytest.param(frozen, marks=pytest.mark.convicts_kazoo), pytest.param(dropped, marks=needs_firewall)],
 )
 @pytest.mark.parametrize("moment", ["at rest", "busy"])
-def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_granted(
+def test_a_holder_behind_a_cut_off_follower_is_aborted_before_the_next_grant(
     pool: WorkerPool, link: Partition, figure: Callable[..., None], cut_by: Cut, moment: str
 ) -> None:
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
@@ -101,7 +101,7 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
 
 
 @pytest.mark.parametrize("cut_by", CUTS)
-def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, cut_by: Cut) -> None:
+def test_a_cut_off_follower_grants_nothing(pool: WorkerPool, link: Partition, cut_by: Cut) -> None:
     """Its view of the queue is old, so it grants nothing, and the call ends in time."""
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)

@@ -62,7 +62,7 @@ def outstanding(server: Server) -> int:
 
 
 @pytest.mark.convicts_kazoo
-def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
+def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(
     pool: WorkerPool, ensemble: Ensemble, disk: SlowDisk, figure: Callable[..., None]
 ) -> None:
     """

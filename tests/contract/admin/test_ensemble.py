@@ -28,7 +28,7 @@ def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
     assert found.findings == ()
 
 
-def test_callers_share_a_report_for_some_seconds(zoo: Zoo) -> None:
+def test_a_fresh_report_of_the_servers_is_shared(zoo: Zoo) -> None:
     assert ensemble(max_age=0) is not ensemble(max_age=0)
     assert ensemble() is ensemble()
 
@@ -54,7 +54,7 @@ def test_callers_at_the_same_time_share_a_result(zoo: Zoo) -> None:
     assert len(results) < callers
 
 
-def test_a_result_is_as_old_as_its_call() -> None:
+def test_a_caller_gets_no_report_from_before_its_max_age() -> None:
     """A caller that accepts no older result does not get that of a call which began earlier. Keys share nothing."""
     computing, proceed = threading.Event(), threading.Event()
     calls: list[str] = []

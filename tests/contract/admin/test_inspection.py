@@ -523,7 +523,7 @@ def in_tasks(*works: Coroutine[Any, Any, None]) -> Callable[[], object]:
     return end
 
 
-def test_each_coroutine_is_an_owner(zoo: Zoo) -> None:
+def test_a_snapshot_has_an_owner_for_each_coroutine(zoo: Zoo) -> None:
     end = in_tasks(*(hold_or_wait(key) for key in "xxyy"))
     try:
         for key in "xy":

@@ -64,14 +64,14 @@ def test_a_second_publisher_gets_the_id_of_the_first_task(zoo: Zoo, key: str) ->
     assert holder(key) == "one"
 
 
-def test_other_keys_do_not_collide(zoo: Zoo) -> None:
+def test_reservations_of_different_keys_do_not_collide(zoo: Zoo) -> None:
     """Keys do not collide, even if one is the beginning of the other."""
     for key in ("a", "a/b", "a/b/c", "b"):
         queued(key, key)
     assert [holder(key) for key in ("a", "a/b", "a/b/c", "b")] == ["a", "a/b", "a/b/c", "b"]
 
 
-def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
+def test_a_reservation_that_ends_leaves_no_znode(zoo: Zoo) -> None:
     """No znode is left, however the task ended."""
     reservations.conclude(reserved(), sent=False)
     assert reserved_names(zoo) == []
@@ -143,7 +143,7 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     queued(task_id="two")
 
 
-def test_the_end_of_a_redelivered_task_is_the_end(zoo: Zoo) -> None:
+def test_the_end_of_a_redelivered_task_ends_its_reservation(zoo: Zoo) -> None:
     """The znode of the first, killed worker does not keep the key."""
     queued()
     started(late=True)
@@ -177,7 +177,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
         queued(task_id="two")
 
 
-def test_a_task_put_back_waits(zoo: Zoo) -> None:
+def test_a_rejected_task_that_is_requeued_keeps_its_reservation(zoo: Zoo) -> None:
     """A rejected message that the broker keeps is delivered again, even if its worker dies meanwhile."""
     queued()
     reservations.detach(started(), waits=True)
@@ -225,7 +225,7 @@ def test_a_publisher_waits_for_its_deadline_only(zoo: Zoo) -> None:
     reservations.end("a/b", "one")
 
 
-def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two successive reservations of one path have the same version, and are still distinguished."""
     queued()
     stale = family(zoo)

@@ -173,7 +173,7 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) ->
     zoo.close()
 
 
-def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
+def test_an_expired_session_ends_the_leadership(zoo: Zoo, candidate: Make) -> None:
     """A process that leads again continues from its records."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
@@ -222,7 +222,7 @@ def test_an_entry_without_a_run_waits_from_when_it_was_first_seen() -> None:
     assert mine.last_run_at == AT
 
 
-def test_a_time_without_a_zone_stays_one() -> None:
+def test_a_naive_time_stays_naive_and_means_utc() -> None:
     """Some schedulers compute with such times. They mean UTC."""
     mine = entry(last=LONG_AGO.replace(tzinfo=None))
     continue_from(mine, TICK)

@@ -38,7 +38,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
+def test_a_hostile_name_is_refused_before_anything_is_sent(zoo: Zoo, value: Any) -> None:
     """It is refused before anything is sent, so the session and what it holds live on."""
     with zk_lock("other") as other:
         before = session().session_id
@@ -71,7 +71,7 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
         pass
 
 
-def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
+def test_a_waiter_gets_the_error_about_an_unknown_contender(zoo: Zoo) -> None:
     """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
@@ -105,7 +105,7 @@ def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> N
 # --- leftovers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_used_key_leaves_no_node(zoo: Zoo) -> None:
+def test_the_containers_of_a_used_key_are_reaped(zoo: Zoo) -> None:
     """The server reaps the containers that a key's path is made of."""
     with zk_lock("gone/and/deep"):
         assert zoo.client.exists(f"{zoo.base}/gone/and/deep")
@@ -126,7 +126,7 @@ def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
             pass
 
 
-def test_the_audit_deletes_a_node_of_the_session_that_nobody_knows(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody would ever release it, and the session may live for weeks; what is known, or another's, stays."""
     with zk_lock("a") as hold, zoo.hold_elsewhere("b") as other:
         name = f"{zoo.base}/c/{nodes.prefix(str(uuid.uuid4()))}"

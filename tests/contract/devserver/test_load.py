@@ -93,7 +93,9 @@ GARBAGE = {
 
 @pytest.mark.parametrize("greeted", [False, True], ids=["stranger", "client"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_harms_nobody(own: DevServer, connect: Connect, garbage: bytes, greeted: bool) -> None:
+def test_garbage_on_one_connection_disturbs_no_other(
+    own: DevServer, connect: Connect, garbage: bytes, greeted: bool
+) -> None:
     """Wherever it comes from, and however it ends: all others are served on, and no session is left over."""
     other = connect(own)
     other.connect()
@@ -126,7 +128,7 @@ def test_half_open_connections_end_with_their_session(own: DevServer, connect: C
     assert not [path for path in own.paths() if path.startswith("/half-")]
 
 
-def test_half_a_request_is_no_request(own: DevServer, connect: Connect) -> None:
+def test_an_incomplete_request_is_not_executed(own: DevServer, connect: Connect) -> None:
     """The connection ends within a frame. Its session can be taken up again."""
     wire = connect(own)
     wire.connect()
@@ -138,7 +140,7 @@ def test_half_a_request_is_no_request(own: DevServer, connect: Connect) -> None:
     assert own.paths() == ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
 
 
-def test_a_client_that_does_not_read_delays_nobody(own: DevServer, connect: Connect) -> None:
+def test_a_client_that_does_not_read_delays_no_other(own: DevServer, connect: Connect) -> None:
     """All its replies wait for it, in their order."""
     lazy, other = connect(own), connect(own)
     lazy.connect()

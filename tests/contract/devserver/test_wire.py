@@ -113,7 +113,7 @@ def a_new_tree(talk: Talk) -> None:
 
 
 @scripts(every_mode, sequences, owners, a_new_tree)
-def test_nodes(pair: Pair, script: Script) -> None:
+def test_znodes_of_every_kind_are_created_read_changed_and_deleted(pair: Pair, script: Script) -> None:
     """Nodes of every kind are made, read, changed and deleted, with the same errors, stats and transaction ids."""
     compare(pair, script)
 
@@ -140,7 +140,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
-def test_paths(pair: Pair, path: str | None) -> None:
+def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None) -> None:
     """A path that is no path is refused by each operation as ZooKeeper refuses it; what only looks odd is a path."""
     requests = [create(path), create(path, mode=SEQUENTIAL), create2(path), container(path), exists(path), get(path)]
     requests += [put(path, b""), children(path), children2(path), get_acl(path), set_acl(path, OPEN), sync(path)]
@@ -162,7 +162,7 @@ def test_paths(pair: Pair, path: str | None) -> None:
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000, 1_048_400, 1_048_575, 1_048_576, 1_100_000, 3_000_000])
-def test_large_data(pair: Pair, size: int) -> None:
+def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> None:
     """Up to a frame of jute.maxbuffer data are taken; a larger frame ends the connection, and the session lives on."""
 
     def ask(talk: Talk) -> None:
@@ -178,7 +178,7 @@ def test_large_data(pair: Pair, size: int) -> None:
 
 @pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
 @pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
-def test_a_permission_is_needed(pair: Pair, denied: int, known: bool) -> None:
+def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: bool) -> None:
     """Each operation asks for its permission, of the node or of its parent, and for no other."""
     entries = who_may((ALL & ~denied, *ALICE), (ALL & ~denied, "world", "anyone"))
 
@@ -212,7 +212,7 @@ def digest(talk: Talk) -> None:
 
 
 @scripts(digest)
-def test_identities(pair: Pair, script: Script) -> None:
+def test_digest_credentials_last_for_the_connection(pair: Pair, script: Script) -> None:
     """A digest is who one is, for all that the connection does from then on."""
     compare(pair, script)
 
@@ -281,6 +281,6 @@ def only_the_server_reaps(talk: Talk) -> None:
 
 
 @scripts(empty_containers, time_to_live, only_the_server_reaps)
-def test_containers(pair: Pair, script: Script) -> None:
+def test_empty_containers_and_znodes_past_their_ttl_are_deleted(pair: Pair, script: Script) -> None:
     """Containers that had children go when they are empty, nodes with a time to live when they are left alone."""
     compare(pair, script)

@@ -81,7 +81,7 @@ def anything(chance: random.Random) -> Request:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_mixture(pair: Pair, seed: int) -> None:
+def test_any_mixture_of_requests_is_answered_as_by_zookeeper(pair: Pair, seed: int) -> None:
     """Three clients who do anything in any order, one of whom reconnects now and then, are told the same."""
 
     @changed_in_3_9

@@ -89,7 +89,7 @@ def from_the_future(talk: Talk) -> None:
 
 
 @scripts(resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
-def test_sessions(pair: Pair, script: Script) -> None:
+def test_a_session_moves_to_a_new_connection_and_expires_without_one(pair: Pair, script: Script) -> None:
     """A session is taken up with its password, lives as long as it is heard of, and its nodes go with it."""
     compare(pair, script)
 
@@ -113,7 +113,7 @@ def of_a_session_that_is_closed(talk: Talk) -> None:
 
 
 @scripts(of_a_session_that_is_closed)
-def test_watches(pair: Pair, script: Script) -> None:
+def test_watches_fire_once_and_before_the_reply_that_shows_the_change(pair: Pair, script: Script) -> None:
     """Watches tell once, of the right change, before any reply that shows it."""
     compare(pair, script)
 
@@ -149,7 +149,7 @@ def with_five_kinds(talk: Talk) -> None:
 
 
 @scripts(changes_in_between, with_five_kinds)
-def test_watches_after_a_reconnect(pair: Pair, script: Script) -> None:
+def test_watches_are_set_again_after_a_reconnect(pair: Pair, script: Script) -> None:
     """`setWatches` tells at once what happened meanwhile, and watches the rest; a connection alone watches nothing."""
     compare(pair, script)
 
@@ -157,7 +157,7 @@ def test_watches_after_a_reconnect(pair: Pair, script: Script) -> None:
 # --- frames that are none, and four-letter words ---
 
 
-def test_bytes_may_come_one_by_one(pair: Pair) -> None:
+def test_frames_arrive_in_any_number_of_pieces(pair: Pair) -> None:
     """Frames are put together from however many pieces, and many may come in one."""
 
     def ask(talk: Talk) -> None:
@@ -177,7 +177,7 @@ NUMBERS = re.compile(r"Zookeeper version: .*|expire at .*|0x[0-9a-f]+|-?[0-9][0-
 
 
 @pytest.mark.parametrize("word", ["ruok", "srvr", "stat", "cons", "dump", "isro", "mntr"])
-def test_four_letter_words(pair: Pair, word: str) -> None:
+def test_four_letter_words_are_answered_as_by_zookeeper(pair: Pair, word: str) -> None:
     """The answers have the form of ZooKeeper's: the same words in the same places, other numbers."""
     answers = {}
     for name, port in pair.items():

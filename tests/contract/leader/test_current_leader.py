@@ -41,7 +41,7 @@ def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
     assert outsider.current_leader() is None
 
 
-async def test_the_async_methods_show_the_same(zoo: Zoo) -> None:
+async def test_the_async_methods_show_the_same_candidates(zoo: Zoo) -> None:
     """They need no thread. The sync methods are refused in an event loop."""
     outsider = zk_leader("lead")
     assert await outsider.acurrent_leader() is None

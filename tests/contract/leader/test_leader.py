@@ -85,7 +85,7 @@ class Terms:
 # --- leading --------------------------------------------------------------------------------------------------------
 
 
-def test_one_leads_and_the_next_follows_at_once_when_it_ends(zoo: Zoo) -> None:
+def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> None:
     """In the order in which they queued, with rising tokens, one at a time."""
     inside: list[int] = []
     order: list[int] = []
@@ -312,7 +312,7 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None
         assert leader.run(terms) is None
 
 
-def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None:
+def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None:
     """It is aborted only after that. The next candidate leads only when it has ended."""
     leader = zk_leader("lead")
     steps: list[str] = []
@@ -339,7 +339,7 @@ def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert steps == ["finished", "interrupted"]
 
 
-def test_the_next_one_leads_after_a_kill(zoo: Zoo) -> None:
+def test_the_next_candidate_leads_after_a_kill(zoo: Zoo) -> None:
     """Within the session timeout and two ticks of the server."""
     script = """
 from django_zklock import zk_leader
@@ -404,7 +404,7 @@ def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
 # --- ZooKeeper is away ----------------------------------------------------------------------------------------------
 
 
-def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """It logs that now and then, and leads as soon as ZooKeeper is back. `with` and `current_leader` raise instead."""
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.1) as proxy:
         proxy.refuse = True
@@ -433,7 +433,7 @@ def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.Log
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_coroutine_leads_as_a_function_does(zoo: Zoo) -> None:
+async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
     """It is cancelled when the leadership is lost, and leads again. Waiting needs no thread."""
     leader = zk_leader("lead")
     terms = Terms()

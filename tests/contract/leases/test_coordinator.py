@@ -81,7 +81,7 @@ async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     assert before * 1000 < expires_at <= (time.time() + min(term, 0.4 * 10)) * 1000
 
 
-async def test_a_process_that_is_paused_while_it_reads_the_clock_tells_no_later_end(
+async def test_a_pause_while_the_clock_is_read_makes_no_lease_longer(
     zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, lease = await acquire(coordinator)
@@ -97,7 +97,7 @@ async def test_a_process_that_is_paused_while_it_reads_the_clock_tells_no_later_
     assert expires_at <= (time.time() + lease.remaining) * 1000 + 1
 
 
-async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, coordinator: Coordinator) -> None:
     _, lease = await acquire(coordinator, term=0.5)
     lease.tell()
     call = await waiting(coordinator, zoo, client_id="node-2")
@@ -107,7 +107,7 @@ async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, co
     assert next_one.hold is not None
 
 
-async def test_a_lease_is_over_at_its_end_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_ends_in_time_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
     lease_id, lease = await acquire(coordinator, term=0.2)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
@@ -115,7 +115,9 @@ async def test_a_lease_is_over_at_its_end_though_its_timer_is_late(zoo: Zoo, coo
     assert lease.tell()[1] == 0
 
 
-async def test_looks_at_queues_are_bounded(zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_of_queues_by_one_client_are_bounded(
+    zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     for resource in "abc":
@@ -123,7 +125,7 @@ async def test_looks_at_queues_are_bounded(zoo: Zoo, coordinator: Coordinator, m
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
-async def test_the_lock_is_that_of_django(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator: Coordinator) -> None:
     """A key may be written as text, or as a list shows it."""
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
@@ -131,7 +133,7 @@ async def test_the_lock_is_that_of_django(zoo: Zoo, coordinator: Coordinator) ->
                 await acquire(coordinator, resource=resource)
 
 
-async def test_kinds(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_leases_of_all_kinds_exclude_each_other_as_locks_do(zoo: Zoo, coordinator: Coordinator) -> None:
     readers = [await acquire(coordinator, kind="read") for _ in range(2)]
     with refused(Code.BUSY):
         await acquire(coordinator, kind="write")
@@ -194,14 +196,14 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coor
         ({"kind": "semaphore"}, "limit"),
     ],
 )
-async def test_a_request_that_is_wrong_is_refused(
+async def test_an_invalid_request_is_refused(
     zoo: Zoo, coordinator: Coordinator, wrong: dict[str, Any], match: str
 ) -> None:
     with refused(Code.INVALID, match):
         await acquire(coordinator, **wrong)
 
 
-async def test_a_client_may_do_what_the_settings_say(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coordinator: Coordinator) -> None:
     client = LeaseClient(name="billing", prefixes=("invoices",), kinds=("lock",), max_leases=2, max_waiting=1)
     with refused(Code.FORBIDDEN, "'orders/1'"):
         await acquire(coordinator, client, resource="orders/1")
@@ -222,7 +224,7 @@ async def test_a_client_may_do_what_the_settings_say(zoo: Zoo, coordinator: Coor
         await acquire(coordinator, client, resource="invoices/2")
 
 
-async def test_a_session_gets_no_more_paths_than_servers_can_read(
+async def test_the_paths_of_a_session_are_bounded(
     zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_PATHS", 270)
@@ -253,7 +255,7 @@ async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator)
     assert lease.is_held
 
 
-async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
+async def test_without_a_connection_a_lease_ends_at_its_announced_end(
     zoo: Zoo, proxy: Proxy, coordinator: Coordinator
 ) -> None:
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
@@ -290,7 +292,7 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
     assert zoo.children(KEY) == []
 
 
-async def test_a_drain_ends_though_a_call_comes_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
     """Its lease is ended before its task has begun."""
     call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource=KEY, client_id="node-1")))
     drain = asyncio.ensure_future(coordinator.drain())
@@ -299,7 +301,7 @@ async def test_a_drain_ends_though_a_call_comes_with_it(zoo: Zoo, coordinator: C
     await asyncio.wait_for(drain, 5)
 
 
-async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(
+async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
     zoo: Zoo, short_session: None, coordinator: Coordinator
 ) -> None:
     lease_id, lease = await acquire(coordinator, term=LONG)

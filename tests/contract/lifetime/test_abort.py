@@ -39,7 +39,7 @@ def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
     ],
     ids=["main thread sleeps", "main thread computes", "thread computes", "thread sleeps"],
 )
-def test_a_node_deleted_from_outside_stops_the_work(
+def test_the_delete_of_its_znode_stops_the_work(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[..., Any], how: str
 ) -> None:
     """Within a second the work is interrupted by what no `except Exception` catches; outside it is LockLost."""
@@ -71,7 +71,7 @@ def test_a_node_deleted_from_outside_stops_the_work(
     assert 0 <= receipt.stopped_after < 1 + ROOM
 
 
-async def test_a_node_deleted_from_outside_stops_a_task(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+async def test_the_delete_of_its_znode_cancels_a_coroutine(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
     """A task is cancelled inside the block, and free of any cancellation outside of it."""
     seen: list[BaseException] = []
     with pytest.raises(LockLost):
@@ -90,7 +90,7 @@ async def test_a_node_deleted_from_outside_stops_a_task(zoo: Zoo, reports: list[
 
 
 @in_each_thread
-def test_swallowed_interrupts_are_told_at_the_end(
+def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
 ) -> None:
     """A body with a bare `except` ends in LockLost all the same, and the receipt says what it did."""
@@ -110,7 +110,7 @@ def test_swallowed_interrupts_are_told_at_the_end(
     assert report["receipt"].swallowed
 
 
-async def test_a_task_that_swallows_its_cancellation_is_told_at_the_end(
+async def test_a_swallowed_cancellation_becomes_lock_lost_at_the_end_of_the_block(
     zoo: Zoo, reports: list[dict[str, Any]]
 ) -> None:
     """The block ends in LockLost, and later code of the task is not cancelled."""
@@ -128,7 +128,7 @@ async def test_a_task_that_swallows_its_cancellation_is_told_at_the_end(
 
 
 @in_each_thread
-def test_an_abort_at_the_end_of_the_block_strikes_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
     """Whenever the loss comes around the block's end, it is LockLost or nothing; later code is never interrupted."""
     shared = Lock("edge")
     stray: list[BaseException] = []

@@ -50,7 +50,7 @@ def robber(zoo: Zoo) -> Iterator[Robber]:
 
 
 @in_each_thread
-def test_a_lock_lost_as_the_block_begins_is_lost_in_order(robber: Robber, run: Callable[..., Any]) -> None:
+def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Callable[..., Any]) -> None:
     """An abort that strikes before the body has begun comes out as LockLost, and leaves nothing open."""
     shared = Lock("robbed")
     lost = []
@@ -73,7 +73,7 @@ def test_a_lock_lost_as_the_block_begins_is_lost_in_order(robber: Robber, run: C
 @pytest.mark.parametrize(
     ("run", "timeout"), [(lambda call: call(), 30), (run_in_thread, 1.5)], ids=["main thread", "thread"]
 )
-def test_an_outer_lock_lost_while_an_inner_one_is_taken_stops_that(
+def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
     zoo: Zoo, run: Callable[..., Any], timeout: float
 ) -> None:
     """The abort of the outer block ends what goes on inside it, be it the wait for another lock."""
@@ -91,7 +91,7 @@ def test_an_outer_lock_lost_while_an_inner_one_is_taken_stops_that(
 
 
 @pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])
-async def test_two_losses_one_after_the_other_leave_no_cancellation(zoo: Zoo, order: str) -> None:
+async def test_two_successive_losses_leave_no_cancellation(zoo: Zoo, order: str) -> None:
     """However the losses of nested locks follow each other, LockLost comes out, never a cancellation."""
     for delay in (0, 0.0001, 0.0005, 0.001) * 15:
         with pytest.raises(LockLost):
@@ -123,7 +123,7 @@ with lock as hold:
 """
 
 
-def test_a_process_that_was_paused_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
+def test_check_raises_at_once_after_a_pause_past_the_lease(zoo: Zoo) -> None:
     """SIGSTOP past the lease, SIGCONT: the very first check() raises, by the clock, before any news from ZooKeeper."""
     holder = zoo.spawn(HOLDER)
     assert holder.stdin
@@ -160,7 +160,7 @@ print("traced", flush=True)
 """
 
 
-def test_an_abort_leaves_the_interpreter_fit_to_be_traced(zoo: Zoo) -> None:
+def test_tracing_works_after_an_abort(zoo: Zoo) -> None:
     """
     Debuggers and coverage work after the abort of a thread.
 

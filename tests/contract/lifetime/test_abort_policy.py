@@ -22,7 +22,9 @@ pytestmark = pytest.mark.zookeeper
 
 @in_each_thread
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
-def test_of_nested_locks_the_lost_one_raises(zoo: Zoo, run: Callable[..., Any], which: str, raiser: str) -> None:
+def test_lock_lost_comes_from_the_block_of_the_lost_lock(
+    zoo: Zoo, run: Callable[..., Any], which: str, raiser: str
+) -> None:
     """LockLost comes from the block whose lock was lost; from the outer one if both were."""
     raised: list[tuple[str, str | None]] = []
 
@@ -46,7 +48,9 @@ def test_of_nested_locks_the_lost_one_raises(zoo: Zoo, run: Callable[..., Any], 
 
 
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
-async def test_of_nested_locks_of_a_task_the_lost_one_raises(zoo: Zoo, which: str, raiser: str) -> None:
+async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_coroutine(
+    zoo: Zoo, which: str, raiser: str
+) -> None:
     """LockLost comes from the block whose lock was lost, and no cancellation is left over."""
     raised: list[tuple[str, str | None]] = []
     try:
@@ -99,7 +103,7 @@ async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
-def test_the_policy_says_what_a_loss_does(
+def test_abort_on_never_lets_the_work_continue_after_a_loss(
     zoo: Zoo, reports: list[dict[str, Any]], abort_on: AbortOn, raises: bool
 ) -> None:
     """With `never` the work goes on to its end and nothing is raised; check() tells it, if asked."""
@@ -133,7 +137,7 @@ def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
             raise KeyError from None
 
 
-def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
+def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
     """check, lost, wait_lost, callbacks and lease_remaining say the same; a lost lock can be acquired again."""
     lock = Lock("tells")
     hold = lock.acquire()
@@ -166,7 +170,7 @@ def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
     lock.release()
 
 
-def test_who_waits_for_the_loss_of_a_hold_is_let_go_by_its_release(zoo: Zoo) -> None:
+def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
     """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
     lock = Lock("watched")
     hold = lock.acquire()

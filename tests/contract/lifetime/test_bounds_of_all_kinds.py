@@ -56,7 +56,7 @@ def read_together(min_hold: float) -> None:
 # --- who does not wait ------------------------------------------------------------------------------------------------
 
 
-def test_one_rest_that_is_not_over_keeps_a_writer_out_and_is_named(zoo: Zoo) -> None:
+def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
     """Whichever of several it is."""
     with Lock("k", kind="read", min_hold=1, what="short"):
         pass
@@ -71,7 +71,7 @@ def test_one_rest_that_is_not_over_keeps_a_writer_out_and_is_named(zoo: Zoo) -> 
         pass
 
 
-def test_who_does_not_wait_gets_the_permit_whose_rest_is_over(zoo: Zoo) -> None:
+def test_a_try_gets_the_permit_whose_minimum_hold_has_expired(zoo: Zoo) -> None:
     """Though another one, further ahead, is not."""
     with zk_lock("k", limit=2, min_hold=LONG):
         pass
@@ -86,7 +86,7 @@ def test_who_does_not_wait_gets_the_permit_whose_rest_is_over(zoo: Zoo) -> None:
         assert zoo.children("k") == [names[0], hold.path.rpartition("/")[2]]
 
 
-def test_a_rest_that_is_over_keeps_nobody_out_though_the_time_came_late(zoo: Zoo) -> None:
+def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) -> None:
     """A process counts on from the time in a reply, which is late if the reply was slow; so it asks again."""
     with zk_lock("k", min_hold=2):
         pass
@@ -101,7 +101,7 @@ def test_a_rest_that_is_over_keeps_nobody_out_though_the_time_came_late(zoo: Zoo
             assert len(zoo.children("k")) == 1
 
 
-def test_many_rests_are_passed_at_once(zoo: Zoo) -> None:
+def test_many_expired_minimum_holds_are_passed_at_once(zoo: Zoo) -> None:
     rw = ReadWriteLock("k", min_hold=3)
     for _ in range(25):
         with rw.read():
@@ -117,7 +117,7 @@ def test_many_rests_are_passed_at_once(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("how", ["rest", "rests", "hold"])
-def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, how: str) -> None:
+def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: str) -> None:
     """A client of Curator's does not end it, and nobody else may come: all would wait for ever."""
     if how == "rest":
         with zk_lock("k", min_hold=1):
@@ -143,7 +143,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
 # --- a writer that reads ----------------------------------------------------------------------------------------------
 
 
-def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) -> None:
+def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
     """It has released the write side by itself, as a block ends. No other contender gets the lock until then."""
     rw = ReadWriteLock("k", min_hold=1.5)
     with rw.write() as hold:
@@ -162,7 +162,7 @@ def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) 
     assert zoo.children("k") == []
 
 
-def test_a_writer_that_reads_in_the_end_leaves_the_rest_of_a_writer(zoo: Zoo) -> None:
+def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo: Zoo) -> None:
     """It has no readers, either, unless the holder has called `downgrade`."""
     rw = ReadWriteLock("k", min_hold=LONG)
     with rw.write():
@@ -177,7 +177,7 @@ def test_a_writer_that_reads_in_the_end_leaves_the_rest_of_a_writer(zoo: Zoo) ->
 # --- no work was begun ------------------------------------------------------------------------------------------------
 
 
-def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> None:
+def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) -> None:
     """Nothing was done under it, and nobody else could do it for all that time."""
     connected()
     lock = zk_lock("k", min_hold=LONG)
@@ -190,7 +190,7 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
 
 
 @pytest.mark.parametrize("how", ["with", "acquire"])
-def test_of_several_locks_none_rests_if_not_all_were_to_be_had(zoo: Zoo, how: str) -> None:
+def test_several_locks_leave_no_minimum_hold_if_one_was_not_acquired(zoo: Zoo, how: str) -> None:
     """A job that could not begin on this host may begin on another one."""
     locks = zk_locks("a", "b", timeout=0.3, min_hold=LONG)
     with zoo.hold_elsewhere("b"):
@@ -209,7 +209,7 @@ def test_of_several_locks_none_rests_if_not_all_were_to_be_had(zoo: Zoo, how: st
     assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
 
 
-def test_several_locks_one_of_which_was_held_before_leave_its_rest_to_it(zoo: Zoo) -> None:
+def test_several_locks_leave_the_minimum_hold_of_one_held_before_untouched(zoo: Zoo) -> None:
     """The work under that one was begun."""
     with zk_lock("a", min_hold=LONG):
         with zoo.hold_elsewhere("b"), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=0.3):
@@ -221,7 +221,7 @@ def test_several_locks_one_of_which_was_held_before_leave_its_rest_to_it(zoo: Zo
 # --- what the process that lives sees to ------------------------------------------------------------------------------
 
 
-def test_a_rest_that_was_begun_without_an_answer_ends_in_time_too(zoo: Zoo) -> None:
+def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo) -> None:
     """ZooKeeper was away until it was over; the process that lives ends it, as nobody may ever come who would."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with proxied(zoo) as proxy:

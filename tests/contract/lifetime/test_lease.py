@@ -55,7 +55,7 @@ def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
         assert token_of(zoo, hold) == hold.token
 
 
-def test_a_hold_tells_its_state(zoo: Zoo, proxy: Proxy) -> None:
+def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
     """Held, suspect while the connection is suspended, and released or lost in the end."""
     lock = zk_lock("a", abort_on="lost")
     assert not lock.owned()

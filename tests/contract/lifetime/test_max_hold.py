@@ -45,7 +45,7 @@ def begin_to_wait(events: list[str]) -> BackgroundCall[None]:
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @in_each_thread
-def test_work_that_takes_too_long_is_stopped_and_told_why(
+def test_max_hold_stops_the_work_with_its_reason(
     zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, sent: Sent
 ) -> None:
     """Also where the loss of the connection would not stop it: this was asked for."""
@@ -64,7 +64,7 @@ def test_work_that_takes_too_long_is_stopped_and_told_why(
         pass
 
 
-def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zoo: Zoo) -> None:
+def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo) -> None:
     """Work that takes a while to stop still has the lock for itself."""
     events: list[str] = []
     with pytest.raises(LockLost), zk_lock("k", max_hold=1.0):
@@ -79,7 +79,7 @@ def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zo
     assert events == ["stopped", "next"]
 
 
-def test_the_time_counts_from_the_first_grant(zoo: Zoo) -> None:
+def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
     """A reentrant acquisition gets no new time."""
     with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
         while True:
@@ -87,7 +87,7 @@ def test_the_time_counts_from_the_first_grant(zoo: Zoo) -> None:
                 compute(0.02)
 
 
-def test_the_time_does_not_begin_before_the_grant(zoo: Zoo) -> None:
+def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
     """Nor does a wait in the queue use it up."""
     with zoo.hold_elsewhere("k"):
         waiter = BackgroundCall(lambda: acquire_once("k", max_hold=1, timeout=10))
@@ -97,7 +97,7 @@ def test_the_time_does_not_begin_before_the_grant(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_hold_that_no_block_watches_over_leaves_the_queue_at_once(zoo: Zoo, times: int) -> None:
+def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> None:
     """Nobody could be stopped; who asks is told."""
     lock = zk_lock("k", max_hold=0.3)
     holds = [lock.acquire() for _ in range(times)]
@@ -111,7 +111,7 @@ def test_a_hold_that_no_block_watches_over_leaves_the_queue_at_once(zoo: Zoo, ti
     lock.release()
 
 
-def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo) -> None:
+def test_max_hold_aborts_the_block_under_an_acquired_hold(zoo: Zoo) -> None:
     """Then the next waiter gets the lock at once. The owner releases it later, as ever."""
     events: list[str] = []
     lock = zk_lock("k", max_hold=0.3)
@@ -130,7 +130,7 @@ def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo
     assert events == ["stopped", "next"]
 
 
-def test_a_paused_process_learns_of_the_end_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not the protocol's thread has come to it."""
     lock = zk_lock("k", max_hold=30, abort_on="lost")
     hold = lock.acquire()
@@ -144,7 +144,7 @@ def test_a_paused_process_learns_of_the_end_by_the_clock(zoo: Zoo, monkeypatch: 
     lock.release()
 
 
-def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, sent: Sent) -> None:
+def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
     """And what it would have come to is forgotten."""
     for _ in range(20):
         with zk_lock("k", max_hold=0.7, warn_after=0.6):
@@ -156,7 +156,7 @@ def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, sent: Sent) -> N
 # --- warn_after -------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_hold_is_told_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
     """However often it is taken again; by a log record and by the signal."""
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
@@ -172,7 +172,7 @@ def test_a_long_hold_is_told_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptur
     assert "warn_after, 0.2 s" in record.getMessage()
 
 
-def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, sent: Sent) -> None:
+def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> None:
     """One timer serves them all, whichever comes first."""
     spans = [0.9, 0.3, 0.6, 1.2]
     ready = threading.Barrier(len(spans))

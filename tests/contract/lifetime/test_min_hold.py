@@ -42,7 +42,7 @@ def ends(zoo: Zoo, key: str = "k") -> float:
 # --- nobody gets it before --------------------------------------------------------------------------------------------
 
 
-def test_no_other_contender_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
+def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
     """Neither a caller that does not wait, nor a waiter that times out, nor the same owner. The errors say why."""
     with within(1), Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
@@ -62,7 +62,7 @@ def test_no_other_contender_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> N
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
-def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bool) -> None:
+def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, dead: bool) -> None:
     """Within a second and in their order, whether or not the process lives that held it."""
     order: list[int] = []
     stamps: list[float] = []
@@ -95,7 +95,7 @@ def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bo
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.chaos)])
-def test_no_waiter_is_granted_when_the_hold_replaces_the_holder(zoo: Zoo, times: int) -> None:
+def test_no_waiter_is_granted_when_the_minimum_hold_replaces_the_holder(zoo: Zoo, times: int) -> None:
     """The first waiter does not take the delete of the holder's znode for its turn."""
     for number in range(times):
         key = f"k/{number}"
@@ -114,7 +114,7 @@ def test_no_waiter_is_granted_when_the_hold_replaces_the_holder(zoo: Zoo, times:
         assert zoo.children(key) == []
 
 
-def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
+def test_a_release_after_the_minimum_hold_is_one_delete(zoo: Zoo) -> None:
     """It costs one delete, like any release."""
     with proxied(zoo) as proxy:
         connected()
@@ -126,7 +126,7 @@ def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
     assert zoo.children("k") == []
 
 
-def test_it_costs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
     """One acquires the lock, and one transaction replaces the znode."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with zk_lock("k"):
@@ -138,7 +138,7 @@ def test_it_costs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
     assert counted == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 0, DELETE: 0, MULTI: 1, SYNC: 0}
 
 
-def test_an_inner_block_keeps_the_time_of_the_outermost_one(zoo: Zoo) -> None:
+def test_the_outermost_block_decides_the_minimum_hold(zoo: Zoo) -> None:
     with zk_lock("k", min_hold=LONG), zk_lock("k"):
         pass
     assert rest(zoo)
@@ -147,7 +147,7 @@ def test_an_inner_block_keeps_the_time_of_the_outermost_one(zoo: Zoo) -> None:
     assert zoo.children("j") == []
 
 
-def test_a_block_that_raises_keeps_the_time(zoo: Zoo) -> None:
+def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
     """A job that has failed must not be started by another host right away."""
     with pytest.raises(ZeroDivisionError), zk_lock("k", min_hold=LONG):
         1 / 0  # noqa: B018
@@ -160,7 +160,7 @@ def test_a_block_that_raises_keeps_the_time(zoo: Zoo) -> None:
 # --- seen and ended by others -----------------------------------------------------------------------------------------
 
 
-def test_it_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
+def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
     with Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     info = look_at("k")
@@ -176,7 +176,7 @@ def test_it_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
         pass
 
 
-def test_a_lost_lock_keeps_no_time(zoo: Zoo) -> None:
+def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
     """Its work may not have been done, so another host may start at once."""
     with pytest.raises(LockLost), zk_lock("k", min_hold=LONG) as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="stuck", by="anna")
@@ -192,7 +192,7 @@ def test_a_lost_lock_keeps_no_time(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_the_replacement_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
     """Whether or not the transaction was carried out, there is one hold in the end, and no waiter is granted before."""
     got: list[float] = []
 
@@ -216,7 +216,7 @@ def test_the_replacement_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> No
     assert zoo.children("k") == []
 
 
-def test_a_release_without_a_connection_is_made_up_for(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_minimum_hold_begins_after_a_release_in_an_outage(zoo: Zoo, proxy: Proxy) -> None:
     """The znode stays meanwhile."""
     lock = zk_lock("k", min_hold=LONG)
     hold = lock.acquire()

@@ -62,7 +62,7 @@ def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> 
     return path.rpartition("/")[2]
 
 
-def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, strand: Callable[[str, float], None]) -> None:
+def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand: Callable[[str, float], None]) -> None:
     """It is no more listed, counted or shown, although its node is there till somebody wants the lock."""
     strand("k", SHORT)
     eventually(lambda: is_free("k"))
@@ -83,7 +83,9 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, strand: Callable[[str, 
     assert zoo.children("k") == []
 
 
-def test_it_is_held_until_then(zoo: Zoo, strand: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
+    zoo: Zoo, strand: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server's clock counts: a process whose clock is a day ahead sees it held, too."""
     strand("k", 600)
     monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 86400))
@@ -119,7 +121,7 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
     assert [holder.name for holder in fresh().locks[0].holders] == [waiter]
 
 
-def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
+def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
     """A permit that is over is none in use."""
     with Lock("k", limit=2, min_hold=SHORT):
         pass

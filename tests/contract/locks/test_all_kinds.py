@@ -22,7 +22,7 @@ pytestmark = pytest.mark.zookeeper
 MOST = 6  # threads, or tasks
 
 
-def test_it_is_had_by_as_many_as_there_is_room_for(zoo: Zoo, primitive: Primitive) -> None:
+def test_as_many_owners_hold_it_as_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
     """All of these have it at a time, and nobody else."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room))) as takers:
         holds = [taker.wait_granted() for taker in takers]
@@ -38,7 +38,7 @@ def test_it_is_had_by_as_many_as_there_is_room_for(zoo: Zoo, primitive: Primitiv
         assert len(zoo.children(KEY)) == primitive.room
 
 
-def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
+def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
     """However they use one lock object at the same time, no more than there is room for are inside."""
     guard, inside, most = threading.Lock(), 0, 0
     lock = primitive.lock(timeout=30)
@@ -61,7 +61,7 @@ def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
     assert not held_locks._guards
 
 
-async def test_tasks_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
+async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
     """Tasks of one thread are owners of their own."""
     inside, most = 0, 0
     lock = primitive.lock(timeout=30)
@@ -80,7 +80,7 @@ async def test_tasks_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> No
     assert not lock._blocks
 
 
-def test_first_come_is_first_served(zoo: Zoo, primitive: Primitive) -> None:
+def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Primitive) -> None:
     """Those who wait get it in the order in which they came, as many at a time as there is room for."""
     with primitive.full(zoo) as blockers, queued(zoo, *(primitive.lock(timeout=30) for _ in range(5))) as takers:
         for path in blockers:
@@ -92,7 +92,7 @@ def test_first_come_is_first_served(zoo: Zoo, primitive: Primitive) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
-def test_a_wait_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
+def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
     """A caller that does not get it in time gets an error in time, and blocks no other."""
     with primitive.full(zoo) as blockers:
         with within(timeout + 1), pytest.raises(LockTimeout if timeout else LockBusy), primitive.lock(timeout=timeout):
@@ -104,7 +104,7 @@ def test_a_wait_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive, time
         pass
 
 
-async def test_a_wait_of_a_task_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive) -> None:
+async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
     """A task gets the same errors, and one that is cancelled leaves the queue."""
     with primitive.full(zoo) as blockers:
         for timeout in (0, 0.2):
@@ -124,7 +124,7 @@ async def test_a_wait_of_a_task_that_is_over_leaves_nothing(zoo: Zoo, primitive:
         await asyncio.to_thread(zoo.wait_contenders, KEY, len(blockers))
 
 
-def test_a_wait_for_ever_ends_when_there_is_room(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_wait_without_a_limit_ends_at_any_release(zoo: Zoo, primitive: Primitive) -> None:
     """Any of those in the way will do."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (taker,):
         eventually(lambda: watched(zoo) >= set(blockers))
@@ -133,7 +133,7 @@ def test_a_wait_for_ever_ends_when_there_is_room(zoo: Zoo, primitive: Primitive)
         taker.wait_granted()
 
 
-def test_who_gives_up_in_the_middle_keeps_nobody_waiting(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
     """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
         quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=1.5))
@@ -148,7 +148,7 @@ def test_who_gives_up_in_the_middle_keeps_nobody_waiting(zoo: Zoo, primitive: Pr
             last.wait_granted()
 
 
-def test_its_owner_may_take_it_again(zoo: Zoo, primitive: Primitive) -> None:
+def test_its_owner_may_acquire_it_again(zoo: Zoo, primitive: Primitive) -> None:
     """It is one node, one hold and one permit, and given back once for each time."""
     lock = primitive.lock()
     with lock as outer, lock as inner:
@@ -191,7 +191,7 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
     assert primitive.lingers or len(set(tokens)) == len(tokens)
 
 
-def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive) -> None:
+def test_signals_report_contention_grant_and_release(zoo: Zoo, primitive: Primitive) -> None:
     """It was acquired and released; a caller waits; a caller did not get it."""
     with signalled("lock_acquired", "lock_released", "lock_lost", "lock_contended", "lock_waiting") as sent:
         with primitive.lock() as hold:
@@ -205,7 +205,7 @@ def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive) -> None:
     assert sent[0][1]["hold"] is hold
 
 
-def test_the_work_is_stopped_when_its_node_is_deleted(
+def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
     zoo: Zoo, primitive: Primitive, reports: list[dict[str, Any]]
 ) -> None:
     """Within a second, and told by `lock_lost`; who waits is let in."""
@@ -229,7 +229,7 @@ def test_the_work_is_stopped_when_its_node_is_deleted(
     eventually(lambda: [report["lock"] for report in reports] == [KEY])
 
 
-def test_no_watch_is_left_behind(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_release_leaves_no_watch(zoo: Zoo, primitive: Primitive) -> None:
     """None is on the server or in the client, but for one on a semaphore's directory."""
     connected()
     with primitive.full(zoo) as blockers:

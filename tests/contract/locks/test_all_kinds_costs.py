@@ -17,7 +17,7 @@ def requests(warm_proxy: Proxy) -> list[int]:
     return [warm_proxy.counts[opcode] for opcode in REQUESTS]
 
 
-def test_two_round_trips_where_nobody_is_in_the_way(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+def test_a_free_lock_costs_two_round_trips(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """One to take it, the create and the list together, and one to give it back. One that lingers watches, too."""
     with primitive.lock():
         pass
@@ -27,7 +27,9 @@ def test_two_round_trips_where_nobody_is_in_the_way(zoo: Zoo, warm_proxy: Proxy,
     assert (warm_proxy.requests, warm_proxy.round_trips()) == (3 + more, 2 + more)
 
 
-def test_the_same_beside_others_who_share_it(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+def test_a_shared_lock_costs_two_round_trips_while_it_can_be_shared(
+    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
+) -> None:
     """As long as there is room."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as takers:
         for taker in takers:
@@ -40,7 +42,7 @@ def test_the_same_beside_others_who_share_it(zoo: Zoo, warm_proxy: Proxy, primit
         assert warm_proxy.round_trips() == 2 + primitive.lingers
 
 
-def test_a_try_that_fails_is_two_reads(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+def test_a_failed_try_costs_two_reads(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """The list, and the payload of the holder for the error; it writes nothing."""
     with primitive.full(zoo):
         warm_proxy.reset()
@@ -49,7 +51,7 @@ def test_a_try_that_fails_is_two_reads(zoo: Zoo, warm_proxy: Proxy, primitive: P
         assert warm_proxy.requests == 2
 
 
-def test_a_waiter_reads_those_it_waits_for_and_is_let_in_by_an_event(
+def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
     zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
 ) -> None:
     """One, but for a permit as many as there are, and the limit, after which it lists once more."""

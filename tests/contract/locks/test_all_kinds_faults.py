@@ -38,7 +38,7 @@ def acquire(zoo: Zoo, primitive: Primitive) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
-def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
+def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
     """Whether the create was carried out or not, there is one node, and it is granted once."""
     fired = getattr(proxy, when)(opcode)
     acquire(zoo, primitive)
@@ -47,7 +47,9 @@ def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, o
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [GET_DATA, GET_CHILDREN])
-def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
+def test_a_waiter_survives_a_cut_at_any_read(
+    zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str
+) -> None:
     """A waiter that is cut off as it looks at the queue, its limit or those ahead keeps its place, and is woken."""
     with primitive.full(zoo) as blockers:
         proxy.reset()
@@ -60,7 +62,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, op
         waiter.result()
 
 
-def test_what_happens_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
     """A watch that is lost with its connection loses no wake-up."""
     with primitive.full(zoo) as blockers:
         waiter = BackgroundCall(lambda: acquire(zoo, primitive))
@@ -85,7 +87,7 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, 
     acquire(zoo, primitive)
 
 
-def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
     """And who waits in that session queues again by itself, and is let in."""
     with foreign(zoo, Kind.LOCK, "other", compat=primitive.compat):
         waiter = Taker(primitive.lock("other", timeout=20))
@@ -105,7 +107,7 @@ def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primit
     acquire(zoo, primitive)
 
 
-def test_all_that_a_dead_process_had_is_given_on_at_once(zoo: Zoo) -> None:
+def test_all_permits_of_an_expired_session_are_granted_at_once(zoo: Zoo) -> None:
     """Several permits, whose end is one transaction, let in as many."""
     with queued(zoo, SEMAPHORE.lock()) as (kept,):
         kept.wait_granted()

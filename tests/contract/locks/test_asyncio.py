@@ -131,7 +131,7 @@ async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
             await asyncio.wait(tasks)
 
 
-async def test_hundreds_that_start_together_are_all_served(zoo: Zoo) -> None:
+async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(zoo: Zoo) -> None:
     """The first connection finds more requests than its thread can be woken for one by one."""
 
     async def acquire(number: int) -> int:
@@ -194,7 +194,7 @@ def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_that_is_closed_meanwhile_keeps_nobody_waiting(zoo: Zoo) -> None:
+def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
     """Whose loop is closed while it waits cannot take the lock any more, and leaves when its turn comes."""
     loop = asyncio.new_event_loop()
 
@@ -215,7 +215,7 @@ def test_a_loop_that_is_closed_meanwhile_keeps_nobody_waiting(zoo: Zoo) -> None:
     gc.collect()
 
 
-async def test_an_async_generator_that_is_left_lets_go(zoo: Zoo) -> None:
+async def test_a_block_in_a_closed_async_generator_releases(zoo: Zoo) -> None:
     """A block inside an async generator ends when the generator is closed, by whichever task."""
     lock = Lock("generator")
 
@@ -231,7 +231,7 @@ async def test_an_async_generator_that_is_left_lets_go(zoo: Zoo) -> None:
     assert not await lock.alocked()
 
 
-def test_two_loops_in_two_threads_take_turns(zoo: Zoo) -> None:
+def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
     """A lock object belongs to no loop: tasks of several loops may share it."""
     lock = Lock("loops", timeout=None)
     inside: list[int] = []

@@ -30,7 +30,7 @@ def wants(key: str) -> str:
     return lock.holders[0].kind
 
 
-def test_both_sides_are_taken_where_the_default_is_a_limit(zoo: Zoo) -> None:
+def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
     """A call or an entry that names a side overrides the limit."""
     with settings(zoo, limit=3):
         lock = ReadWriteLock("k")
@@ -45,13 +45,13 @@ def test_both_sides_are_taken_where_the_default_is_a_limit(zoo: Zoo) -> None:
             assert wants("k") == "semaphore"
 
 
-def test_a_plain_lock_that_is_called_so_is_one_holders(zoo: Zoo) -> None:
+def test_an_explicit_plain_lock_ignores_a_default_limit(zoo: Zoo) -> None:
     """Not one of the semaphore's that all others are."""
     with settings(zoo, limit=3), zk_lock("k", kind="lock"):
         assert wants("k") == "lock"
 
 
-def test_a_semaphore_is_one_where_the_default_is_a_side(zoo: Zoo) -> None:
+def test_a_semaphore_ignores_a_default_kind(zoo: Zoo) -> None:
     """And no reader of what others write."""
     with settings(zoo, kind="read"):
         for lock in (zk_lock("pool"), zk_lock("k", limit=2)):
@@ -60,7 +60,7 @@ def test_a_semaphore_is_one_where_the_default_is_a_side(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("defaults", [{"limit": 3}, {"kind": "read"}, {"atomic": True}], ids=str)
-def test_one_candidate_leads_whatever_the_default_is(zoo: Zoo, defaults: dict[str, Any]) -> None:
+def test_an_election_ignores_default_kind_and_limit(zoo: Zoo, defaults: dict[str, Any]) -> None:
     """Defaults for all locks do not apply to an election, which has one leader."""
     with settings(zoo, **defaults):
         with zk_leader("lead"):

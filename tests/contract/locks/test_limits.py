@@ -75,7 +75,7 @@ def markers_of(zoo: Zoo) -> list[str]:
 # --- what it does -----------------------------------------------------------------------------------------------------
 
 
-def test_a_raised_limit_gives_permits_to_as_many_more_as_there_are(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_raised_limit_grants_as_many_more_waiters(zoo: Zoo, crowd: Crowd) -> None:
     """The first who wait; the others wait on."""
     crowd.come(7)
     crowd.hold(0, 1, 2)
@@ -85,7 +85,7 @@ def test_a_raised_limit_gives_permits_to_as_many_more_as_there_are(zoo: Zoo, cro
     crowd.hold(0, 1, 2, 3, 4, 5)
 
 
-def test_a_lowered_limit_takes_no_permit_away_and_binds_who_comes(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_lowered_limit_counts_for_later_grants_only(zoo: Zoo, crowd: Crowd) -> None:
     """The next is granted once fewer are held than there are permits now."""
     crowd.come(5)
     crowd.hold(0, 1, 2)
@@ -101,7 +101,7 @@ def test_a_lowered_limit_takes_no_permit_away_and_binds_who_comes(zoo: Zoo, crow
         pass
 
 
-def test_a_cleared_limit_lets_that_of_the_code_count_again(zoo: Zoo, crowd: Crowd) -> None:
+def test_after_a_clear_the_limit_in_code_counts_again(zoo: Zoo, crowd: Crowd) -> None:
     """For those who wait at that moment, too. In an empty queue no marker stays."""
     set_limit("k", 1, **WHY)
     crowd.come(4)
@@ -116,7 +116,7 @@ def test_a_cleared_limit_lets_that_of_the_code_count_again(zoo: Zoo, crowd: Crow
     assert markers_of(zoo) == []
 
 
-def test_a_holder_beyond_the_limit_in_its_code_can_be_reached_after_a_clear(zoo: Zoo) -> None:
+def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> None:
     """It is among the waiters, as one that may hold. The marker that says so goes with the last but one contender."""
     crowd = Crowd(zoo, 1)
     crowd.come(3)
@@ -148,7 +148,7 @@ def test_a_holder_beyond_the_limit_in_its_code_can_be_reached_after_a_clear(zoo:
         eventually(lambda: markers_of(zoo) == [])
 
 
-def test_a_holder_by_a_limit_of_long_ago_may_hold_after_many_changes(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo: Zoo, crowd: Crowd) -> None:
     """However often a limit is set and cleared in between. A contender beyond all limits waits for certain."""
     set_limit("k", 5, **WHY)
     crowd.come(6)
@@ -178,7 +178,7 @@ def test_a_try_gets_no_permit_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
     assert not zk_lock("k", limit=3).locked()
 
 
-def test_a_limit_is_set_where_nobody_has_ever_been(zoo: Zoo) -> None:
+def test_a_limit_is_set_on_an_unused_key(zoo: Zoo) -> None:
     """It waits there for those who come; once it is cleared, the server may delete the directory."""
     assert limit_of("far/away") is None
     set_limit("far/away", 1, **WHY)
@@ -198,7 +198,7 @@ def test_a_limit_is_set_where_nobody_has_ever_been(zoo: Zoo) -> None:
         assert zoo.client.get_children(f"{zoo.base}/far/away") == []
 
 
-def test_a_change_is_audited_and_told_by_a_signal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_of_the_limit_is_audited_and_sends_a_signal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """With who did it and why; a limit that was cleared is told as None."""
     with signalled("limit_changed") as sent, caplog.at_level(logging.INFO, "zklock.audit"):
         set_limit("k", 2, **WHY)
@@ -221,7 +221,7 @@ def test_an_invalid_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
         set_limit("k", limit, **WHY)
 
 
-def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
+def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
     """The later one's."""
     with zk_lock("k", limit=2):
         changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
@@ -238,7 +238,9 @@ def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_change_survives_a_cut(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, when: str) -> None:
+def test_a_change_of_the_limit_survives_a_cut(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
     """It is known as one's own work, written once, and audited once."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with caplog.at_level(logging.INFO, "zklock.audit"):
@@ -254,7 +256,7 @@ def test_a_change_survives_a_cut(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptu
     assert [record.name for record in caplog.records].count("zklock.audit") == 2
 
 
-def test_a_change_whose_answer_never_comes_is_audited_as_that(
+def test_a_change_of_the_limit_without_a_reply_is_audited_as_possible(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And no one waits longer than was said."""

@@ -59,7 +59,7 @@ def _ended(zoo: Zoo) -> Iterator[None]:
 # --- in this process --------------------------------------------------------------------------------------------------
 
 
-def test_taking_it_again_sends_nothing(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_proxy: Proxy) -> None:
     """Neither in this thread nor in another one; all owners have the token of the one znode."""
     lock = zk_lock(KEY, linger=LONG)
     tokens = {token_of(lock)}
@@ -75,7 +75,7 @@ def test_taking_it_again_sends_nothing(zoo: Zoo, warm_proxy: Proxy) -> None:
     assert len(zoo.children(KEY)) == 1
 
 
-async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
+async def test_coroutines_share_a_lingering_lock_without_a_request(warm_proxy: Proxy) -> None:
     lock, order = zk_lock(KEY, linger=LONG), []
 
     async def work(number: int) -> None:
@@ -88,7 +88,7 @@ async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
     assert warm_proxy.requests <= 4  # the fourth after 0.25 s: it watches its own znode
 
 
-def test_an_idle_lock_leaves_in_time(zoo: Zoo) -> None:
+def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
     """It leaves after `linger` seconds, and not much later."""
     began = time.monotonic()
     token = token_of(zk_lock(KEY, linger=0.5))
@@ -97,7 +97,7 @@ def test_an_idle_lock_leaves_in_time(zoo: Zoo) -> None:
     assert token_of(zk_lock(KEY, linger=0.5)) > token
 
 
-def test_a_hold_counts_by_itself(zoo: Zoo) -> None:
+def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
     """Each owner has its own hold, with its own state and its own signals."""
     lock = zk_lock(KEY, linger=LONG)
     with signalled("lock_acquired", "lock_released") as sent:
@@ -120,7 +120,7 @@ def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
             pass
 
 
-def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
+def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
     """Though they may come first, and all have one place in ZooKeeper's queue."""
     with foreign(zoo):
         connected()
@@ -153,7 +153,7 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
-def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
+def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
     """For the next owner here, also while others wait."""
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
@@ -188,7 +188,7 @@ def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
         assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
 
 
-def test_locks_held_at_once_do_not_all_linger(zoo: Zoo) -> None:
+def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
     """At most as many as may; the others leave with their release."""
     keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
@@ -200,7 +200,7 @@ def test_locks_held_at_once_do_not_all_linger(zoo: Zoo) -> None:
 # --- others that wait -------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_lock_is_passed_on_at_once(zoo: Zoo) -> None:
+def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo) -> None:
     """To another process, and to a lock of this one that does not linger."""
     token = token_of(zk_lock(KEY, linger=LONG))
     with within(2):
@@ -210,7 +210,7 @@ def test_an_idle_lock_is_passed_on_at_once(zoo: Zoo) -> None:
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
 
 
-def test_to_pass_an_idle_lock_on_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
     """After the event that another process has come: a listing, and the delete."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
@@ -231,7 +231,7 @@ sys.stdin.read()
 """
 
 
-def test_an_idle_lock_costs_another_process_one_look_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
     """More than a free one, which takes one round trip: a look at the znode ahead, and one watch event."""
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
@@ -243,7 +243,7 @@ def test_an_idle_lock_costs_another_process_one_look_and_one_event(zoo: Zoo, war
 
 
 @pytest.mark.parametrize("comes", ["before", "later"])
-def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) -> None:
+def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes: str) -> None:
     """Until then it is handed on in this process; then the others here line up at the end."""
     lock, grants, stop = zk_lock(KEY, linger=0.5, timeout=30), 0, threading.Event()
 
@@ -289,7 +289,7 @@ def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
 # --- trouble ----------------------------------------------------------------------------------------------------------
 
 
-def test_those_who_wait_do_not_wait_for_work_that_goes_on_without_the_lock(zoo: Zoo) -> None:
+def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
     """A lock is broken because its owner hangs; then the next one gets it, in the same process, too."""
     lock = zk_lock(KEY, linger=LONG, timeout=30, abort_on="never")
     holder = Taker(lock)
@@ -302,7 +302,7 @@ def test_those_who_wait_do_not_wait_for_work_that_goes_on_without_the_lock(zoo: 
         assert zoo.children(KEY) == [waiter.hold.path.rpartition("/")[2]]  # type: ignore[union-attr]
 
 
-def test_an_idle_lock_that_was_broken_is_not_handed_out(zoo: Zoo) -> None:
+def test_a_broken_idle_lock_is_not_granted_again(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
     info = shown()
@@ -310,7 +310,7 @@ def test_an_idle_lock_that_was_broken_is_not_handed_out(zoo: Zoo) -> None:
     eventually(lambda: token_of(lock) > token)
 
 
-def test_an_idle_lock_is_shown_as_kept(zoo: Zoo) -> None:
+def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
     """With the time since the last use; a lock that is used again is shown with its user."""
     lock = zk_lock(KEY, linger=LONG, what="the first work")
     began = time.monotonic()
@@ -329,7 +329,7 @@ def test_an_idle_lock_is_shown_as_kept(zoo: Zoo) -> None:
         assert holder.thread == threading.current_thread().name
 
 
-def test_short_owners_are_not_shown_one_by_one(zoo: Zoo) -> None:
+def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -> None:
     """The znode says that there are several; the first one is not named for long after its end."""
     stop, grants = threading.Event(), 0
 
@@ -351,7 +351,7 @@ def test_short_owners_are_not_shown_one_by_one(zoo: Zoo) -> None:
     assert written <= 3
 
 
-def test_the_process_that_does_the_work_is_shown(zoo: Zoo) -> None:
+def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
     """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
     with lock:
@@ -363,7 +363,7 @@ def test_the_process_that_does_the_work_is_shown(zoo: Zoo) -> None:
     assert shown().holders[0].pid == os.getpid()
 
 
-def test_a_release_request_is_not_overwritten(zoo: Zoo) -> None:
+def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo) -> None:
     """Nothing else is written into the znode after it."""
     with zk_lock(KEY, linger=LONG, what="the first work"):
         pass
@@ -390,7 +390,7 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_without_a_connection_it_is_not_handed_out(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
     """Not even while the lease lasts; when the connection is back, it is queued for."""
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
@@ -421,7 +421,7 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
             yield proxy, waiter, lost
 
 
-def test_waiters_outlast_an_outage(zoo: Zoo) -> None:
+def test_local_waiters_outlast_an_outage(zoo: Zoo) -> None:
     """Only a caller that finds no connection gives up after CONNECT_TIMEOUT, as without linger."""
     with outage(zoo) as (proxy, waiter, lost):
         time.sleep(1)
@@ -429,7 +429,7 @@ def test_waiters_outlast_an_outage(zoo: Zoo) -> None:
         assert waiter.wait_granted().token > lost.token
 
 
-def test_a_caller_that_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
+def test_a_local_caller_in_an_outage_gives_up_at_the_connect_timeout(zoo: Zoo) -> None:
     """It gives up as without linger, also if others of this process waited before the outage."""
     with outage(zoo) as (proxy, waiter, _):
         comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
@@ -440,7 +440,7 @@ def test_a_caller_that_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo
         comer.result()
 
 
-def test_a_hold_that_was_too_long_ends_the_lingering(zoo: Zoo) -> None:
+def test_a_hold_that_exceeded_max_hold_ends_the_lingering(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
     token = token_of(lock)
     with pytest.raises(LockLost, match="max_hold"), lock:
@@ -448,7 +448,7 @@ def test_a_hold_that_was_too_long_ends_the_lingering(zoo: Zoo) -> None:
     assert token_of(lock) > token
 
 
-def test_a_writer_that_only_reads_leaves_with_its_release(zoo: Zoo) -> None:
+def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
     lock = zk_write(KEY, linger=LONG)
     with lock as hold:
         hold.downgrade()
@@ -457,7 +457,7 @@ def test_a_writer_that_only_reads_leaves_with_its_release(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
+def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
     """Those who wait are told, and the lock is free at once."""
     lock = zk_lock(KEY, linger=LONG, timeout=30)
     holder = Taker(lock)
@@ -473,7 +473,7 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
         holder.go()
 
 
-def test_each_waiter_raises_an_error_of_its_own(zoo: Zoo) -> None:
+def test_local_waiters_do_not_share_an_exception(zoo: Zoo) -> None:
     """Else the traceback of one would show the frames, and the variables, of the others."""
     unknown = f"{zoo.base}/{KEY}/x-0000000001"
     zoo.client.ensure_path(unknown)
@@ -503,6 +503,6 @@ time.sleep(0.5)
 """
 
 
-def test_a_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
+def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
     """It would only be noise, as the thread is about to end."""
     assert zoo.output(EXITING) == []

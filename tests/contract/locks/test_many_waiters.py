@@ -77,7 +77,7 @@ async def cleared() -> AsyncIterator[list[asyncio.Task[None]]]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_crowd_has_few_nodes_and_is_served_in_order(zoo: Zoo) -> None:
+async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo) -> None:
     """No more than 32 contenders of a process wait in ZooKeeper; the others enter in the order in which they came."""
     order: list[int] = []
     async with zk_lock(KEY):
@@ -90,7 +90,7 @@ async def test_a_crowd_has_few_nodes_and_is_served_in_order(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
-async def test_contenders_that_need_not_wait_pass_the_local_queue(zoo: Zoo, options: dict[str, Any]) -> None:
+async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str, Any]) -> None:
     """Only those that wait are counted: a process may have any number of permits, or of readers."""
     inside: list[int] = []
     everybody = asyncio.Event()
@@ -105,7 +105,7 @@ async def test_contenders_that_need_not_wait_pass_the_local_queue(zoo: Zoo, opti
     await asyncio.wait_for(asyncio.gather(*(acquire(number) for number in range(MANY))), 30)
 
 
-async def test_waiters_that_give_up_in_the_local_queue_leave_nothing(
+async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
     zoo: Zoo, cleared: list[asyncio.Task[None]]
 ) -> None:
     """They end in time, write nothing, and hold nobody up who came later."""
@@ -187,7 +187,9 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         assert warm.counts[GET_CHILDREN] == 2
 
 
-async def test_one_listing_serves_all_after_a_break(zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]) -> None:
+async def test_one_listing_after_a_reconnect_serves_all_waiters(
+    zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]
+) -> None:
     """Each waiter needs to know its place when the connection is back, and one answer tells them all."""
     async with zk_lock(KEY, abort_on="lost"):
         cleared += begin(MAX_WAITING, [])
@@ -203,7 +205,7 @@ async def test_one_listing_serves_all_after_a_break(zoo: Zoo, warm: Proxy, clear
         await asyncio.gather(*cleared, return_exceptions=True)
 
 
-async def test_a_crowd_outlives_its_session(zoo: Zoo) -> None:
+async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> None:
     """It queues again on the next one, in the same order, and the line behind it is as before."""
     order: list[int] = []
     with zoo.hold_elsewhere(KEY):

@@ -27,7 +27,7 @@ def both(compat: Compat | None = None) -> ReadWriteLock:
 
 
 @COMPAT
-def test_neither_side_starves(zoo: Zoo, compat: Compat | None) -> None:
+def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> None:
     """Readers that come after a writer wait for it, and a writer for the readers before it; each in its turn."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
@@ -42,7 +42,7 @@ def test_neither_side_starves(zoo: Zoo, compat: Compat | None) -> None:
                 takers[number].go()
 
 
-def test_a_plain_lock_keeps_both_sides_out_and_is_kept_out_by_both(zoo: Zoo) -> None:
+def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None:
     """All kinds on one path take their turn in one queue, permits as well."""
     lock = both()
     order = [lock.read(), zk_lock(KEY, timeout=20), lock.write(), zk_lock(KEY, limit=2, timeout=20), lock.read()]
@@ -53,7 +53,7 @@ def test_a_plain_lock_keeps_both_sides_out_and_is_kept_out_by_both(zoo: Zoo) -> 
             taker.go()
 
 
-def test_the_writer_may_read_too(zoo: Zoo) -> None:
+def test_the_writer_may_also_read(zoo: Zoo) -> None:
     """Inside its block, or as a block of its own within; it stays one node, and writes until it says otherwise."""
     lock = both()
     with lock.write() as outer, lock.read() as inner:
@@ -123,7 +123,9 @@ def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
 
 @COMPAT
 @pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: Compat | None, downgrade: str) -> None:
+def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
+    zoo: Zoo, compat: Compat | None, downgrade: str
+) -> None:
     """A writer that goes on as a reader has no gap: the next readers join it, the writer behind them waits for all."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]
@@ -147,7 +149,7 @@ def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: Co
     eventually(lambda: zoo.reading(KEY) == [])
 
 
-def test_a_writer_just_behind_waits_for_one_that_reads(zoo: Zoo) -> None:
+def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
     """The end of the write side is no grant for it (CURATOR-621); a reader behind it waits for it."""
     lock = both()
     with (
@@ -167,7 +169,7 @@ def test_a_writer_just_behind_waits_for_one_that_reads(zoo: Zoo) -> None:
             reader.wait_granted()
 
 
-def test_readers_that_come_later_join(zoo: Zoo) -> None:
+def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
     """Also those that do not wait."""
     lock = both()
     with lock.write() as hold:
@@ -183,7 +185,7 @@ def test_readers_that_come_later_join(zoo: Zoo) -> None:
         BackgroundCall(read).result()
 
 
-def test_what_cannot_be_downgraded_says_so(zoo: Zoo) -> None:
+def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
     """A lock that is no read-write lock, one that is taken twice, and one that was released; twice is once."""
     with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
         plain.downgrade()
@@ -218,7 +220,7 @@ def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> N
     eventually(lambda: zoo.reading(KEY) == [])
 
 
-def test_a_dead_process_leaves_no_sign(zoo: Zoo) -> None:
+def test_a_dead_process_leaves_no_reader_marker(zoo: Zoo) -> None:
     """It goes with the session, in one transaction with the node, so that no reader is taken for alone too early."""
     script = """
 import time

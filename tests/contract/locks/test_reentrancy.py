@@ -48,7 +48,7 @@ def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
+def test_a_release_by_another_owner_is_refused(zoo: Zoo, held: bool) -> None:
     """Only the owner may release: anybody else gets LockNotHeld, a RuntimeError, and the lock stays where it is."""
     lock = Lock("owned")
     if held:
@@ -73,7 +73,7 @@ def test_acquire_inside_a_block_outlives_it(zoo: Zoo) -> None:
     assert zoo.children("outlive") == []
 
 
-def test_a_release_inside_the_block_is_told_at_its_end(zoo: Zoo) -> None:
+def test_a_release_inside_the_block_raises_at_its_end(zoo: Zoo) -> None:
     """A block whose lock was released inside it ran without the lock: LockNotHeld, as RLock raises RuntimeError."""
     lock = Lock("early")
     with pytest.raises(LockNotHeld), lock as hold:
@@ -99,7 +99,7 @@ def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> No
     held.release_uses()  # its owner is gone, so nobody else can
 
 
-def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
+def test_a_block_in_a_dropped_generator_releases(zoo: Zoo) -> None:
     """A `with` inside an abandoned generator ends with it, in whichever thread it is dropped."""
     lock = Lock("generator")
 
@@ -122,7 +122,7 @@ def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
         pass
 
 
-def test_an_owner_that_did_not_get_the_lock_is_not_kept(zoo: Zoo) -> None:
+def test_a_lock_object_forgets_owners_without_the_lock(zoo: Zoo) -> None:
     """A lock object that lives as long as the process does not remember every thread that it turned away."""
     lock = Lock("turned/away", timeout=0)
 

@@ -42,7 +42,7 @@ def test_each_release_grants_the_next_waiter(zoo: Zoo, order: tuple[int, ...]) -
             waiter.go()
 
 
-def test_each_knows_its_own_limit_where_none_is_set(zoo: Zoo) -> None:
+def test_a_contender_is_granted_within_its_own_limit_if_none_is_set(zoo: Zoo) -> None:
     """While the settings of hosts differ, none is let in above what it knows itself."""
     with holders(zoo, 2):
         with permit(3, timeout=0):

@@ -30,7 +30,7 @@ from django_zklock.locks.multi import MultiHold, MultiLock
 pytestmark = pytest.mark.zookeeper
 
 
-def test_all_are_held_in_the_order_of_their_keys(zoo: Zoo) -> None:
+def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None:
     """However they are named, and as often as that is; the tokens say in which order they were taken."""
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
         assert hold.keys == ("a", "b/1", "c")
@@ -49,7 +49,7 @@ def test_all_are_held_in_the_order_of_their_keys(zoo: Zoo) -> None:
     zoo.assert_empty(0)
 
 
-def test_none_is_held_when_one_is_busy(zoo: Zoo) -> None:
+def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
     """The error names that one, says who is ahead once the deadline is over, and the others are free at once."""
     with zoo.hold_elsewhere("b"):
         with pytest.raises(LockBusy, match="'b'") as busy, zk_locks("c", "b", "a", timeout=0):
@@ -78,7 +78,7 @@ def test_none_is_held_when_one_is_busy(zoo: Zoo) -> None:
         other.result()
 
 
-def test_one_deadline_is_over_all(zoo: Zoo) -> None:
+def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
     """The second wait has what the first one has left of the time."""
 
     def release_late() -> None:
@@ -96,7 +96,7 @@ def test_one_deadline_is_over_all(zoo: Zoo) -> None:
         other.result()
 
 
-def test_acquire_and_release_are_those_of_one_lock(zoo: Zoo) -> None:
+def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> None:
     """None if one is busy, and none is held then; counted, and refused to who does not hold them all."""
     lock = zk_locks("b", "a")
     with zoo.hold_elsewhere("b"):
@@ -125,7 +125,7 @@ def test_acquire_and_release_are_those_of_one_lock(zoo: Zoo) -> None:
     zk_lock("a").release()
 
 
-def test_each_is_reentrant_for_itself(zoo: Zoo) -> None:
+def test_blocks_of_one_and_of_several_locks_nest(zoo: Zoo) -> None:
     """Blocks of one and of several may be inside each other, and each gives back what it took."""
     both = zk_locks("a", "b")
     with zk_lock("b") as outer, both as hold, zk_lock("a"), both:
@@ -136,7 +136,7 @@ def test_each_is_reentrant_for_itself(zoo: Zoo) -> None:
     zoo.assert_empty(0)
 
 
-def test_coroutines_take_several_as_well(zoo: Zoo) -> None:
+def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
     """`async with`, `aacquire` and `arelease`; a cancelled wait releases all; blocking calls are refused."""
 
     async def main() -> None:
@@ -179,7 +179,7 @@ def test_coroutines_take_several_as_well(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
+def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Zoo) -> None:
     """The work under all is stopped; the error names the one that was lost, and all are free."""
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
@@ -191,7 +191,7 @@ def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
         zoo.assert_empty()
 
 
-def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo: Zoo) -> None:
+def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
     """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
 
     def acquire(*keys: str) -> None:
@@ -264,7 +264,7 @@ WAYS = (acquire_by_block, acquire_by_method, acquire_by_async_block, acquire_by_
     [*((way, delete_first) for way in WAYS), (acquire_by_block, expire)],
     ids=lambda call: call.__name__,
 )
-def test_one_that_is_lost_before_the_last_is_acquired_is_acquired_again(
+def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     zoo: Zoo,
     acquire: Callable[[MultiLock], None],
     lose: Callable[[Zoo], None],
@@ -307,7 +307,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
         assert specs_of(zk_locks("a"))[0].timeout == 10
 
 
-def test_of_two_ways_to_lock_a_key_the_stronger_one_is_taken(zoo: Zoo) -> None:
+def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
     """A caller that reads and writes one key gets the write lock. Kinds that exclude each other are refused."""
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
     assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
@@ -316,7 +316,7 @@ def test_of_two_ways_to_lock_a_key_the_stronger_one_is_taken(zoo: Zoo) -> None:
         zk_locks(read, zk_lock("a", limit=2)).keys  # noqa: B018 - it is looked at there
 
 
-def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
+def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
     """Each in its own way: two who read the one may not both have the other."""
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
@@ -339,7 +339,7 @@ def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
             pass
 
 
-def test_what_cannot_be_named_is_refused_before_anything_is_sent(zoo: Zoo) -> None:
+def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> None:
     """No lock at all, and one bad name among good ones."""
     with pytest.raises(InvalidLockName):
         zk_locks()
@@ -350,7 +350,7 @@ def test_what_cannot_be_named_is_refused_before_anything_is_sent(zoo: Zoo) -> No
     zoo.assert_empty(0)
 
 
-def test_no_call_outlives_its_deadline_where_nobody_answers(zoo: Zoo) -> None:
+def test_several_locks_share_one_reply_timeout(zoo: Zoo) -> None:
     """The reply timeout is one for all, not one for each."""
     with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
         zk_locks("a", "b", "c").acquire(blocking=False)

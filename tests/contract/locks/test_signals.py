@@ -34,7 +34,7 @@ def log(zoo: Zoo) -> Iterator[Sent]:
         yield sent
 
 
-def test_a_lock_that_is_taken_and_let_go_is_told_once(log: Sent) -> None:
+def test_signals_report_one_grant_and_one_release_whatever_the_reentrancy(log: Sent) -> None:
     """Acquired and released, each once per grant whatever the reentrancy, with the arguments that are documented."""
     lock = Lock("item/{pk}", fields={"pk": 7})
     with lock as hold, lock:
@@ -51,7 +51,7 @@ def test_a_lock_that_is_taken_and_let_go_is_told_once(log: Sent) -> None:
     assert 0.01 <= released["held"] < 5
 
 
-def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
+def test_a_signal_reports_each_contended_attempt(zoo: Zoo, log: Sent) -> None:
     """Each attempt that ends without the lock is told, with the time it waited."""
     lock = Lock("busy", timeout=0.25)
     with zoo.hold_elsewhere("busy"):
@@ -69,7 +69,7 @@ def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
     assert {kwargs["sender"] for _, kwargs in log} == {Lock}
 
 
-def test_the_time_that_is_told_counts_from_the_call(zoo: Zoo, log: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_waited_time_in_signals_counts_from_the_call(zoo: Zoo, log: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may have to begin its session before the first request, and that time counts."""
 
     def begin(plain: Callable[[], Session] = process.current) -> Session:
@@ -85,7 +85,7 @@ def test_the_time_that_is_told_counts_from_the_call(zoo: Zoo, log: Sent, monkeyp
     assert waited["lock_contended"] >= 0.25
 
 
-def test_each_acquisition_that_fails_is_told(zoo: Zoo) -> None:
+def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
     """A call that was interrupted, too, with what was ahead; the error itself would keep the caller's frames alive."""
 
     async def waits() -> None:
@@ -117,7 +117,7 @@ def test_each_acquisition_that_fails_is_told(zoo: Zoo) -> None:
     assert sent.names.count("lock_contended") == 1
 
 
-def test_a_loss_is_told_instead_of_a_release(log: Sent) -> None:
+def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
     """lock_lost once for each hold, with the reason; there is no lock_released after it."""
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
         hold._grant.session.post(hold._grant.lose, "taken away")
@@ -139,7 +139,7 @@ def test_a_loss_is_told_instead_of_a_release(log: Sent) -> None:
     assert second["receipt"] is None
 
 
-def test_acquire_around_a_block_that_is_lost_is_told_with_the_receipt(log: Sent) -> None:
+def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log: Sent) -> None:
     """A hold that has a block is told of at the block's end, when it is known what became of the work."""
     lock = Lock("around")
     lock.acquire()

@@ -25,7 +25,7 @@ from django_zklock.queue import nodes
 pytestmark = pytest.mark.zookeeper
 
 
-def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
+def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
     """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""
     with zk_lock("own") as hold, zk_locks("a", "b") as several:
         for seconds in (0, -0.5, -1, -1.0, -2):
@@ -34,7 +34,7 @@ def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
             assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
 
 
-def test_several_say_that_they_were_released(zoo: Zoo) -> None:
+def test_the_repr_of_several_locks_says_that_they_were_released(zoo: Zoo) -> None:
     """The text of a released hold must not look like that of a held one."""
     with zk_locks("a", "b") as hold:
         assert repr(hold) == "<MultiHold of 'a', 'b', held>"
@@ -68,7 +68,7 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
     bounded.release()
 
 
-def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """An object that cannot be called is refused at once. A failure of a callback is no failure of the protocol."""
     nothing: Any = None
     with zk_lock("k") as hold:
@@ -86,7 +86,7 @@ def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, capl
     assert "fail" in record.message
 
 
-def test_only_what_can_be_awaited_leads_in_async_code(zoo: Zoo) -> None:
+def test_a_plain_function_cannot_lead_in_async_code(zoo: Zoo) -> None:
     """A plain function would have done its work, in the loop's thread, before anybody noticed."""
     called: Any = lambda hold: 5  # noqa: E731 - it is to be no coroutine function
     with pytest.raises(TypeError, match=r"leader\.run\(\)"):
@@ -104,7 +104,7 @@ def test_a_lock_has_no_truth_value(zoo: Zoo) -> None:
         lock.release()
 
 
-def test_a_hold_is_no_block_and_no_lock(zoo: Zoo) -> None:
+def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
     """`with lock.acquire():` undoes the acquisition, which no block would end, and names the right form."""
     for lock in (zk_lock("k"), zk_locks("a", "b")):
         hold: Any = lock.acquire()
@@ -122,7 +122,7 @@ def test_a_hold_is_no_block_and_no_lock(zoo: Zoo) -> None:
             pickle.dumps(lock)
 
 
-def test_a_hold_that_is_entered_gives_back_no_more_than_one_acquisition(zoo: Zoo) -> None:
+def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> None:
     """Not that of a block around it, an earlier one, or another owner's."""
     lock = zk_lock("k")
     with lock as hold:
@@ -141,7 +141,7 @@ def test_a_hold_that_is_entered_gives_back_no_more_than_one_acquisition(zoo: Zoo
     assert not lock.owned()
 
 
-async def test_a_hold_is_no_block_in_a_coroutine_either(zoo: Zoo) -> None:
+async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zoo) -> None:
     """`async with await lock.aacquire()` undoes the acquisition and names the right form."""
     lock = zk_lock("k")
     hold: Any = await lock.aacquire()
@@ -189,7 +189,7 @@ def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
             raise AssertionError
 
 
-def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
+def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:
     """The error of `pickle` and `copy` says what to pass to a task or a process instead."""
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
         with zk_lock("k") as hold, zk_locks("a", "b") as several:
@@ -199,7 +199,7 @@ def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
             hold.check()
 
 
-def test_a_lock_goes_below_the_decorator_that_makes_a_class_method() -> None:
+def test_a_lock_above_classmethod_is_refused() -> None:
     """A class method is no function, so the lock would have another owner."""
 
     def work(cls: object) -> int:

@@ -46,7 +46,7 @@ def broke(hold: Hold, **more: Any) -> Broken:
 
 
 @pytest.mark.parametrize("watch_after", [0.0, 0.25], ids=["watches its znode", "does not watch yet"])
-def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why(
+def test_the_holder_of_a_broken_lock_learns_user_and_reason(
     zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its work is aborted."""
@@ -206,7 +206,7 @@ def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
 # --- hold ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_hold_outlives_its_process_and_errors_name_the_operator_and_the_reason(zoo: Zoo) -> None:
+def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> None:
     """For a caller that does not wait, and for a waiter that times out, wherever it is in the queue."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
@@ -225,7 +225,7 @@ def test_a_hold_outlives_its_process_and_errors_name_the_operator_and_the_reason
         end_hold("k", token=hold.token, by="anna")
 
 
-def test_a_hold_queues_behind_the_holder_and_later_callers_wait_for_it(zoo: Zoo) -> None:
+def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
     """First come, first served."""
     order: list[str] = []
 
@@ -253,7 +253,7 @@ def test_a_hold_queues_behind_the_holder_and_later_callers_wait_for_it(zoo: Zoo)
     assert order == ["operator", "work"]
 
 
-def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> None:
+def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
     """However long it waited."""
     with zk_lock("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
@@ -265,7 +265,7 @@ def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> Non
         pass
 
 
-def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """Without a waiter, it leaves nothing."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         hold_lock("k", seconds=1.0, **WHY)
@@ -373,7 +373,7 @@ def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
         assert not mine.wait_lost(0.7)
 
 
-def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is gone, and does not know of a hold."""
 
     class Struck(BaseException):
@@ -391,7 +391,7 @@ def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 8 * 24 * 3600])
-def test_a_hold_has_an_end(zoo: Zoo, seconds: float) -> None:
+def test_an_operator_hold_needs_an_end(zoo: Zoo, seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds"):
         hold_lock("k", seconds=seconds, **WHY)
 
@@ -399,7 +399,7 @@ def test_a_hold_has_an_end(zoo: Zoo, seconds: float) -> None:
 # --- shared locks -----------------------------------------------------------------------------------------------------
 
 
-def test_any_one_holder_of_a_semaphore_can_be_broken_and_the_others_keep_theirs(zoo: Zoo) -> None:
+def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
     """By the limit in its own code. The next waiter gets the permit."""
     holds: list[Hold] = []
     done = threading.Event()

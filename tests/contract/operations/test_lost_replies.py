@@ -80,7 +80,7 @@ def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -
 
 @pytest.mark.parametrize("opcode", [GET_CHILDREN, GET_DATA])
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_look_at_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+def test_a_read_of_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
     """Its reads are sent again when there is a connection."""
     with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k"):
         fired = getattr(proxy, when)(opcode)
@@ -91,7 +91,7 @@ def test_a_look_at_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int,
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_the_begin_of_a_hold_that_waited_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+def test_the_grant_of_an_operator_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
     """The transaction that makes it is carried out once, and the hold has its full time."""
     with zoo.hold_elsewhere("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=5, **WHY))

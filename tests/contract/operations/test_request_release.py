@@ -85,7 +85,7 @@ def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
     assert zoo.children("k") == []
 
 
-def test_asking_again_changes_nothing_and_the_last_one_is_shown(zoo: Zoo, asked: Sent) -> None:
+def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent) -> None:
     """Each one who asks is told to the holder once."""
     with zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
@@ -99,7 +99,7 @@ def test_asking_again_changes_nothing_and_the_last_one_is_shown(zoo: Zoo, asked:
     assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first")]
 
 
-def test_a_wait_for_a_request_ends_with_the_hold(zoo: Zoo) -> None:
+def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
     """Nobody will ask any more."""
     lock = zk_lock("k")
     hold = lock.acquire()
@@ -110,7 +110,7 @@ def test_a_wait_for_a_request_ends_with_the_hold(zoo: Zoo) -> None:
     assert waiting.result(5) is None
 
 
-def test_all_holders_of_a_shared_lock_are_asked_or_the_named_one(zoo: Zoo) -> None:
+def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> None:
     """A waiter is not asked."""
     holding = threading.Barrier(3)
     leave = threading.Event()
@@ -141,7 +141,7 @@ def test_all_holders_of_a_shared_lock_are_asked_or_the_named_one(zoo: Zoo) -> No
     assert waiter.result() is None
 
 
-def test_only_a_holder_is_asked(zoo: Zoo) -> None:
+def test_a_release_is_requested_of_holders_only(zoo: Zoo) -> None:
     """Nobody holds it, or another one than was named."""
     more: dict[str, Any]
     for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
@@ -154,7 +154,7 @@ def test_only_a_holder_is_asked(zoo: Zoo) -> None:
         assert zoo.client.exists(hold.path).version == 0
 
 
-def test_a_holder_that_receives_no_requests_is_not_asked(zoo: Zoo) -> None:
+def test_a_release_request_to_a_client_that_ignores_it_is_refused(zoo: Zoo) -> None:
     """A person's hold is ended by a person; a client of kazoo does not look at its node."""
     hold = hold_lock("k", seconds=60, reason="drain", by="ben")
     with pytest.raises(ValueError, match=r"operator ben until .* end_hold"):
@@ -169,7 +169,7 @@ def test_a_holder_that_receives_no_requests_is_not_asked(zoo: Zoo) -> None:
     zoo.client.delete(path)
 
 
-def test_a_client_of_curator_is_asked_in_its_own_words(zoo: Zoo) -> None:
+def test_a_release_request_to_curator_has_curators_form(zoo: Zoo) -> None:
     """Its `makeRevocable` waits for exactly these bytes."""
     with zoo.hold_elsewhere("k") as path:
         request_release("k", WHY, **WHO)
@@ -179,7 +179,7 @@ def test_a_client_of_curator_is_asked_in_its_own_words(zoo: Zoo) -> None:
         assert zoo.client.exists(path).version == version
 
 
-def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_it_is(zoo: Zoo, asked: Sent) -> None:
+def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> None:
     """Its `Revoker` writes over all that the node said."""
     with zk_lock("k", fields={}) as hold:
         zoo.client.set(hold.path, b"__REVOKE__")
@@ -192,9 +192,7 @@ def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_i
     assert events_of(asked) == [("k", release_request.BY_CURATOR, "")]
 
 
-def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back(
-    zoo: Zoo, proxy: Proxy, asked: Sent
-) -> None:
+def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy, asked: Sent) -> None:
     """It is reported once, however often the watch is set again."""
     with zk_lock("k", abort_on="lost") as hold:
         payload = zoo.client.get(hold.path)[0]
@@ -227,7 +225,7 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
     assert "was asked to release by anna: deploy 42; it is w on h, process 7" in record.getMessage()
 
 
-def test_a_request_whose_answer_never_comes_is_audited_as_that(
+def test_a_release_request_without_a_reply_is_audited_as_possible(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The holder may have been asked."""
@@ -254,7 +252,7 @@ def test_waiters_keep_their_places_when_the_holder_is_asked(zoo: Zoo) -> None:
     assert order == [0, 1, 2]
 
 
-def test_a_holder_that_was_asked_is_seen_as_that_and_its_payload_stays_small(zoo: Zoo) -> None:
+def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> None:
     """It goes on to say who it is; the list and the page show who asks."""
     with zk_lock("k", timeout=20) as hold:
         (before,) = zoo.payloads("k")
@@ -276,7 +274,7 @@ def test_a_holder_that_was_asked_is_seen_as_that_and_its_payload_stays_small(zoo
         assert seen(hold)[1].startswith("rrr")
 
 
-def test_a_lock_whose_holder_was_asked_in_vain_can_still_be_broken(zoo: Zoo) -> None:
+def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
     """The node was written, and is the same one."""
     with pytest.raises(LockLost, match="broken by anna: too late"), zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
@@ -284,7 +282,7 @@ def test_a_lock_whose_holder_was_asked_in_vain_can_still_be_broken(zoo: Zoo) -> 
         threading.Event().wait(10)
 
 
-def test_a_downgrade_loses_no_request(zoo: Zoo) -> None:
+def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
     """A writer that becomes a reader writes its node, too."""
 
     def read() -> None:
@@ -299,7 +297,7 @@ def test_a_downgrade_loses_no_request(zoo: Zoo) -> None:
         assert seen(hold) == ("anna", WHY)
 
 
-async def test_a_task_can_look_and_ask(zoo: Zoo) -> None:
+async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
     """Looking costs nothing; asking is done in a thread."""
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation):
@@ -309,7 +307,7 @@ async def test_a_task_can_look_and_ask(zoo: Zoo) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_hold_that_is_taken_again_is_asked_as_one(zoo: Zoo) -> None:
+def test_nested_blocks_share_a_release_request(zoo: Zoo) -> None:
     """Whichever block looks."""
     with zk_lock("k") as outer, zk_lock("k") as inner:
         request_release("k", WHY, **WHO)
@@ -317,7 +315,7 @@ def test_a_hold_that_is_taken_again_is_asked_as_one(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: b"[1]", lambda: b"\xff", lambda: b'{"guid": "x", "release_request": 7}'])
-def test_junk_in_the_own_node_is_no_request(zoo: Zoo, make: Callable[[], bytes]) -> None:
+def test_junk_in_the_znode_is_no_release_request(zoo: Zoo, make: Callable[[], bytes]) -> None:
     """And costs the lock nothing."""
     with zk_lock("k") as hold:
         zoo.client.set(hold.path, make())

@@ -36,7 +36,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_an_argument_that_means_nothing_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
+def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
     """With what it is instead, and what was given."""
     for name in (*CALLS[call], "reply_timeout"):
         for value in WRONG[name]:
@@ -48,7 +48,7 @@ def test_an_argument_that_means_nothing_is_named(zoo: Zoo, call: Callable[..., A
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "by" in CALLS[call]], ids=lambda call: call.__name__)
-def test_a_name_and_a_reason_are_needed(zoo: Zoo, call: Callable[..., Any]) -> None:
+def test_operations_need_a_user_and_a_reason(zoo: Zoo, call: Callable[..., Any]) -> None:
     """Others will ask. Only the end of one's own hold needs no reason."""
     for name in ("by",) if call is end_hold else ("by", "reason"):
         for value in ("", " "):

@@ -48,7 +48,7 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
 
 
-def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any number of broken connections, the waiter still survives a lost session."""
     monkeypatch.setattr(node, "MAX_CREATES", 4)
     with zoo.hold_elsewhere(KEY):

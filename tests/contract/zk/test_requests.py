@@ -91,7 +91,7 @@ def test_updates_at_the_same_time_lose_nothing(zoo: Zoo, proxy: Proxy) -> None:
     assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
 
 
-def test_nothing_is_written_without_the_fence(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> None:
     """A missing directory is created; a missing fence ends the update."""
     path = f"{zoo.base}/deep/record"
     fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
@@ -110,7 +110,7 @@ def test_nothing_is_written_without_the_fence(zoo: Zoo, proxy: Proxy) -> None:
     assert zoo.client.exists(path) is None
 
 
-def test_a_child_that_stays_is_told_from_a_missing_reply(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo, proxy: Proxy) -> None:
     """An update that waits for a child continues when the child goes, and raises `StillThere` at the deadline."""
     path = f"{zoo.base}/directory"
     zoo.client.create(f"{path}/child", makepath=True)

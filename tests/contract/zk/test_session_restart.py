@@ -58,7 +58,7 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     assert {(kwargs["sender"], kwargs["thread"]) for _, kwargs in sent} == {(Session, "zklock-signals")}
 
 
-def test_the_last_signals_are_sent(zoo: Zoo) -> None:
+def test_signals_before_the_end_of_kazoos_thread_are_sent(zoo: Zoo) -> None:
     """The end of kazoo's thread may be noticed before the loop has taken what was posted earlier."""
     session = connected()
     client = session._client

@@ -161,7 +161,7 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert len(messages) == 2
 
 
-def test_a_page_that_refreshes_itself_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator: Client) -> None:
+def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator: Client) -> None:
     """It shows none. The message would be lost if another tab refreshed before this one has opened its page."""
     assert hold_by_form(operator, "k") == 302
     for page in ("", "k/change/", "groups/", "health/"):

@@ -128,7 +128,7 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
     assert found.summaries[1][1] in response.content.decode()
 
 
-def test_a_hold_is_compared_with_the_usual_one(zoo: Zoo, operator: Client) -> None:
+def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) -> None:
     """In the list and on its page, if it lasts longer. A short hold is nothing special."""
     for _ in range(5):
         attempt(held=100.0)

@@ -46,7 +46,7 @@ def breadcrumbs(page: str) -> list[str]:
     return [" ".join(tag).strip() for tag in tags if "bdi" not in tag[0]]
 
 
-def test_breadcrumbs_and_tools_are_those_of_a_change_form(client: Client) -> None:
+def test_breadcrumbs_and_tools_are_as_in_a_change_form(client: Client) -> None:
     user = User.objects.get()
     stock = client.get(f"/admin/auth/user/{user.pk}/change/").content.decode()
     for path in PAGES:

@@ -265,7 +265,7 @@ def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Clie
 
 
 @pytest.mark.parametrize("page", ["add/", "a/delete/"])
-def test_the_pages_that_add_or_delete_are_closed(zoo: Zoo, operator: Client, page: str) -> None:
+def test_locks_cannot_be_added_or_deleted_in_the_admin(zoo: Zoo, operator: Client, page: str) -> None:
     assert operator.get(LIST + page).status_code == 403
     assert operator.post(LIST + page, {"key": "x"}).status_code == 403
     assert operator.post(f"{LIST}a/change/", {"key": "x"}).status_code == 405
@@ -295,7 +295,7 @@ def test_links_stay_within_their_admin_site(zoo: Zoo, queues: list[str], operato
 
 
 @pytest.mark.parametrize("page", ["", "orders_2F42/change/", "break/?key=orders/42", "hold/"])
-def test_pages_have_nothing_inline(zoo: Zoo, queues: list[str], operator: Client, page: str) -> None:
+def test_pages_have_no_inline_scripts_or_styles(zoo: Zoo, queues: list[str], operator: Client, page: str) -> None:
     """A strict Content-Security-Policy needs no exception."""
     text = operator.get(LIST + page).content.decode().lower()
     assert " style=" not in text

@@ -209,7 +209,7 @@ def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: li
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
 
 
-def test_a_waiter_that_may_hold_a_permit_is_asked_and_broken_like_a_holder(zoo: Zoo, printing: list[Hold]) -> None:
+def test_a_waiter_that_may_hold_a_permit_is_treated_like_a_holder(zoo: Zoo, printing: list[Hold]) -> None:
     """The form to break it shows it without a tick."""
     client = user_with("view_lock", "break_lock", "request_release_lock")
     set_limit("printers", 1, by="anna", reason="one is broken")

@@ -48,7 +48,7 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
     assert worker.get(second) == "done"
 
 
-def test_a_task_may_have_two_locks(worker: Worker) -> None:
+def test_a_task_with_two_locks_is_sent_again_if_one_is_busy(worker: Worker) -> None:
     """The task is sent again, whichever of them is busy."""
     with worker.zoo.hold_elsewhere("inner/two"):
         result = worker.send("joint.two_locks", "two")

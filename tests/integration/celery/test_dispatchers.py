@@ -38,7 +38,7 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
                 second.get(result)
 
 
-def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_a_worker_has_one_session_for_all_its_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """A worker whose tasks have no locks has none. A task that is given a process late would wait in there."""
     redis.clear()
     with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
@@ -60,7 +60,7 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
     }
 
 
-def test_the_first_task_of_a_worker_keeps_its_place(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_first_task_of_a_worker_reads_its_lease_at_once(zoo: Zoo, tmp_path: Path) -> None:
     """Its process reads the lease at once, though the thread that writes it is slow."""
     with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker:
         assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
@@ -76,9 +76,7 @@ def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_p
         assert "retry: Retry in" not in worker.log.read_text()
 
 
-def test_a_worker_without_a_free_slot_leaves_the_lock_to_one_that_has_some(
-    zoo: Zoo, redis: Redis, tmp_path: Path
-) -> None:
+def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Though the task of the busy worker came first. It runs when its worker has a slot."""
     redis.clear()
     with (
@@ -136,7 +134,7 @@ def test_an_error_outside_a_task_frees_its_slot(zoo: Zoo, redis: Redis, tmp_path
         worker.run("waiting.wait", "after")
 
 
-def test_each_of_several_messages_with_one_id_ends(zoo: Zoo, tmp_path: Path) -> None:
+def test_all_messages_with_the_same_id_end(zoo: Zoo, tmp_path: Path) -> None:
     """A dispatcher on a thread of its own gets several before it has begun with the first one."""
     with Worker(zoo, tmp_path, concurrency=1, conf={"worker_prefetch_multiplier": 16}) as worker:
         book = worker.home / "book"
@@ -203,7 +201,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
         assert worker.run("waiting.wait", "restarted")["pid"] not in pids
 
 
-def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_messages_beyond_max_waiting_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """They run in the end."""
     redis.clear()
     with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker:

@@ -109,7 +109,7 @@ def assert_alive(worker: Worker) -> None:
     assert ask(worker, "main_process")["pid"] == worker.process.pid
 
 
-def test_no_message_ends_a_worker(worker: Worker) -> None:
+def test_hostile_messages_do_not_end_a_worker(worker: Worker) -> None:
     """Each hostile message ends, and each good one has its result."""
     assert_survives(worker, 60, timeout=20)
 
@@ -123,7 +123,7 @@ def test_no_message_ends_a_worker(worker: Worker) -> None:
         ("files", "prefork"),
     ],
 )
-def test_no_thousand_messages_end_a_worker(
+def test_a_thousand_hostile_messages_do_not_end_a_worker(
     zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
 ) -> None:
     """So it is with each pool, and each broker."""
@@ -215,7 +215,7 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_step_that_fails_loses_no_task(worker: Worker, name: str) -> None:
+def test_a_failing_step_of_the_dispatcher_loses_no_task(worker: Worker, name: str) -> None:
     """All tasks end, no two are at work under one lock, and the worker lives."""
     assert_mended(worker, name, 3)
 
@@ -223,7 +223,7 @@ def test_a_step_that_fails_loses_no_task(worker: Worker, name: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("name", steps())
-def test_no_step_that_fails_loses_a_task(worker: Worker, name: str, times: int) -> None:
+def test_no_failing_step_of_the_dispatcher_loses_a_task(worker: Worker, name: str, times: int) -> None:
     """So it is with each function that the main process calls, also if it fails again at once."""
     assert_mended(worker, name, times)
 
@@ -240,7 +240,9 @@ AT_START = (
     "name",
     [name for name in steps() if name.endswith(AT_START)],
 )
-def test_a_start_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int) -> None:
+def test_a_dispatcher_that_cannot_start_loses_no_task(
+    zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int
+) -> None:
     """A worker whose dispatcher cannot be made or connected works without one."""
     conf = own_conf(redis, tmp_path)
     with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker:
@@ -253,7 +255,7 @@ def test_a_start_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path
     "name",
     [name for name in steps() if name.endswith((".stop", ".close", ".cancel", ".run", ".release", "_send_count"))],
 )
-def test_an_end_that_fails_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
+def test_a_dispatcher_that_cannot_stop_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
     """The worker ends as asked, and the next one runs what has waited."""
     conf = own_conf(redis, tmp_path)
     book = tmp_path / "book"

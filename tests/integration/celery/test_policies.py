@@ -62,7 +62,7 @@ OF_ITS_OWN: dict[str, Any] = {
 """The outcome of a task where nothing but its policy counts."""
 
 
-def test_a_task_alone(worker: Worker) -> None:
+def test_policies_of_a_single_task(worker: Worker) -> None:
     """Some policies end the task at once. With the others it runs when the lock is free."""
 
     def alone(name: str, key: str) -> AsyncResult[Any]:
@@ -71,7 +71,7 @@ def test_a_task_alone(worker: Worker) -> None:
     assert outcomes(worker, alone) == OF_ITS_OWN
 
 
-def test_a_chain(worker: Worker) -> None:
+def test_policies_in_a_chain(worker: Worker) -> None:
     """The steps after a skipped task end with it, so that nothing waits for the last step in vain."""
 
     def steps(name: str, key: str) -> AsyncResult[Any]:
@@ -81,7 +81,7 @@ def test_a_chain(worker: Worker) -> None:
     assert outcomes(worker, steps) == OF_ITS_OWN
 
 
-def test_a_group(worker: Worker) -> None:
+def test_policies_in_a_group(worker: Worker) -> None:
     """The parts of a group are independent of each other."""
 
     def parts(name: str, key: str) -> AsyncResult[Any]:
@@ -94,7 +94,7 @@ def test_a_group(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["task", "chain"])
-def test_a_chord(worker: Worker, last: bool) -> None:
+def test_policies_in_a_chord(worker: Worker, last: bool) -> None:
     """
     The body of a chord gets the result of every part, or the chord fails. It never waits for a skipped part.
 
@@ -117,7 +117,7 @@ def test_a_chord(worker: Worker, last: bool) -> None:
     }
 
 
-def test_link_and_link_error(worker: Worker) -> None:
+def test_policies_with_link_and_link_error(worker: Worker) -> None:
     """A callback follows the work, or the `skip_value`. An errback follows an error, and a skipped task is no error."""
     marks = worker.home / "links"
     marks.mkdir()
@@ -138,7 +138,7 @@ def test_link_and_link_error(worker: Worker) -> None:
     assert {path.name for path in marks.iterdir()} == expected
 
 
-def test_map_and_starmap(worker: Worker) -> None:
+def test_policies_in_map_and_starmap(worker: Worker) -> None:
     """They call the function inside a task of their own, which cannot be sent again."""
     for kind in ("map", "starmap"):
 
@@ -162,7 +162,7 @@ def test_map_and_starmap(worker: Worker) -> None:
         }
 
 
-def test_eager(zoo: Zoo) -> None:
+def test_policies_of_eager_tasks(zoo: Zoo) -> None:
     """In the caller's own process nothing can be sent again, and no result can be revoked."""
     tasks = {policy: celeryapp.app.tasks[f"policy.{policy}"] for policy in POLICIES if policy != "wait"}
     with zoo.hold_elsewhere("eager"):
@@ -249,7 +249,7 @@ def test_a_task_that_lost_its_lock_may_run_again(worker: Worker) -> None:
     assert worker.get(result)["retries"] == 0
 
 
-def test_a_lost_lock_fails_the_task_by_default_and_in_the_end(worker: Worker) -> None:
+def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: Worker) -> None:
     """The task fails by default, and after `max_conflicts` tries."""
     gates = [worker.gate(), worker.gate()]
     plain = worker.send("plain", "lost", "linger", str(gates[0]))
@@ -261,7 +261,7 @@ def test_a_lost_lock_fails_the_task_by_default_and_in_the_end(worker: Worker) ->
     assert isinstance(worker.wait_failed(twice), LockLost)
 
 
-def test_a_task_that_takes_too_long_has_lost_its_lock(worker: Worker) -> None:
+def test_a_task_longer_than_max_hold_loses_its_lock(worker: Worker) -> None:
     """It is aborted, sent again as often as its options say, and fails in the end."""
     gate = worker.gate()
     error = worker.wait_failed(worker.send("policy.overlong", "overlong", str(gate)))
@@ -307,7 +307,7 @@ def call(worker: Worker, key: str, journal: Path, **options: Any) -> AsyncResult
     return result
 
 
-def test_calls_that_come_meanwhile_are_one_more_run(coalesced: tuple[Worker, str, Path, Gate]) -> None:
+def test_calls_during_a_run_are_coalesced_into_one_more(coalesced: tuple[Worker, str, Path, Gate]) -> None:
     """While one task runs and one waits, more are skipped. The waiting task begins after the last call."""
     worker, key, journal, gate = coalesced
     results = [call(worker, key, journal) for _ in range(5)]
@@ -320,7 +320,7 @@ def test_calls_that_come_meanwhile_are_one_more_run(coalesced: tuple[Worker, str
     assert [line.split()[0] for line in lines(journal)][1:] == [results[0].id]
 
 
-def test_a_call_after_the_waiting_task_has_begun_waits_itself(
+def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(
     coalesced: tuple[Worker, str, Path, Gate],
 ) -> None:
     """The task that has begun may not see what changed since."""

@@ -51,7 +51,7 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
     worker.zoo.wait_contenders("kept", 0, timeout=1)
 
 
-def test_a_task_at_work_gets_a_lock_that_waits_for_its_thread(worker: Worker) -> None:
+def test_a_running_task_gets_a_lock_granted_for_the_next_task_of_its_thread(worker: Worker) -> None:
     """The main process was just granted that lock for the next task, and gives it back."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("wanted"):
@@ -100,7 +100,7 @@ app.conf.worker_pool_start_method = "spawn"
 
 @pytest.mark.chaos
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery has it from 5.7 on")
-def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Path) -> None:
+def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo: Zoo, tmp_path: Path) -> None:
     """No fork handler runs there. The first use opens the session. The end of the process releases its locks."""
     (tmp_path / "spawning.py").write_text(SPAWN)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"

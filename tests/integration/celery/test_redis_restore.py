@@ -101,7 +101,7 @@ def test_messages_stay_known_until_redis_takes_them(
     assert [message.payload for message in consumer.receive()] == [0, 1, 2]
 
 
-def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(redis: Redis) -> None:
+def test_messages_are_not_restored_after_a_long_outage(redis: Redis) -> None:
     """Another worker may have restored and taken them: a second restore would deliver them twice."""
     redis.clear()
     consumer = Consumer(redis, visibility_timeout=0)
@@ -114,7 +114,7 @@ def test_after_a_long_outage_messages_come_back_by_the_visibility_timeout_alone(
     consumer.connection.close()
 
 
-def test_a_message_of_a_lost_connection_is_acknowledged_on_the_next_one(consumer: Consumer, redis: Redis) -> None:
+def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(consumer: Consumer, redis: Redis) -> None:
     """A message that is given back does not end the worker either."""
     consumer.send("done", "refused")
     done, refused = consumer.receive()

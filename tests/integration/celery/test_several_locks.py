@@ -92,7 +92,7 @@ def test_a_revoked_task_leaves_no_lock(worker: Worker, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SHARES)
-def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
+def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
     """Two tasks run at the same time, and `inspect zklocks` shows both as holders."""
     gates = [worker.gate(), worker.gate()]
     sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
@@ -108,7 +108,7 @@ def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
 
 
 @pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
-def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+def test_threads_of_one_process_share_a_semaphore(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
     pytest.importorskip("gevent")
     with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.zookeeper
 # --- retry ----------------------------------------------------------------------------------------------------------
 
 
-def test_conflicts_leave_the_retries_of_the_task_alone(worker: Worker) -> None:
+def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
     """A task is sent again any number of times. That is counted apart, also if the task retries on any error."""
     names = ["plain", "bound", "greedy"]  # the last two may retry three times and once
     with worker.zoo.hold_elsewhere("budget"):
@@ -59,7 +59,7 @@ def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
     assert sum(delays(worker, result.id)) < 1
 
 
-def test_a_task_waits_in_no_queue_while_it_waits_to_be_sent_again(worker: Worker) -> None:
+def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
     """By default a task does not wait in a worker. A locked function that is not a task does, also inside a task."""
     with worker.zoo.hold_elsewhere("place"):
         task = worker.send("plain", "place")
@@ -85,7 +85,7 @@ def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
 # --- retries by Celery ----------------------------------------------------------------------------------------------
 
 
-def test_raise_works_with_celerys_own_retries(worker: Worker) -> None:
+def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None:
     """`autoretry_for=(LockNotAcquired,)` is Celery's own way, and counts as a retry."""
     with worker.zoo.hold_elsewhere("again"):
         result = worker.send("again", "again")
@@ -98,7 +98,7 @@ def test_raise_works_with_celerys_own_retries(worker: Worker) -> None:
 # --- what stays as it was -------------------------------------------------------------------------------------------
 
 
-def test_processes_take_turns(worker: Worker) -> None:
+def test_tasks_with_one_key_exclude_each_other_across_processes(worker: Worker) -> None:
     """Two tasks with one key never run at the same time, in any process."""
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(20)]

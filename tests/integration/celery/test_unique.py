@@ -78,7 +78,7 @@ def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
     publisher.get(first)
 
 
-def test_send_task_and_signatures_are_stopped_too(publisher: Worker) -> None:
+def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -> None:
     """Every way to send a message is covered."""
     with publisher.zoo.hold_elsewhere("unique/ways"):
         first = publisher.app.send_task("until_done", ("ways",))
@@ -118,7 +118,7 @@ def test_a_retry_keeps_the_key(publisher: Worker) -> None:
     assert publisher.get(first) == "retried"
 
 
-def test_a_retry_is_sent_though_another_task_has_the_key_by_now(publisher: Worker) -> None:
+def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> None:
     """The task freed its key when it began. As a duplicate it would be lost, half done."""
     gate = publisher.gate()
     first = delay(publisher, "until_start", "passed", "linger and retry", str(gate))
@@ -184,7 +184,7 @@ def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
     publisher.get(first)
 
 
-def test_the_workers_know_the_key_by_a_header(publisher: Worker) -> None:
+def test_a_header_tells_workers_the_key_of_a_unique_task(publisher: Worker) -> None:
     """The header holds the publisher's key, which contains the name of the task."""
     account = publisher.get(delay(publisher, "until_done", "head/er"))
     assert account["headers"][UNIQUE_HEADER] == "task/until_done/unique/head%2Fer"

@@ -122,7 +122,7 @@ def test_the_lock_is_free_before_the_result_is_stored(worker: Worker) -> None:
         assert worker.zoo.children("ended") == []
 
 
-def test_several_locks(worker: Worker) -> None:
+def test_a_task_with_several_locks_begins_with_all_of_them(worker: Worker) -> None:
     """All are taken before the task begins."""
     with worker.zoo.hold_elsewhere("two"):
         result = worker.send("waiting.several", "one", "two")
@@ -136,7 +136,7 @@ def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
     assert worker.run("waiting.computed", "x") in worker.children()
 
 
-def test_others_see_the_process_that_works(worker: Worker) -> None:
+def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
     """While a task waits, its main process is shown; when it has worked for a while, the pool process."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("seen"):
@@ -156,7 +156,7 @@ def test_others_see_the_process_that_works(worker: Worker) -> None:
     worker.get(result)
 
 
-def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
+def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> None:
     """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
     tasks = busy_processes(worker)
     result = worker.send("waiting.wait", "idle")
@@ -168,7 +168,7 @@ def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("task", ["waiting.wait", "waiting.insists"])
-def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: str) -> None:
+def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task: str) -> None:
     """The tasks ask again when there is a process, in their order. None goes back to the broker."""
     book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("given"):
@@ -189,7 +189,7 @@ def test_a_lock_that_no_process_is_free_for_is_given_back(worker: Worker, task: 
     assert "retry: Retry in" not in worker.log.read_text()[log:]
 
 
-def test_readers_that_are_granted_together_give_back_and_ask_once_more(worker: Worker) -> None:
+def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> None:
     """No process is free for any of them. Each queues again with one znode, and runs once."""
     book, log = worker.home / "readers", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
@@ -207,7 +207,7 @@ def test_readers_that_are_granted_together_give_back_and_ask_once_more(worker: W
     assert "does not wait for its lock" not in worker.log.read_text()[log:]
 
 
-def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
+def test_a_task_with_two_messages_runs_once(worker: Worker) -> None:
     """The second one does not wait behind the first one; it finds that the work is done."""
     book = worker.home / "twice"
     with worker.zoo.hold_elsewhere("twice"):
@@ -244,7 +244,7 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
     eventually(lambda: count.read_text() == "0")
 
 
-def test_nothing_is_kept_of_tasks_that_have_ended(worker: Worker) -> None:
+def test_the_worker_keeps_no_state_of_ended_tasks(worker: Worker) -> None:
     """Also no timers, with which a busy worker would grow."""
 
     def count() -> int:
@@ -257,7 +257,7 @@ def test_nothing_is_kept_of_tasks_that_have_ended(worker: Worker) -> None:
     eventually(lambda: count() <= 1, 10)  # the last one may still be a local variable
 
 
-def test_a_coroutine_takes_its_lock_itself(worker: Worker) -> None:
+def test_a_coroutine_acquires_its_lock_itself(worker: Worker) -> None:
     assert worker.run("waiting.coroutine", "coroutine")
     assert worker.zoo.children("coroutine") == []
 
@@ -269,7 +269,7 @@ def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Work
         worker.zoo.wait_contenders("first", 0, timeout=2)
 
 
-def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> None:
+def test_a_running_task_gets_a_lock_granted_for_a_task_without_a_process(worker: Worker) -> None:
     """All processes wait in their work for a lock that the main process was just granted for the next task."""
     gates = [worker.gate() for _ in range(2)]
     with worker.zoo.hold_elsewhere("wanted"):
@@ -290,9 +290,7 @@ def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> 
 
 
 @pytest.mark.parametrize(("task", "kind"), [("waiting.booked", Kind.LOCK), ("waiting.read", Kind.READ)])
-def test_a_copy_of_a_task_of_another_worker_does_not_work_beside_it_or_again(
-    worker: Worker, task: str, kind: Kind
-) -> None:
+def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: str, kind: Kind) -> None:
     """The copy is delivered again; the first one ends, and has stored its result."""
     zoo, book, task_id = worker.zoo, worker.home / f"book-{kind.value}", f"{task}-1"
     guid = str(uuid.uuid4())
@@ -332,7 +330,7 @@ def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("way", ["revoked", "expired"])
-def test_a_task_that_is_revoked_or_expires_leaves_the_queue(worker: Worker, way: str) -> None:
+def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) -> None:
     """It ends as REVOKED, as Celery ends an expired task."""
     with worker.zoo.hold_elsewhere(way):
         result = worker.send("waiting.wait", way, **({"expires": 1.5} if way == "expired" else {}))

@@ -82,7 +82,7 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM], ids=lambda number: number.name
 )
-def test_another_process_takes_a_lock_through_it(project: Project, number: signal.Signals) -> None:
+def test_another_process_acquires_a_lock_on_the_dev_server(project: Project, number: signal.Signals) -> None:
     """It serves the URL that it prints, tells of sessions, and stops in order on either signal."""
     with devserver(project, "--port=0", "--tick=0.2") as running:
         with looking_in(running.hosts):
@@ -95,7 +95,7 @@ def test_another_process_takes_a_lock_through_it(project: Project, number: signa
     assert text.endswith("Stopped.\n")
 
 
-def test_the_tree_is_kept_over_a_restart(project: Project) -> None:
+def test_the_dev_server_keeps_its_data_over_a_restart(project: Project) -> None:
     """With --data, what was in the tree is there again, and tokens go on rising."""
     tokens: list[int] = []
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_the_tree_is_kept_over_a_restart(project: Project) -> None:
     assert (project.directory / "tree.bin").exists()
 
 
-def test_production_is_refused(project: Project) -> None:
+def test_the_dev_server_refuses_to_run_in_production(project: Project) -> None:
     """Where DEBUG is off it does not serve, says why, and does so only if told."""
     refused = project.run("manage.py", "zklock", "devserver", "--port=0")
     assert refused.returncode == 1
@@ -124,14 +124,14 @@ def test_production_is_refused(project: Project) -> None:
         running.end(signal.SIGTERM)
 
 
-def test_it_runs_where_the_settings_are_wrong(project: Project) -> None:
+def test_the_dev_server_runs_with_invalid_settings(project: Project) -> None:
     """A project without ZKLOCK gets the server that its URL is to name."""
     project.write("project_settings.py", "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n")
     with devserver(project, "--port=0") as running:
         running.end(signal.SIGINT)
 
 
-def test_a_port_that_is_taken_is_told(project: Project) -> None:
+def test_the_dev_server_names_a_port_that_is_in_use(project: Project) -> None:
     """The error names the address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -146,7 +146,7 @@ def test_a_port_that_is_taken_is_told(project: Project) -> None:
     [["--settings=other_settings", "devserver"], ["devserver", "--settings=other_settings", "--no-color", "-v0"]],
     ids=["before", "behind"],
 )
-def test_common_options_stand_on_either_side(project: Project, arguments: list[str]) -> None:
+def test_common_options_are_accepted_before_and_after_the_subcommand(project: Project, arguments: list[str]) -> None:
     """Options of every command are taken before and behind the sub-command."""
     project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -154,7 +154,7 @@ def test_common_options_stand_on_either_side(project: Project, arguments: list[s
     assert "cannot start" in done.stderr, done.stderr
 
 
-def test_a_sub_command_has_to_be_named(project: Project) -> None:
+def test_the_command_needs_a_subcommand(project: Project) -> None:
     """Without one, the usage is an error; the help lists them all."""
     assert project.run("manage.py", "zklock").returncode == 2
     assert "devserver" in project.run("manage.py", "zklock", "--help").stdout

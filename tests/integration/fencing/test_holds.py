@@ -88,7 +88,7 @@ def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: 
 
 
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"limit": 2}], ids=["readers", "permits"])
-def test_of_holders_at_the_same_time_the_older_is_told_why_it_is_refused(
+def test_an_older_concurrent_holder_is_refused_with_the_reason(
     zoo: Zoo, ledger: str, row: Account, how: dict[str, Any]
 ) -> None:
     """Its lock is valid, so the message about a newer holder would mislead."""
@@ -140,7 +140,7 @@ def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
     assert fences(ledger) == {"books": hold.token}
 
 
-def test_a_block_that_fails_leaves_nothing(zoo: Zoo, ledger: str) -> None:
+def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None:
     """Neither its work nor the row of the fence."""
     with zk_lock("k") as hold, pytest.raises(ZeroDivisionError), hold.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
@@ -199,9 +199,7 @@ def test_without_the_app_the_error_names_it(zoo: Zoo) -> None:
 # --- a history that was lost
 
 
-def test_a_refusal_of_a_valid_hold_names_the_possible_loss_of_zookeepers_data(
-    zoo: Zoo, ledger: str, row: Account
-) -> None:
+def test_a_refusal_of_a_valid_hold_names_a_possible_loss_of_data(zoo: Zoo, ledger: str, row: Account) -> None:
     """Otherwise all writes would be stale for years without an explanation. A lost hold is simply stale."""
     Account.objects.using(ledger).update(fencing_token=FAR)
     Fence.objects.using(ledger).create(name="books", token=FAR)

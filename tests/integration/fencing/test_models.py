@@ -37,7 +37,7 @@ def token(using: str, pk: Any) -> int:
 # --- one row
 
 
-def test_a_fence_is_the_first_statement_and_one(ledger: str) -> None:
+def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
     """One compare-and-set on one table, which locks the row before anything is read."""
     row = account(ledger)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:

@@ -139,7 +139,7 @@ def test_a_stale_token_leaves_the_transaction_in_order() -> None:
 
 
 @pytest.mark.django_db
-def test_names_of_fences_and_keys_of_tokens_are_apart() -> None:
+def test_names_of_fences_and_keys_of_tokens_do_not_collide() -> None:
     """A fence of the receiver and a lock of another service may have the same name; so may locks of two ensembles."""
     Fence.objects.create(name="a", token=99)
     DatabaseTokens().advance("a", 5)

@@ -91,7 +91,9 @@ def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger,
     assert ledger.seen() == ["x", "x"]
 
 
-def test_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client) -> None:
+def test_requests_on_two_databases_end_before_the_release(
+    zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client
+) -> None:
     """The transaction of the request is the outer one. Both end before the release."""
     with ledger.ends(audit.seen) as ends:
         assert client.get("/both/").content == b"1"

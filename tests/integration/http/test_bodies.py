@@ -93,7 +93,7 @@ def test_the_response_of_a_rest_handler_is_rendered_after_the_release(client: Cl
     assert client.get(f"/{view}/").content == b"free"
 
 
-def test_a_callback_after_the_rendering_runs_under_the_lock_and_may_replace_the_response(rf: RequestFactory) -> None:
+def test_a_post_render_callback_runs_under_the_lock(rf: RequestFactory) -> None:
     seen: list[bool] = []
 
     def replace(response: HttpResponse) -> HttpResponse:
@@ -133,7 +133,7 @@ def ask(view: Any) -> Any:
         return Client(raise_request_exception=False).get("/")
 
 
-def test_a_page_is_rendered_before_the_commit_and_the_commit_comes_before_the_release(zoo: Zoo, atomic: Ledger) -> None:
+def test_rendering_commit_and_release_come_in_this_order(zoo: Zoo, atomic: Ledger) -> None:
     events = []
 
     @zk_locked(KEY)

@@ -76,7 +76,7 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
 
 
 @pytest.mark.zookeeper
-def test_every_door_of_the_shop_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
+def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
     """Three pieces and six customers through views, async views and tasks make three sales, and no stock is lost."""
     lines = run(SCENARIO, var=tmp_path, ZKLOCK_URL=single.url("example"))
     assert json.loads(lines[-1]) == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]

@@ -71,7 +71,7 @@ def request(client: Client, kind: str, group: Group) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_a_view_answers(zoo: Zoo, staff: Client, group: Group, kind: str) -> None:
+def test_only_a_view_gets_a_response_instead_of_an_error(zoo: Zoo, staff: Client, group: Group, kind: str) -> None:
     """Everything else raises if the lock is busy or lost, even if it gets a request, and so nothing is done."""
     with zoo.hold_elsewhere(nonviews.KEY), pytest.raises(LockBusy):
         request(staff, kind, group)
@@ -82,7 +82,7 @@ def test_only_a_view_answers(zoo: Zoo, staff: Client, group: Group, kind: str) -
         request(staff, kind, group)
 
 
-def test_a_callback_without_end_is_no_view(zoo: Zoo, rf: RequestFactory) -> None:
+def test_a_mock_as_callback_is_no_view(zoo: Zoo, rf: RequestFactory) -> None:
     """A test may give the request a mock as its callback: a mock claims to wrap other mocks."""
     request = rf.get("/")
     request.resolver_match = Mock()

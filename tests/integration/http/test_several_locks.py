@@ -65,7 +65,7 @@ def test_fields_are_checked_when_the_function_is_decorated(zoo: Zoo) -> None:
             zk_locked(names)  # type: ignore[arg-type]
 
 
-def test_settings_and_decorator_share_the_options(zoo: Zoo) -> None:
+def test_each_of_several_locks_has_the_options_of_its_entry(zoo: Zoo) -> None:
     """Each lock has those of its entry, the decorator's over them; what the call does is the decorator's to say."""
     locks = {"stock": {"path": "stock/{sku}", "abort_on": "never", "grace": 2, "on_conflict": "skip", "timeout": 60}}
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 0}):

@@ -503,7 +503,7 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
 # --- Django's test cases --------------------------------------------------------------------------------------------
 
 
-def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
+def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
     """Locks ignore the transaction of a `TestCase`, and never wait for its end."""
 
     class Case(TestCase):

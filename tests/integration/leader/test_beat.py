@@ -30,7 +30,7 @@ def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
         yield beats
 
 
-def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats: Beats) -> None:
+def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats) -> None:
     """
     Of two schedulers one enqueues each tick. An orderly stop hands the lead over with no tick lost.
 
@@ -76,7 +76,7 @@ def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_it_refuses_to_wrap_itself() -> None:
+def test_the_scheduler_refuses_to_wrap_itself() -> None:
     """Otherwise it would create itself without end."""
     app = Celery("itself", set_as_current=False)
     app.conf.update(zklock_beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler")
@@ -84,7 +84,7 @@ def test_it_refuses_to_wrap_itself() -> None:
         ZkScheduler(app)
 
 
-def test_it_says_at_once_that_the_settings_are_wrong() -> None:
+def test_beat_reports_invalid_settings_at_once() -> None:
     """A standby without settings would stand by for ever."""
     app = Celery("unset", set_as_current=False)
     with override_settings(ZKLOCK=None), pytest.raises(ImproperlyConfigured):

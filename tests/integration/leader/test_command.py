@@ -19,7 +19,7 @@ from django_zklock.management.exit_codes import ExitCode
 pytestmark = pytest.mark.zookeeper
 
 
-def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
+def test_the_command_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
     """The name may be that of an entry. A status of its own means that there is no leader."""
     with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):
         for name in (("lead/7",), ("lead/{shard}", "--field=shard=7")):
@@ -40,7 +40,7 @@ def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
     assert (status, json.loads(out)["leader"]) == (ExitCode.NO_HOLDER, None)
 
 
-def test_it_shows_an_operator_hold(zoo: Zoo) -> None:
+def test_the_command_shows_an_operator_hold(zoo: Zoo) -> None:
     """It names the operator, the end and the reason."""
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
     assert zklock("leader", "lead").startswith("operator ada until ")
@@ -81,7 +81,7 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
         process.communicate()
 
 
-def test_it_tells_that_zookeeper_is_away(zoo: Zoo) -> None:
+def test_the_command_reports_an_outage(zoo: Zoo) -> None:
     """With --watch, too."""
     with proxied(zoo) as proxy:
         proxy.refuse = True

@@ -70,7 +70,7 @@ def test_other_clients_show_our_candidates(
 
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_our_observers_show_their_candidates(
+def test_candidates_of_other_clients_are_shown(
     zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
     """By the name that their program gives itself."""
@@ -115,7 +115,9 @@ LOOKS: list[Callable[[], Any]] = [
 ]
 
 
-def test_ours_refuses_the_queue_of_a_leader_latch(zoo: Zoo, jvm: Neighbour, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_election_refuses_the_queue_of_a_leader_latch(
+    zoo: Zoo, jvm: Neighbour, caplog: pytest.LogCaptureFixture
+) -> None:
     """The error names it and says what to do, for observers, too. Nothing is left."""
     with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
         for look in LOOKS:

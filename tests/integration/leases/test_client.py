@@ -94,7 +94,7 @@ def test_wrong_options_are_refused(client: ZkLockClient, wrong: dict[str, Any]) 
         ZkLockClient("127.0.0.1:1", tokens=["secret"])  # type: ignore[call-arg]
 
 
-def test_threads_exclude_each_other(client: ZkLockClient) -> None:
+def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
     """They share one client. The tokens rise from each owner to the next."""
     inside, tokens = threading.Lock(), list[int]()
 
@@ -111,7 +111,7 @@ def test_threads_exclude_each_other(client: ZkLockClient) -> None:
     assert tokens == sorted(set(tokens))
 
 
-async def test_a_task_that_is_cancelled_leaves_the_line(zoo: Zoo, address: str) -> None:
+async def test_a_cancelled_coroutine_leaves_the_queue(zoo: Zoo, address: str) -> None:
     """At once; and the one behind it gets the lock."""
     async with AsyncZkLockClient(address) as client:
 
@@ -131,7 +131,7 @@ async def test_a_task_that_is_cancelled_leaves_the_line(zoo: Zoo, address: str) 
         assert await second > 0
 
 
-async def test_a_grant_that_arrives_with_the_cancellation_is_given_back(zoo: Zoo, address: str) -> None:
+async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo: Zoo, address: str) -> None:
     """The lock is free at once, not at the end of its long term."""
     async with AsyncZkLockClient(address) as client:
 
@@ -148,7 +148,7 @@ async def test_a_grant_that_arrives_with_the_cancellation_is_given_back(zoo: Zoo
         await asyncio.to_thread(zoo.assert_empty)
 
 
-def test_a_thread_that_is_interrupted_leaves_the_line(zoo: Zoo, client: ZkLockClient) -> None:
+def test_an_interrupted_thread_leaves_the_queue(zoo: Zoo, client: ZkLockClient) -> None:
     """A signal handler raises, as for Ctrl-C."""
 
     class Interrupted(BaseException):
@@ -174,7 +174,7 @@ def test_a_thread_that_is_interrupted_leaves_the_line(zoo: Zoo, client: ZkLockCl
         signal.signal(signal.SIGUSR1, former)
 
 
-def test_a_lease_is_kept_for_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLockClient) -> None:
+def test_a_lease_is_renewed_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLockClient) -> None:
     """For several terms. The next owner has waited for longer than its own term, and has a lease all the same."""
 
     def hold() -> float:
@@ -191,7 +191,7 @@ def test_a_lease_is_kept_for_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLock
     assert 0 < second.result() <= 1.5
 
 
-def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
     """Once; what the callback raises does no harm to other leases."""
     lost_leases = list[ClientLease]()
 
@@ -210,7 +210,7 @@ def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pyte
     assert lost_leases == [lease]
 
 
-def test_a_lease_hears_that_it_should_be_released(client: ZkLockClient) -> None:
+def test_a_lease_receives_release_requests(client: ZkLockClient) -> None:
     """It says who asks, and why."""
     with client.lock("a", term=2) as lease:
         operations.request_release("a", by="ada", reason="a deployment")
@@ -312,7 +312,7 @@ def lease_settings(directory: Path, **options: object) -> dict[str, str]:
     return {"DJANGO_SETTINGS_MODULE": "lease_settings", "PYTHONPATH": path}
 
 
-def test_whoever_has_no_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
+def test_a_client_without_a_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
     """And so is a client that asks for more than it may have. Each refusal has a code."""
     zoo, _ = shared
     clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
@@ -351,7 +351,7 @@ def test_a_wait_without_limit_outlasts_the_limit_of_a_coordinator(shared: tuple[
         assert waiting.result() > 0
 
 
-def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
+def test_a_client_with_a_certificate_is_served(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
     """By a coordinator that asks for one; a client without one is not."""
     zoo, _ = shared
     make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate -days 2 -subj /CN=test"
@@ -376,7 +376,7 @@ def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.chaos)], ids=["killed", "paused"]
 )
-def test_the_end_of_a_coordinator_costs_its_leases_only(zoo: Zoo, address: str, number: signal.Signals) -> None:
+def test_the_end_of_a_coordinator_ends_its_own_leases_only(zoo: Zoo, address: str, number: signal.Signals) -> None:
     """The user is told at the end of the lease, not later. The next lease is from another coordinator."""
     lost_leases, lost = list[ClientLease](), threading.Event()
 

@@ -86,7 +86,7 @@ def test_the_life_of_a_lease(client: Client, zoo: Zoo) -> None:
         assert "over" in described(over, "/locks/{lease_id}", method)["detail"]
 
 
-def test_a_lock_that_is_not_free(client: Client) -> None:
+def test_a_busy_lock_is_refused_over_http(client: Client) -> None:
     with zk_lock("invoices/2026", what="the nightly run"):
         response = post(client, wait_limit_ms=200)
         assert response.status_code == 409
@@ -94,7 +94,7 @@ def test_a_lock_that_is_not_free(client: Client) -> None:
         assert "the nightly run" in described(response, "/locks/", "post")["detail"]
 
 
-async def test_a_client_that_hangs_up_leaves_the_line(async_client: AsyncClient, zoo: Zoo) -> None:
+async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(async_client: AsyncClient, zoo: Zoo) -> None:
     async with zk_lock("invoices/2026"):
         call = asyncio.ensure_future(
             async_client.post("/locks/", {**WANTED, "wait_limit_ms": 20_000}, content_type="application/json")
@@ -120,7 +120,7 @@ async def test_a_client_that_hangs_up_leaves_the_line(async_client: AsyncClient,
         ('{"resource_path": "a", "client_id": "%s"}' % ("x" * 20_000), "more than 16384 bytes"),
     ],
 )
-def test_a_body_that_is_wrong_is_refused(client: Client, body: str, detail: str) -> None:
+def test_an_invalid_body_is_refused(client: Client, body: str, detail: str) -> None:
     response = client.post("/locks/", body, content_type="application/json")
     assert response.status_code == 400
     assert detail in described(response, "/locks/", "post")["detail"]
@@ -150,7 +150,7 @@ def test_a_form_of_another_site_is_refused(client: Client) -> None:
     assert Client(enforce_csrf_checks=True).post("/locks/", WANTED, content_type="application/json").status_code == 201
 
 
-def test_another_coordinator_is_named(client: Client) -> None:
+def test_a_lease_of_another_coordinator_is_refused_with_its_name(client: Client) -> None:
     response = client.put("/locks/00000000.1.abc")
     assert response.status_code == 421
     assert "from 00000000" in described(response, "/locks/{lease_id}", "put")["detail"]
@@ -199,7 +199,7 @@ def test_without_clients_nobody_is_served_in_production(client: Client) -> None:
     assert post(client).status_code == 401
 
 
-def test_the_description_is_served(client: Client) -> None:
+def test_the_openapi_description_is_served(client: Client) -> None:
     assert client.get("/locks/openapi.json").json() == DESCRIPTION
 
 

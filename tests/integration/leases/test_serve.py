@@ -42,24 +42,24 @@ def serve(zoo: Zoo, *options: str) -> subprocess.CompletedProcess[str]:
         (["--http", "127.0.0.1"], 2, "HOST:PORT"),
     ],
 )
-def test_what_cannot_be_served_is_refused(zoo: Zoo, options: list[str], status: int, message: str) -> None:
+def test_serve_refuses_invalid_options(zoo: Zoo, options: list[str], status: int, message: str) -> None:
     done = serve(zoo, *options)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
 
 
-def test_a_new_token(zoo: Zoo) -> None:
+def test_serve_creates_a_new_token(zoo: Zoo) -> None:
     token, hashed = (line.rpartition(" ")[2] for line in serve(zoo, "--new-token").stdout.splitlines())
     assert hash_of(token) == hashed
     assert len(token) > 40
 
 
-def test_a_port_that_is_taken_is_an_error(zoo: Zoo) -> None:
+def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
     with Serving(zoo) as serving:
         done = serve(zoo, "--grpc", serving.address)
         assert (done.returncode, "cannot be used" in done.stderr) == (1, True), done.stderr
 
 
-def test_it_serves_grpc_and_http_and_ends_when_its_leases_have(zoo: Zoo) -> None:
+def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> None:
     """A lease that was taken by HTTP is kept by gRPC."""
     port = free_ports(1)[0]
     with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=10) as serving:
@@ -79,7 +79,7 @@ def test_it_serves_grpc_and_http_and_ends_when_its_leases_have(zoo: Zoo) -> None
         assert zoo.children("a") == []
 
 
-def test_a_second_signal_waits_only_until_no_client_can_believe_that_it_has_a_lease(zoo: Zoo) -> None:
+def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -> None:
     with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
         lease = stub.RecordLock(

@@ -98,7 +98,7 @@ async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
     assert zoo.children(KEY) == []
 
 
-async def test_one_stream_keeps_many_leases_and_tells_of_their_end(zoo: Zoo, served: Served) -> None:
+async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo: Zoo, served: Served) -> None:
     leases = [await served.acquire(f"many/{number}", session_timeout_ms=1500) for number in range(3)]
     stream = served.stub.KeepAlive()
     until = time.monotonic() + 3
@@ -115,7 +115,7 @@ async def test_one_stream_keeps_many_leases_and_tells_of_their_end(zoo: Zoo, ser
     stream.cancel()
 
 
-async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served) -> None:
+async def test_an_open_stream_alone_renews_no_lease(zoo: Zoo, served: Served) -> None:
     lease = await served.acquire(session_timeout_ms=1000)
     stream = served.stub.KeepAlive()
     await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
@@ -125,7 +125,7 @@ async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served
     stream.cancel()
 
 
-async def test_a_place_in_line_is_followed_to_the_end(zoo: Zoo, served: Served) -> None:
+async def test_a_stream_follows_the_position_in_the_queue(zoo: Zoo, served: Served) -> None:
     async with zk_lock(KEY):
         call = asyncio.ensure_future(served.acquire(wait_blocking=True))
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
@@ -141,7 +141,7 @@ async def test_a_place_in_line_is_followed_to_the_end(zoo: Zoo, served: Served) 
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_a_client_that_goes_leaves_the_line(zoo: Zoo, served: Served, how: str) -> None:
+async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served: Served, how: str) -> None:
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="node-1", wait_blocking=True)
         call = served.stub.RecordLock(request, timeout=1.0 if how == "deadline" else 20.0)
@@ -166,7 +166,7 @@ async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Serv
     await refused(nothing, grpc.StatusCode.NOT_FOUND)
 
 
-async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
+async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) -> None:
     """A client with a certificate of our authority is known by its name, and one of another is not let in."""
     ca = authority(tmp_path, "ca")
     certificate(tmp_path, "server", "ca")
@@ -225,7 +225,7 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
     assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
 
 
-async def test_a_client_that_keeps_too_often_is_slowed_down(zoo: Zoo) -> None:
+async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
     """Its requests are all answered, no more of them than it may send."""
     client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
     async with Served(LeaseOptions(clients={"eager": client})) as served:

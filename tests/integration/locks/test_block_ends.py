@@ -25,7 +25,7 @@ from django_zklock.locks.held import HeldLocks, held_of
 pytestmark = pytest.mark.zookeeper
 
 
-def test_what_acquire_took_inside_survives_the_end_of_the_block(zoo: Zoo) -> None:
+def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo) -> None:
     """The block gives back one count, as an end that nothing strikes does."""
     mutex = zk_lock("k")
     with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, mutex:
@@ -37,7 +37,7 @@ def test_what_acquire_took_inside_survives_the_end_of_the_block(zoo: Zoo) -> Non
     assert not zoo.children("k")
 
 
-def test_an_end_that_is_dropped_late_releases_nothing_again(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_block_end_that_is_dropped_late_releases_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """Its block has ended in another way, and the owner holds the same lock again."""
     mutex = zk_lock("k")
     with mutex:
@@ -103,7 +103,7 @@ def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: L
     assert ledger.seen() == ["written"]
 
 
-def test_a_struck_acquire_does_not_count(zoo: Zoo) -> None:
+def test_an_interrupted_acquire_does_not_count(zoo: Zoo) -> None:
     """The block around it is still the only use of the lock, so its loss is noticed."""
     mutex = zk_lock("k")
     with mutex as hold:
@@ -113,7 +113,7 @@ def test_a_struck_acquire_does_not_count(zoo: Zoo) -> None:
         assert not held_of(hold).is_unwatched
 
 
-def test_a_failed_acquisition_needs_no_net(zoo: Zoo) -> None:
+def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
     """Python swallows an exception that strikes the net, such as a soft time limit."""
     strike = LineStrike([LockBase._catch], 0)
     with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):

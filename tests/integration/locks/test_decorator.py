@@ -219,7 +219,7 @@ def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: di
     assert '@zk_locked("inventory/{sku}")' in str(caught.value)
 
 
-def test_what_can_name_no_lock_is_refused_at_once() -> None:
+def test_zk_locked_without_parentheses_is_refused_at_once() -> None:
     """`@zk_locked` without parentheses raises at once above a task, a class, or anything that returns no string."""
     from celery import shared_task
 

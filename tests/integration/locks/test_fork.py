@@ -86,7 +86,7 @@ print(lock.locked())
     assert run(zoo, script) == ["0 0", "False"]
 
 
-def test_a_child_leaves_its_parents_block_quietly(zoo: Zoo) -> None:
+def test_a_child_that_leaves_a_block_of_its_parent_releases_nothing(zoo: Zoo) -> None:
     """Both run off the end of the block; the child's end of it releases nothing and raises nothing."""
     script = """
 with zk_lock("block") as hold:
@@ -240,7 +240,7 @@ with zk_lock("fd"):
     assert run(zoo, script) == ["[0, 0, 0] True"]
 
 
-def test_a_fork_while_the_first_connection_is_made_harms_neither(zoo: Zoo) -> None:
+def test_a_fork_during_the_first_connection_disturbs_neither_process(zoo: Zoo) -> None:
     """At whatever step the parent's session is as it is built, the child's first use answers, and the parent's does."""
     script = """
 import random

@@ -103,7 +103,7 @@ print(len(registry.guids))
     assert run(zoo, script) == ["0"]
 
 
-def test_a_greenlet_under_a_lost_lock_is_stopped(zoo: Zoo) -> None:
+def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo) -> None:
     """It is thrown out of its block where it waits; LockLost comes out, and later code of it is left alone."""
     script = """
 def lose(hold):
@@ -186,7 +186,7 @@ def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
     assert zoo.output(GREENLETS) == ["lost", "False"]
 
 
-def test_no_abort_tears_a_commit(zoo: Zoo) -> None:
+def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo) -> None:
     """A greenlet that waits for the answer to a COMMIT is not thrown into; the abort comes after it."""
     script = """
 from django.db import connection
@@ -210,7 +210,7 @@ gevent.spawn(work).get()
 
 
 @pytest.mark.chaos
-def test_a_greenlet_that_holds_too_long_is_stopped(zoo: Zoo) -> None:
+def test_max_hold_stops_a_greenlet(zoo: Zoo) -> None:
     """`max_hold` stops it after the warning of `warn_after`, and a wait for a release request ends."""
     script = """
 from django_zklock import signals

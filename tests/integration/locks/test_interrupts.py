@@ -93,7 +93,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
     )
 
 
-def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> None:
+def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
     """
     A handler that raises on the first instruction of `__exit__` does not keep the lock for the life of its object.
 
@@ -148,7 +148,7 @@ def test_an_exception_at_any_moment_leaves_nothing(
         pass
 
 
-def test_an_exception_that_strikes_a_wait_ends_it_at_once(zoo: Zoo) -> None:
+def test_an_exception_during_a_wait_ends_it_at_once(zoo: Zoo) -> None:
     """A soft time limit in the middle of a wait raises there and then, and the contender is gone in two seconds."""
     with zoo.hold_elsewhere("busy"):
         with within(1), pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
@@ -169,7 +169,7 @@ def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
-def test_the_lock_can_be_taken_again_while_the_exception_is_handled(zoo: Zoo) -> None:
+def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> None:
     """A struck acquisition is not mistaken for a held lock, though its traceback is alive."""
     functions = package_functions()
     for at in range(20, 120, 3):

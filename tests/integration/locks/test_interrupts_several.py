@@ -65,14 +65,18 @@ def work_in_vain(locks: MultiLock) -> None:
 
 @long_strides
 @pytest.mark.parametrize("work", [work_block, work_acquire, work_in_vain])
-def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[MultiLock], None], stride: int) -> None:
+def test_an_exception_at_any_line_leaves_none_of_several_locks(
+    zoo: Zoo, work: Callable[[MultiLock], None], stride: int
+) -> None:
     """No contender and no listed hold is left, whatever line of the acquisition or of the release is struck."""
     with zoo.hold_elsewhere("busy"):
         sweep_all(zoo, work, stride, {})
 
 
 @long_strides
-def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger, stride: int) -> None:
+def test_an_exception_at_any_line_inside_several_locks_leaves_no_transaction(
+    zoo: Zoo, ledger: Ledger, stride: int
+) -> None:
     """The one that is begun inside all locks ends before them."""
 
     def check() -> None:
@@ -85,7 +89,7 @@ def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_an_exception_at_any_line_leaves_no_trace_on_a_lock_that_was_held_before(zoo: Zoo, timeout: float) -> None:
+def test_an_exception_at_any_line_leaves_no_callback_on_a_held_lock(zoo: Zoo, timeout: float) -> None:
     """Each attempt for another one listens to its loss; to one that is held for long there would be ever more."""
 
     def count() -> None:

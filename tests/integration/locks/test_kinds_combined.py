@@ -42,7 +42,7 @@ def end_rest(zoo: Zoo, key: str = "k") -> str:
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:
     """They would not see its work. After COMMIT they read while the owner reads, too."""
     rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
@@ -57,7 +57,7 @@ def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end
     assert not held_locks._kept
 
 
-def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
     """Taken after the block, too, and whether the transaction is committed or rolled back."""
     rw = ReadWriteLock("k", release_on="commit")
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
@@ -71,7 +71,7 @@ def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: L
     assert not list(held_locks._weak.values())
 
 
-def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, ledger: Ledger) -> None:
     """Its owner can't write any more, as others read."""
     rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
@@ -87,7 +87,7 @@ def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, 
     assert zoo.reading("k") == []
 
 
-def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: Ledger) -> None:
+def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
     with transaction.atomic(using="ledger"):
         with zk_lock("k", release_on="commit", min_hold=300):
             pass
@@ -95,7 +95,7 @@ def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: L
     end_rest(zoo)
 
 
-def test_several_locks_that_a_transaction_keeps_are_bounded_all_the_same(zoo: Zoo, ledger: Ledger) -> None:
+def test_max_hold_bounds_several_locks_that_a_transaction_keeps(zoo: Zoo, ledger: Ledger) -> None:
     """A transaction that is not committed within `max_hold` is rolled back, and the locks are released."""
     with pytest.raises(LockLost, match="max_hold"), transaction.atomic(using="ledger"):
         with zk_locks("k", "l", release_on="commit", max_hold=0.3) as holds:
@@ -108,7 +108,7 @@ def test_several_locks_that_a_transaction_keeps_are_bounded_all_the_same(zoo: Zo
 # --- several locks, and dead processes --------------------------------------------------------------------------------
 
 
-def test_one_of_several_locks_goes_on_as_a_readers(zoo: Zoo) -> None:
+def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:
     rw = ReadWriteLock("k")
     with zk_locks("a", rw.write()) as holds:
         holds["k"].downgrade()
@@ -122,7 +122,7 @@ def test_one_of_several_locks_goes_on_as_a_readers(zoo: Zoo) -> None:
     assert zoo.reading("k") == []
 
 
-def test_what_rests_outlives_the_kill_of_its_process_and_what_is_held_does_not(zoo: Zoo) -> None:
+def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo: Zoo) -> None:
     """Each as what it was; the next contender ends it by the server's clock."""
     child = zoo.spawn(
         """

@@ -74,7 +74,9 @@ def sides(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, 
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", EXCLUSIVE, ids=name)
-def test_each_keeps_the_other_out(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str) -> None:
+def test_locks_of_both_clients_exclude_each_other(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
+) -> None:
     """A try fails while the other side has it, and a waiter gets it as soon as that releases."""
     holder, other = sides(zoo, theirs, ours, case)
     if first == "ours":
@@ -91,7 +93,9 @@ def test_each_keeps_the_other_out(zoo: Zoo, theirs: Neighbour, ours: Ours, case:
 
 
 @pytest.mark.parametrize("case", [case for case in EXCLUSIVE if "read" not in name(case)], ids=name)
-def test_first_come_first_served(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...]) -> None:
+def test_both_clients_share_the_order_of_the_queue(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...]
+) -> None:
     """Whichever client they are of."""
     first, other = sides(zoo, theirs, ours, case)
     assert first.take("0")
@@ -125,7 +129,7 @@ def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list
     ("case", "killed"), kills(EXCLUSIVE, {("mutex", "theirs"), ("lock+", "theirs"), ("lock", "ours")})
 )
 @pytest.mark.chaos
-def test_who_is_killed_is_out_of_the_queue(
+def test_a_killed_client_leaves_the_queue(
     zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
     """Be it holding or waiting: who waits behind has its turn once the session is over, whichever client it is of."""
@@ -154,7 +158,7 @@ def test_who_is_killed_is_out_of_the_queue(
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", SHARED, ids=name)
-def test_readers_share_and_nobody_starves(
+def test_readers_of_both_clients_share_and_no_writer_starves(
     zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
     """Readers of both clients hold together; who comes behind a waiting writer of either waits for that one."""
@@ -203,7 +207,7 @@ BLIND = [
 
 
 @pytest.mark.parametrize(("their", "our", "said"), BLIND)
-def test_ours_refuses_to_stand_beside_one_of_curators_that_would_not_see_it(
+def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
     zoo: Zoo, jvm: Neighbour, their: str, our: str, said: str
 ) -> None:
     """The message says what to do, and nothing is left. For a try the lock is taken, which is true."""
@@ -219,7 +223,7 @@ def test_ours_refuses_to_stand_beside_one_of_curators_that_would_not_see_it(
         pass
 
 
-def test_who_comes_in_behind_one_that_curator_does_not_see_is_told(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
+def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
     """Curator's mutex passes over a writer of ours, which cannot be prevented; nobody of ours goes on from there."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
@@ -240,7 +244,7 @@ def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neig
         plain_kazoo.release(actor, kind, path)
 
 
-def test_curators_mutex_waits_for_a_directory_that_sorts_before_digits(zoo: Zoo, jvm: Neighbour) -> None:
+def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, jvm: Neighbour) -> None:
     """It takes every child for a contender, so a key below a lock that is shared with it may be in its way."""
     zoo.client.create(f"{zoo.base}/a/-nested", makepath=True)
     assert not jvm.take("1", "mutex", f"{zoo.base}/a", 0.1)
@@ -249,7 +253,7 @@ def test_curators_mutex_waits_for_a_directory_that_sorts_before_digits(zoo: Zoo,
     jvm.release("1", "mutex", f"{zoo.base}/b")
 
 
-def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) -> None:
+def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: Neighbour) -> None:
     """They wait until the downgraded writer releases, and so does a writer of Curator's."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
@@ -267,7 +271,7 @@ def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) ->
 @pytest.mark.parametrize(
     ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
 )
-def test_a_holder_of_curators_is_seen_and_can_be_asked_to_release(
+def test_a_release_can_be_requested_of_a_holder_of_curator(
     zoo: Zoo, jvm: Neighbour, theirs: str, options: dict[str, Any]
 ) -> None:
     """By the word that Curator's own `Revoker` writes, if that process has said that it minds it."""

@@ -195,7 +195,7 @@ print(child.exitcode, zk_lock("child").locked())
     assert zoo.output(script) == ["0 False"]
 
 
-def test_a_process_that_ends_by_an_abort_frees_its_lock(zoo: Zoo) -> None:
+def test_a_process_that_an_abort_ends_frees_its_lock(zoo: Zoo) -> None:
     """Work that is stopped by a cut often ends its process there and then; the session is ended on a new connection."""
     with Proxy(zoo.address) as proxy:
         process = zoo.spawn(

@@ -56,7 +56,7 @@ def collected(zoo: Zoo) -> Iterator[Collected]:
     disconnect(collected.registry)
 
 
-def test_a_lock_is_counted_while_it_is_held_and_after(collected: Collected) -> None:
+def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -> None:
     """Once for each grant, however often its owner takes it again; with the times of its wait and its hold."""
     for sku in ("4711", "4712"):
         with zk_lock(NAME, fields={"sku": sku}) as hold, zk_lock(NAME, fields={"sku": sku}):
@@ -71,7 +71,7 @@ def test_a_lock_is_counted_while_it_is_held_and_after(collected: Collected) -> N
         assert collected(name) == 0
 
 
-def test_no_label_has_a_key(collected: Collected) -> None:
+def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
     """But only what many locks have in common; of a function that is locked, too."""
 
     @zk_locked(NAME, timeout=0, on_conflict="raise")
@@ -97,7 +97,7 @@ def test_too_many_names_of_locks_are_one_label(collected: Collected, monkeypatch
     assert collected("acquired_total", "inventory/2") is None
 
 
-def test_readers_writers_and_permits_are_told_apart(collected: Collected) -> None:
+def test_metrics_distinguish_readers_writers_and_permits(collected: Collected) -> None:
     rw = ReadWriteLock("k")
     with zk_locks(zk_lock("p", limit=3), rw.read()):
         for name, kind in (("p", "semaphore"), ("k", "read")):
@@ -161,7 +161,7 @@ def beat() -> None:
     session.post(session.attached(Registry).heartbeat.beat)
 
 
-def test_a_heartbeat_is_timed_with_what_was_left_of_the_lease(collected: Collected) -> None:
+def test_a_metric_measures_the_lease_remaining_at_a_heartbeat(collected: Collected) -> None:
     with zk_lock("k"):
         beat()
         eventually(lambda: collected.registry.get_sample_value("zklock_heartbeat_seconds_count"))
@@ -230,7 +230,7 @@ def guid_in(name: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
-def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Collected) -> None:
+def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo: Zoo, collected: Collected) -> None:
     """It has no signal of its end; the next event of any lock finds it gone."""
     entered = zk_lock("k")
     entered.__enter__()
@@ -249,7 +249,7 @@ def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Co
     eventually(gone)
 
 
-def test_connecting_twice_counts_once(collected: Collected) -> None:
+def test_a_second_connect_does_not_count_twice(collected: Collected) -> None:
     connect(collected.registry)
     with zk_lock("k"):
         pass
@@ -257,7 +257,7 @@ def test_connecting_twice_counts_once(collected: Collected) -> None:
     assert collected("acquired_total", "k") == 1
 
 
-def test_a_forked_child_holds_nothing(collected: Collected) -> None:
+def test_the_gauges_of_a_forked_child_begin_at_0(collected: Collected) -> None:
     """Nor is it connected; its gauges begin at 0, those of the parent go on."""
     with zk_lock("k"):
         collected.becomes(1, "holds", "k")
@@ -345,7 +345,7 @@ def test_without_the_library_and_the_app_locks_work(zoo: Zoo) -> None:
     assert said == "k\n", problems
 
 
-def test_the_app_counts_in_the_registry_of_the_library(zoo: Zoo) -> None:
+def test_the_app_uses_the_registry_of_the_library(zoo: Zoo) -> None:
     script = """
 from prometheus_client import REGISTRY
 from support.zoo import eventually

@@ -77,7 +77,7 @@ def pid_in(file: Path) -> int:
     return int(eventually(lambda: file.exists() and file.read_text(), 20))
 
 
-def test_the_command_runs_under_the_lock_with_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
+def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
     """It knows the token. The payload has its name without the arguments."""
     script = 'read line; echo "$line $1 $2 $ZKLOCK_KEY $ZKLOCK_TOKEN"; exit 7'
     process = run("backup/db", "--json", "--", "sh", "-c", script, "x", "--", "secret")
@@ -103,7 +103,7 @@ def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: 
     assert not (tmp_path / "ran").exists()
 
 
-def test_it_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
+def test_run_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "echo", "mine")
         zoo.wait_contenders("k", 2, 20)
@@ -113,7 +113,7 @@ def test_it_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda each: each.name
 )
-def test_a_signal_ends_it_while_it_waits(zoo: Zoo, run: Run, number: signal.Signals) -> None:
+def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     """Nothing stays in the queue."""
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "true")
@@ -153,7 +153,7 @@ def test_the_exit_code_of_a_command_that_cannot_run_is_that_of_a_shell(
     assert "cannot be run" in capfd.readouterr().err
 
 
-def test_a_lost_lock_stops_the_command_and_all_it_started(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_path: Path) -> None:
     """With SIGTERM, then SIGKILL. The exit code is 76."""
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))

@@ -48,7 +48,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan | Span) -> bool:
     return span.parent is not None and (span.parent.trace_id, span.parent.span_id) == (ids.trace_id, ids.span_id)
 
 
-def test_a_lock_is_two_spans_in_that_of_its_caller(spans: Traced) -> None:
+def test_a_lock_has_two_spans_below_that_of_its_caller(spans: Traced) -> None:
     """The wait and then the hold, at their true times; what happens under the lock is in the caller's span, too."""
     with (
         spans.tracer.start_as_current_span("request") as request,
@@ -184,7 +184,7 @@ def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Tr
     assert context_of(acquired).trace_id != trace_id
 
 
-def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_ahead_in_its_process(spans: Traced) -> None:
+def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_before(spans: Traced) -> None:
     lingering = zk_lock("k", linger=5, timeout=0.05)
 
     def tries() -> None:
@@ -227,7 +227,7 @@ def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:
     assert "zklock.token" not in (failed[1].attributes or {})
 
 
-def test_a_loss_is_an_error_of_the_hold_and_its_abort_a_span(zoo: Zoo, spans: Traced) -> None:
+def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
     thief = CallOnDemand(partial(end_session, zoo))
     with pytest.raises(LockLost), spans.tracer.start_as_current_span("request"), zk_lock("k") as hold:
         request_release("k", "deploy", by="anna")
@@ -258,7 +258,7 @@ def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
-def test_a_hold_that_was_dropped_is_forgotten(zoo: Zoo, spans: Traced) -> None:
+def test_a_dropped_hold_leaves_no_span_open(zoo: Zoo, spans: Traced) -> None:
     entered = zk_lock("k")
     entered.__enter__()
     made = module._spans
@@ -277,7 +277,7 @@ def test_a_hold_that_was_dropped_is_forgotten(zoo: Zoo, spans: Traced) -> None:
     eventually(gone)
 
 
-def test_without_the_app_nothing_of_a_trace_is_written(zoo: Zoo) -> None:
+def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
     traced = Traced()
     assert trace.items is None
     with traced.tracer.start_as_current_span("request"), zk_lock("k"):
@@ -285,7 +285,7 @@ def test_without_the_app_nothing_of_a_trace_is_written(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_task_that_waits_in_line_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: Path, pool: str) -> None:
     """In the queue, and where it runs: its spans lie in that of the run. It is linked to the one ahead."""
     first, second = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16)
     with Worker(zoo, tmp_path, pool=pool, tasks="support.tracedtasks") as worker:

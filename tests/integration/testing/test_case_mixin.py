@@ -54,7 +54,7 @@ class Forgetful(ZkLockTestMixin, SimpleTestCase):
 
 
 @pytest.mark.parametrize("options", [[], ["--parallel=2"]], ids=["serial", "parallel"])
-def test_test_cases_have_locks(project: Project, options: list[str]) -> None:
+def test_each_test_case_class_has_its_own_server(project: Project, options: list[str]) -> None:
     """Each class has its own server, also in processes of their own."""
     project.write("test_shop.py", PASSING)
     result = project.run("-W", "error", "manage.py", "test", *options)

@@ -48,7 +48,7 @@ def test_assertions_agree_with_the_queue(zklock: LockTester) -> None:
     zklock.assert_free("a")
 
 
-def test_names_and_fields_are_those_of_the_lock(zklock: LockTester) -> None:
+def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -> None:
     """A question about a lock takes what the lock takes, and says so in the same way when it makes no sense."""
     with zk_lock("orders/{order}", fields={"order": "4/7"}):
         zklock.assert_held("orders/{order}", {"order": "4/7"})
@@ -84,7 +84,7 @@ def test_assertions_work_during_a_fault(zklock: LockTester) -> None:
             zklock.server.stall = False
 
 
-def test_another_client_cannot_come_during_a_fault(zklock: LockTester) -> None:
+def test_busy_by_raises_during_a_fault(zklock: LockTester) -> None:
     """`busy_by` raises an error."""
     with zklock.suspended(), pytest.raises(TimeoutError, match="could not create a contender"), zklock.busy_by("a"):
         pass
@@ -154,7 +154,7 @@ def test_a_minimum_hold_or_an_idle_lock_that_lingers_is_no_contender_that_is_lef
 
 
 @pytest.mark.parametrize("options", [{}, {"linger": 300}], ids=repr)
-def test_a_contender_that_is_left_fails_the_test_and_leaves(server: DevServer, options: dict[str, Any]) -> None:
+def test_a_remaining_contender_fails_the_test_and_is_deleted(server: DevServer, options: dict[str, Any]) -> None:
     """The error shows the queues."""
     tester = LockTester(server)
     tester.start()
@@ -194,7 +194,7 @@ def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: 
     waiting.result()
 
 
-def test_another_client_may_read(zklock: LockTester) -> None:
+def test_another_client_may_hold_a_read_lock(zklock: LockTester) -> None:
     """Code under test can read meanwhile, and waits to write."""
     with zklock.busy_by("a", kind="read", what="an export"):
         with zk_lock("a", kind="read", timeout=0):

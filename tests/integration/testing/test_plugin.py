@@ -61,7 +61,7 @@ def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
     assert outcomes(result) == {"passed": 1}, result.stdout
 
 
-def test_a_namespace_is_empty_for_each_test(runs: Runs) -> None:
+def test_each_test_has_an_empty_namespace(runs: Runs) -> None:
     """A contender that is left fails its test, is shown, and does not reach the next test."""
     result = runs.pytest(
         """
@@ -234,7 +234,7 @@ def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: st
     assert message in result.stdout
 
 
-def test_nothing_is_loaded_before_a_test_asks() -> None:
+def test_the_plugin_imports_nothing_before_a_test_uses_it() -> None:
     """A run of pytest that tests no locks pays for none."""
     code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -132,7 +132,7 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def test_a_projects_own_tests_neither_hang_nor_leak(project: Project) -> None:
+def test_the_tests_of_a_project_neither_hang_nor_leak(project: Project) -> None:
     """With pytest's fixtures in any order and Django's test cases, whatever transaction they run each test in."""
     project.write("test_views.py", TESTS)
     result = project.run("-m", "pytest", "-p", "no:cacheprovider", "test_views.py")

@@ -109,7 +109,7 @@ def make_all_calls(names: tuple[str, ...] | None = None) -> None:
 
 
 @outages
-def test_first_use_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+def test_a_process_that_never_reached_zookeeper_keeps_the_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     """A process that has never reached ZooKeeper is told so in time."""
     assert zoo.client.connected
     with outage(zoo, proxy):
@@ -130,7 +130,7 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
 
 
 @outages
-def test_a_waiter_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     """An outage in the middle of a wait ends no later than the wait."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_in_vain(1))
@@ -171,7 +171,7 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
     waiter.result()
 
 
-def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
+def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
     """The deadline is absolute: a wake-up does not restart the wait."""
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
@@ -223,7 +223,7 @@ def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) 
 
 
 @pytest.mark.chaos
-def test_a_dead_host_does_not_cost_the_lease(zoo: Zoo, silent: str) -> None:
+def test_a_dead_host_does_not_end_the_lease(zoo: Zoo, silent: str) -> None:
     """A cut is survived by finding the live one in time, whichever is tried first."""
     with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=10), zk_lock("a", abort_on="lost") as hold:
         for _ in range(3):

@@ -70,7 +70,7 @@ def tls(pki: Pki) -> dict[str, object]:
     return {"CA": pki.ca, "CERT": pki.cert, "KEY": pki.key}
 
 
-def test_a_lock_is_taken_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
+def test_a_lock_is_acquired_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
     """With the right authority and certificate, locks work over TLS."""
     ensemble, port = secure
     zoo = Zoo(f"localhost:{port}", ensemble)

@@ -29,7 +29,7 @@ def found(*servers: ServerReport) -> list[tuple[str, str]]:
     return [(finding.result, finding.text) for finding in _findings(servers, 10.0)]
 
 
-def test_three_good_servers_are_well() -> None:
+def test_three_healthy_servers_are_reported_as_healthy() -> None:
     assert found(LEADER, FOLLOWER, THIRD) == []
     assert found(ServerReport(address="zk1:2181", role="standalone", version="3.8.0")) == []
 
@@ -53,7 +53,7 @@ def test_each_problem_is_reported_with_its_remedy(servers: tuple[Any, ...], resu
     assert any(each[0] == result and words in each[1] for each in found(*servers)), found(*servers)
 
 
-def test_a_server_that_follows_has_a_leader() -> None:
+def test_a_single_follower_is_reported_as_part_of_an_ensemble() -> None:
     """Though the settings name a single host, behind which a load balancer chooses a server."""
     assert found(FOLLOWER) == []
 
@@ -90,7 +90,7 @@ def test_an_invalid_latency_is_left_out(latency: str) -> None:
     assert (report.role, report.latency, report.milliseconds) == ("leader", None, "")
 
 
-def test_texts_of_a_server_are_short_and_print() -> None:
+def test_texts_of_a_server_are_short_and_printable() -> None:
     version, role = f"3.{'9' * 5000}\x1b", f"leader\u202e{'x' * 5000}"
     report = _report("zk1:2181", f"Mode: {role}\nZookeeper version: {version}\n")
     assert report.version.isprintable()

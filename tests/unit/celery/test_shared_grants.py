@@ -30,14 +30,14 @@ def begin_and_end(record: GrantRecord) -> bool:
     return begun
 
 
-def test_a_child_reads_the_lease(shared: SharedGrants) -> None:
+def test_a_pool_process_reads_the_lease_of_its_grant(shared: SharedGrants) -> None:
     """It reads what the parent writes later, too, and never an old end with a new session."""
     assert (shared.until, shared.valid) == (float("-inf"), False)
     shared.set_lease(12.5, 7)
     assert in_child(lambda: (shared.until, shared.session_id) == (12.5, 7))
 
 
-def test_a_child_reads_what_happens_to_a_lock(shared: SharedGrants) -> None:
+def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants) -> None:
     """It reads each event once, in order, and whether the session is confirmed now."""
     record = shared.add()
     record.append({"request": "first"})
@@ -49,7 +49,7 @@ def test_a_child_reads_what_happens_to_a_lock(shared: SharedGrants) -> None:
     assert in_child(lambda: record.events(read_to)[0] == [{"lost": "why"}])
 
 
-def test_a_loss_always_has_room(shared: SharedGrants) -> None:
+def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
     """A record that is full takes no more requests, and is not cut."""
     record = shared.add()
     for number in range(20):
@@ -61,7 +61,7 @@ def test_a_loss_always_has_room(shared: SharedGrants) -> None:
     assert "lost" in lost
 
 
-def test_a_child_says_that_it_is_ready(shared: SharedGrants) -> None:
+def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared: SharedGrants) -> None:
     """The parent is woken. A pool that is smaller has fewer."""
     assert shared.ready_processes(4) == {}
 
@@ -75,7 +75,7 @@ def test_a_child_says_that_it_is_ready(shared: SharedGrants) -> None:
     assert shared.ready_processes(2) == {}
 
 
-def test_a_child_begins_and_ends(shared: SharedGrants) -> None:
+def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGrants) -> None:
     """The parent is woken, and knows which process it was."""
     record = shared.add()
     assert in_child(lambda: begin_and_end(record))
@@ -87,7 +87,7 @@ def test_a_child_begins_and_ends(shared: SharedGrants) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_child_goes_on_as_a_reader(shared: SharedGrants, asked: bool) -> None:
+def test_a_pool_process_downgrades_its_grant(shared: SharedGrants, asked: bool) -> None:
     record = shared.add()
     assert record.goes_on_as_reader == ""
 
@@ -106,7 +106,7 @@ def test_a_cancelled_grant_is_not_begun(shared: SharedGrants) -> None:
     assert in_child(lambda: not record.begin())
 
 
-def test_an_old_grant_means_nothing_for_the_next_one_of_its_record(shared: SharedGrants) -> None:
+def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared: SharedGrants) -> None:
     """A process that comes too late for its grant does not touch the next one, which begins without events."""
     old = shared.add()
     old.append({"lost": "why"})
@@ -119,7 +119,7 @@ def test_an_old_grant_means_nothing_for_the_next_one_of_its_record(shared: Share
     assert (new.events(0), new.is_suspect) == (([], 0), False)
 
 
-def test_there_is_room_for_a_thousand(shared: SharedGrants) -> None:
+def test_there_is_room_for_a_thousand_grants(shared: SharedGrants) -> None:
     """There is no room for one more until one is removed."""
     records = [shared.add() for _ in range(RECORDS)]
     with pytest.raises(IndexError):

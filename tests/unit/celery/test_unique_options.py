@@ -33,7 +33,7 @@ def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message
         zk_locked("a", **options)
 
 
-def test_options_are_read() -> None:
+def test_options_of_unique_tasks_are_read() -> None:
     """A time is a number of seconds or a timedelta."""
     assert Uniqueness.of(
         {"unique": "until_done", "on_duplicate": "raise", "unique_for": timedelta(minutes=1)}
@@ -72,7 +72,7 @@ def test_a_reservation_is_judged_by_its_state_and_its_processes(
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"task_id":1}', b"x" * 100_000, b"[" * 60_000])
-def test_foreign_data_is_no_reservation(data: bytes) -> None:
+def test_data_of_another_client_is_no_reservation(data: bytes) -> None:
     """It is not taken over, either."""
     with pytest.raises(UnreadableQueue):
         Reservation.decode(data)

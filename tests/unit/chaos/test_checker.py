@@ -51,18 +51,18 @@ PAUSED = """
 """
 
 
-def test_a_lease_is_a_claim_as_long_as_it_lasts_though_its_holder_is_paused() -> None:
+def test_the_lease_of_a_paused_holder_is_a_claim() -> None:
     assert rules(PAUSED.format(granted=2.75)) == {"exclusion"}
 
 
-def test_a_check_must_not_pass_after_somebody_else_was_granted_the_lock() -> None:
+def test_a_check_that_passes_after_another_grant_is_a_fault() -> None:
     """Though the lease that it tells of afterwards is over."""
     verdict = check_history(written(PAUSED.format(granted=5) + "8.1 A valid until=8.1"))
     assert "exclusion" in verdict.rules
     assert any("check() passed for A/main 3.100 s after B/main" in v.message for v in verdict.violations)
 
 
-def test_a_lock_without_leases_is_claimed_while_its_checks_pass() -> None:
+def test_a_lock_without_leases_is_a_claim_while_its_checks_pass() -> None:
     """And until its release, which its holder did under the lock; not beyond, as nobody says that it is held."""
     without = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=null \n 2.0 A valid until=null \n"
     next_one = "1.5 B invoke timeout=9 \n {} B granted token=8 until=null \n"
@@ -80,7 +80,7 @@ def test_a_killed_holder_keeps_its_lease() -> None:
     assert rules(killed + "1.5 B invoke timeout=9 \n 2.5 B granted token=8 until=9") == {"exclusion"}
 
 
-def test_another_process_gives_back_what_a_killed_one_held() -> None:
+def test_another_process_may_release_a_lock_of_a_killed_one() -> None:
     """So does the main process of a Celery worker. But what the dead one did before is still judged."""
     killed = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=9 \n 1.2 nemesis kill target=A given_back=true \n"
     later = "1.5 B invoke timeout=9 \n 1.6 B granted token=8 until=9"
@@ -117,7 +117,7 @@ FORCES = ["expire target=A", "delete key=k token=7"]
 
 
 @pytest.mark.parametrize("force", FORCES)
-def test_no_lock_prevents_a_loss_by_force_but_its_holder_is_told(force: str) -> None:
+def test_a_forced_loss_is_no_fault_if_the_holder_is_told(force: str) -> None:
     robbed = ROBBED.format(force=force)
     assert not rules(robbed + "2.3 A valid until=3.9 \n 2.9 A lost reason=gone")
     assert not rules(robbed + "2.3 A valid until=3.9 \n 2.9 A release \n 2.95 A release_failed error=lost")
@@ -126,12 +126,12 @@ def test_no_lock_prevents_a_loss_by_force_but_its_holder_is_told(force: str) -> 
     assert verdict.rules == {"told"}
 
 
-def test_a_deletion_that_is_not_noticed_convicts_though_nobody_wrote_down_that_it_was_done() -> None:
+def test_a_deletion_that_the_holder_does_not_notice_is_a_fault() -> None:
     """Somebody else was granted the lock, so the node was gone."""
     assert rules(ROBBED.format(force=FORCES[1]) + "5.0 A valid until=null") == {"told"}
 
 
-def test_time_in_which_the_holder_was_paused_or_deaf_is_no_delay() -> None:
+def test_a_pause_of_the_holder_is_no_delay() -> None:
     robbed = ROBBED.format(force="delete key=k token=7")
     assert not rules(robbed + "2.2 nemesis pause target=A \n 6.0 nemesis resume target=A \n 6.1 A valid until=null")
     assert rules(robbed + "2.2 nemesis pause target=B \n 6.0 nemesis resume target=B \n 6.1 A valid until=null")
@@ -145,7 +145,7 @@ def test_only_the_victim_of_a_force_is_excused() -> None:
     assert not rules(ROBBED.format(force="wipe"))
 
 
-def test_a_grant_that_comes_while_the_session_is_ended_is_no_claim_unless_its_holder_goes_on() -> None:
+def test_a_grant_of_an_ending_session_is_a_claim_only_if_it_is_used() -> None:
     """The force was written down before it was done, and the reply to acquire was on its way."""
     crossed = """
         1.0 A invoke timeout=5
@@ -178,7 +178,7 @@ def stay(*grants: tuple[str, int, float, float]) -> str:
     return turns(*grants).replace("timeout=60", "timeout=60 linger=2")
 
 
-def test_owners_of_one_stay_have_one_token() -> None:
+def test_owners_of_one_lingering_lock_have_one_token() -> None:
     """In one process, if both keep the lock there."""
     assert not rules(stay(("A/one", 7, 1, 2), ("A/two", 7, 1, 3)))
     assert rules(stay(("A/one", 7, 1, 2), ("B/one", 7, 1, 3))) == {"tokens"}
@@ -187,7 +187,7 @@ def test_owners_of_one_stay_have_one_token() -> None:
     assert rules(stay(("A/one", 7, 1, 2), ("A/two", 7, 1, 2.4))) == {"exclusion"}
 
 
-def test_nobody_is_overtaken_in_a_stay() -> None:
+def test_an_owner_of_a_lingering_lock_that_is_overtaken_is_a_fault() -> None:
     """An owner that came more than a second after another one is behind it."""
     assert not rules(stay(("A/one", 7, 1, 4), ("A/two", 7, 1.9, 5), ("A/three", 7, 1, 6)))
     overtaken = stay(("A/one", 7, 1, 4), ("A/two", 7, 2.1, 5), ("A/three", 7, 1, 6))
@@ -195,7 +195,7 @@ def test_nobody_is_overtaken_in_a_stay() -> None:
     assert not rules(overtaken + "\n 1.1 nemesis pause target=A \n 1.9 nemesis resume target=A")
 
 
-def test_a_stay_ends_in_time() -> None:
+def test_a_lingering_lock_that_is_kept_too_long_is_a_fault() -> None:
     """With the first release after its time that another process has waited for."""
     kept = [("A/one", 7, 1, 2), ("A/two", 7, 1, 3), ("A/one", 7, 3, 4.9), ("A/two", 7, 4, 6)]
     assert rules(stay(*kept, ("B/one", 8, 4, 7))) == {"kept"}
@@ -205,7 +205,7 @@ def test_a_stay_ends_in_time() -> None:
     assert not rules(stay(*kept, ("B/one", 8, 4, 7)) + "\n 1 nemesis cut")
 
 
-def test_an_unknown_token_says_nothing() -> None:
+def test_a_grant_without_a_token_is_no_fault() -> None:
     assert not rules(turns(("A", 7, 1, 2), ("B", 0, 3, 4), ("A", 8, 5, 6)))
     assert rules(turns(("A", 7, 1, 2), ("B", 0, 3, 4), ("A", 6, 5, 6))) == {"tokens"}
 
@@ -217,7 +217,7 @@ def test_a_reentrant_grant_shows_the_same_token() -> None:
     assert rules(nested + "4 A granted op=2 token=8 until=9 again=true") == {"tokens"}
 
 
-def test_who_came_later_is_not_granted_the_lock_first() -> None:
+def test_a_grant_out_of_order_is_a_fault() -> None:
     """A jump in the queue makes the tokens fall as well."""
     assert not rules(turns(("A", 7, 1.0, 5), ("B", 8, 1.1, 6)))
     assert rules(turns(("B", 8, 1.1, 5), ("A", 7, 1.0, 6))) == {"order", "tokens"}
@@ -226,14 +226,14 @@ def test_who_came_later_is_not_granted_the_lock_first() -> None:
 # --- deadlines --------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_answer_is_a_fault() -> None:
+def test_a_late_reply_to_a_call_is_a_fault() -> None:
     assert not rules("1 A invoke timeout=2 \n 3.9 A refused error=LockTimeout definite=true")
     verdict = check_history(written("1 A invoke timeout=2 \n 4.5 A refused error=LockTimeout definite=true"))
     assert one(verdict) == "A/main was answered 1.500 s after its deadline of 2 s"
     assert rules("1 A invoke timeout=2 \n 4.5 A granted token=7 until=9") == {"deadline"}
 
 
-def test_a_call_that_nobody_answers_is_a_fault() -> None:
+def test_a_call_without_a_reply_is_a_fault() -> None:
     unanswered = "1 A invoke timeout=2 \n"
     assert rules(unanswered + "9 B invoke timeout=5") == {"deadline"}
     assert not rules(unanswered + "3.5 B invoke timeout=5"), "the history ends before the deadline"
@@ -243,7 +243,7 @@ def test_a_call_that_nobody_answers_is_a_fault() -> None:
     assert rules(unanswered + "8 nemesis kill target=A \n 9 B invoke timeout=5") == {"deadline"}, "it lived long enough"
 
 
-def test_a_paused_process_answers_nobody() -> None:
+def test_a_call_without_a_reply_of_a_paused_process_is_no_fault() -> None:
     paused = "1 A invoke timeout=2 \n 2 nemesis pause target=A \n 7 nemesis resume target=A \n"
     assert not rules(paused + "8.9 A refused error=LockTimeout definite=true")
     assert rules(paused + "9.1 A refused error=LockTimeout definite=true") == {"deadline"}
@@ -253,7 +253,7 @@ def test_a_paused_process_answers_nobody() -> None:
 # --- what is left, and what was written -------------------------------------------------------------------------------
 
 
-def test_a_contender_that_nobody_answers_for_is_an_orphan() -> None:
+def test_a_contender_that_no_process_knows_is_an_orphan() -> None:
     left = {"k": ["_c_def-lock-0000000002"]}
     assert one(check_history([], left=left)) == "nobody answers for _c_def-lock-0000000002"
     assert check_history([], left={"k": []}).ok
@@ -273,14 +273,14 @@ def test_a_lost_update_of_a_fenced_counter_is_a_fault() -> None:
     assert one(verdict) == "an update was lost: 1 was written twice"
 
 
-def test_the_fenced_counter_does_not_fall() -> None:
+def test_a_fenced_counter_that_falls_is_a_fault() -> None:
     """By the order of the tokens, as that is the store's."""
     assert rules(writes(("A", 1, 5, "true"), ("B", 2, 3, "true"))) == {"fenced"}
     assert not rules(writes(("B", 2, 5, "true"), ("A", 1, 3, "true")))
 
 
 @pytest.mark.parametrize(("final", "fine"), [(0, False), (1, True), (2, True), (3, True), (4, False)])
-def test_the_counter_ends_between_what_was_acknowledged_and_what_may_have_been_written(final: int, fine: bool) -> None:
+def test_the_final_counter_fits_the_acknowledged_writes(final: int, fine: bool) -> None:
     text = writes(("A", 1, 1, "true"), ("B", 2, 2, "null")) + "\n 7 C writing token=3 value=3"
     assert (not rules(text, final={"k": final})) == fine
     assert rules("", final={"k": 1}) == {"fenced"}
@@ -321,12 +321,12 @@ def test_a_stale_write_must_not_be_accepted() -> None:
         "1 A invoke timeout=5 kind=shared",
     ],
 )
-def test_a_history_without_sense_is_malformed(text: str) -> None:
+def test_an_impossible_history_is_malformed(text: str) -> None:
     """Which says that the harness is wrong, not the lock."""
     assert check_history(written(text)).rules == {"malformed"}
 
 
-def test_events_without_the_least_are_malformed() -> None:
+def test_events_without_required_fields_are_malformed() -> None:
     events: list[Event] = [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
     assert check_history(events).rules == {"malformed"}
 
@@ -334,7 +334,7 @@ def test_events_without_the_least_are_malformed() -> None:
 # --- what is measured and shown ---------------------------------------------------------------------------------------
 
 
-def test_figures_are_measured() -> None:
+def test_the_checker_measures_figures() -> None:
     figures = check_history(
         written(
             A_RELEASES
@@ -360,7 +360,7 @@ def test_figures_are_measured() -> None:
     assert str(figures) == "3 grants, 1 refusals, 1 losses; handoffs: 1, median 0.400 s"
 
 
-def test_a_verdict_is_printed_short_with_the_events_that_show_it() -> None:
+def test_a_verdict_is_printed_with_its_events() -> None:
     text = check_history(
         written(PAUSED.format(granted=2.0) + "9 A valid until=10 \n 10 A release \n 11 A released")
     ).short()

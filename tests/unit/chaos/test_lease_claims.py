@@ -23,5 +23,5 @@ def test_claims_one_after_another_are_fine() -> None:
         ([claim(0.0, 2.0, 5), claim(2.0, 3.0, 4)], "not above"),
     ],
 )
-def test_others_are_not(claims: list[Claim], match: str) -> None:
+def test_overlapping_claims_are_violations(claims: list[Claim], match: str) -> None:
     assert any(match in violation for violation in violations(claims))

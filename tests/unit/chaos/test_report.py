@@ -50,7 +50,7 @@ FAILS = "assert 'two' == 'one'"
         ("pass", "assert False; yield", False),
     ],
 )
-def test_only_an_assertion_of_the_test_convicts(run: Run, body: str, fixture: str, convicted: bool) -> None:
+def test_only_an_assertion_of_the_test_convicts_kazoo(run: Run, body: str, fixture: str, convicted: bool) -> None:
     """The error of a harness or of a fixture does not. An error of the teardown takes no conviction back."""
     result = run(
         f"@pytest.fixture\ndef pool():\n    {fixture}\n"
@@ -81,7 +81,7 @@ def test_stopped(figure, way):
     assert f"test_faults.py::test_stopped[task]: stopped after {spread}" in lines
 
 
-def test_a_drawn_seed_is_shown_at_the_head(run: Run) -> None:
+def test_the_report_begins_with_the_seed(run: Run) -> None:
     """So the run can be repeated."""
     result = run("def test_soak(request):\n    print('seed', request.config.getoption('--soak-seed'))\n", "-s")
     (head,) = (line for line in result.stdout.splitlines() if "--soak-seed=" in line)

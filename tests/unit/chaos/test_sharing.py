@@ -51,7 +51,7 @@ def test_readers_keep_a_writer_out_until_the_last_has_gone() -> None:
     assert rules(readers + held("C", "write", 9, 5, 7, called=3)) == {"exclusion", "check"}
 
 
-def test_one_check_that_passes_for_a_reader_beside_a_writer_convicts_though_its_lease_is_over() -> None:
+def test_a_check_of_a_reader_that_passes_during_a_write_is_a_fault() -> None:
     text = """
         1 A invoke timeout=5 kind=read
         2 A granted token=7 until=3
@@ -77,19 +77,19 @@ DOWNGRADED = """
 
 
 @pytest.mark.parametrize(("granted", "fine"), [(2.5, False), (2.99, False), (3.0, True), (3.1, True), (4.0, True)])
-def test_a_reader_may_come_as_soon_as_the_writer_began_to_be_one(granted: float, fine: bool) -> None:
+def test_a_reader_may_be_granted_as_soon_as_a_downgrade_begins(granted: float, fine: bool) -> None:
     text = DOWNGRADED + held("B", "read", 8, granted, 8, called=2.1)
     assert (not rules(text)) == fine
 
 
 @pytest.mark.parametrize("kind", ["write", "lock", "semaphore/2"])
-def test_nobody_but_a_reader_comes_in_when_a_writer_becomes_one(kind: str) -> None:
+def test_a_writer_that_is_granted_after_a_downgrade_is_a_fault(kind: str) -> None:
     """CURATOR-621: a writer that had waited was let in between."""
     assert rules(DOWNGRADED + held("B", kind, 8, 4, 8, called=1.5)) == {"exclusion", "check"}
     assert not rules(DOWNGRADED + held("B", kind, 8, 6.02, 8, called=1.5))
 
 
-def test_who_lets_go_of_writing_first_reads_on() -> None:
+def test_a_writer_that_releases_its_write_block_first_still_reads() -> None:
     text = """
         1 A invoke timeout=5 kind=write
         2 A granted token=7 until=9
@@ -105,14 +105,14 @@ def test_who_lets_go_of_writing_first_reads_on() -> None:
         assert (not rules(other)) == fine, f"{kind} at {granted}"
 
 
-def test_a_downgrade_of_which_nobody_knows_may_have_been_or_not() -> None:
+def test_a_downgrade_without_a_reply_may_have_been_executed_or_not() -> None:
     """But its owner relies on reading alone from then on, so a reader may come."""
     unknown = DOWNGRADED.replace("3.2 A downgraded", "3.2 A downgrade_failed")
     assert not rules(unknown + held("B", "read", 8, 4, 5, called=2.5))
     assert rules(unknown + held("B", "write", 8, 4, 5, called=2.5)) == {"exclusion", "check"}
 
 
-def test_a_reader_that_is_let_write_is_a_fault() -> None:
+def test_a_reader_that_is_granted_a_write_lock_is_a_fault() -> None:
     upgraded = """
         1 A invoke timeout=5 kind=read
         2 A granted token=7 until=9
@@ -138,18 +138,18 @@ def change(limit: object, call: float, back: float | None, op: int = 99) -> str:
 
 
 @pytest.mark.parametrize(("limit", "broken"), [(1, True), (2, True), (3, False), (4, False)])
-def test_there_are_as_many_permits_as_the_limit_says(limit: int, broken: bool) -> None:
+def test_more_permits_than_the_limit_are_a_fault(limit: int, broken: bool) -> None:
     assert ("permits" in rules(three(limit))) == broken
 
 
-def test_the_limit_that_is_set_for_all_counts_more_than_what_is_brought_along() -> None:
+def test_a_limit_that_is_set_overrides_the_limit_in_code() -> None:
     assert not rules(change(3, 1, 1.1) + three(2))
     assert rules(change(2, 1, 1.1) + three(3)) == {"permits"}
     assert not rules(change(2, 1, 1.1) + change("null", 1.2, 1.3, op=98) + three(3)), "it was cleared"
     assert rules(change(3, 1, 1.1) + change("null", 1.2, 1.3, op=98) + three(2)) == {"permits"}
 
 
-def test_a_raised_limit_counts_from_its_call_and_a_lowered_one_for_grants_that_were_asked_for_after_it() -> None:
+def test_a_changed_limit_counts_from_its_call() -> None:
     for back in (2.5, None):
         assert not rules(change(3, 1.5, back) + three(2)), "it may have been set before the third"
     assert rules(change(3, 2.21, 2.3) + three(2)) == {"permits"}, "it was called after the third grant"
@@ -159,7 +159,7 @@ def test_a_raised_limit_counts_from_its_call_and_a_lowered_one_for_grants_that_w
     assert rules(lowered + three(1) + held("D", "semaphore/1", 11, 3.9, 5, called=3.2)) >= {"permits"}
 
 
-def test_a_limit_that_was_not_set_does_not_count_and_one_of_which_nobody_knows_may() -> None:
+def test_a_limit_without_a_reply_may_count() -> None:
     failed = "1 O set_limit op=99 limit=3 \n 1.1 O limit_failed op=99 definite={} \n"
     assert rules(failed.format("true") + three(2)) == {"permits"}
     assert not rules(failed.format("false") + three(2))
@@ -168,20 +168,20 @@ def test_a_limit_that_was_not_set_does_not_count_and_one_of_which_nobody_knows_m
 # --- order and tokens -------------------------------------------------------------------------------------------------
 
 
-def test_two_holds_never_have_one_token() -> None:
+def test_two_holds_with_one_token_are_a_fault() -> None:
     assert rules(held("A", "read", 8, 2, 5) + held("B", "read", 8, 2.1, 5, called=1).replace("op=8", "op=9")) == {
         "tokens"
     }
 
 
-def test_a_reader_must_not_come_past_a_writer_that_waits() -> None:
+def test_a_reader_that_overtakes_a_writer_is_a_fault() -> None:
     """Else writers starve."""
     first, writer = held("A", "read", 7, 2, 4), held("B", "write", 8, 5.1, 6, called=2.1)
     assert rules(first + writer + held("C", "read", 9, 3, 5, called=2.5)) == {"order", "tokens"}
     assert not rules(first + writer + held("C", "read", 9, 6.1, 7, called=2.5))
 
 
-def test_a_permit_must_not_go_to_one_who_came_past_as_many_as_there_are() -> None:
+def test_a_permit_out_of_order_is_a_fault() -> None:
     """Which of those that have room is told first, does not matter."""
     told_late = held("A", "semaphore/{0}", 7, 2, 9) + held("B", "semaphore/{0}", 8, 4, 9, called=1)
     younger = held("C", "semaphore/{0}", 9, 3, 3.5)
@@ -189,7 +189,7 @@ def test_a_permit_must_not_go_to_one_who_came_past_as_many_as_there_are() -> Non
     assert rules((told_late + younger).format(2)) == {"order"}
 
 
-def test_how_many_shared_the_lock_is_counted() -> None:
+def test_the_checker_counts_how_many_share_the_lock() -> None:
     """A lock that lets nobody share keeps all the rules."""
     text = held("A", "read", 7, 2, 4) + held("B", "read", 8, 3, 5) + held("C", "read", 9, 4.5, 6)
     assert check_history(written(text)).figures.together == {"read": 2}
@@ -200,7 +200,7 @@ def test_how_many_shared_the_lock_is_counted() -> None:
 # --- what readers see -------------------------------------------------------------------------------------------------
 
 
-def test_what_a_reader_reads_does_not_change_under_its_hold() -> None:
+def test_a_value_that_changes_during_a_read_hold_is_a_fault() -> None:
     """As long as it may trust it."""
     text = """
         1 A invoke timeout=5 kind=read
@@ -232,7 +232,7 @@ def test_a_queue_that_keeps_its_promises_is_never_accused(
 
 @given(SEEDS, MIXES, st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_one_who_comes_in_where_nobody_may_is_always_found(
+def test_a_plain_grant_during_any_hold_is_always_found(
     seed: int, kinds: tuple[str, ...], chance: random.Random
 ) -> None:
     """A plain lock for a moment in the middle of any hold."""

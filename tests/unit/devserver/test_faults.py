@@ -92,7 +92,7 @@ def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watc
         assert not server.expire(session)
 
 
-def test_a_session_that_is_not_heard_of_ends(server: DevServer) -> None:
+def test_a_silent_session_expires(server: DevServer) -> None:
     """Its connection is cut and refused until its time is over."""
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
@@ -129,7 +129,7 @@ def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
     client.until(CONNECTED)
 
 
-def test_a_stalled_server_does_nothing(server: DevServer) -> None:
+def test_a_stalled_server_drops_requests(server: DevServer) -> None:
     """It reads and drops; sessions end meanwhile, and nothing that was sent is carried out later."""
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
@@ -155,7 +155,7 @@ def test_a_stalled_server_does_nothing(server: DevServer) -> None:
         ("get", lambda zk: zk.get_async("/"), lambda paths: True),
     ],
 )
-def test_a_reply_can_be_lost(
+def test_a_fault_loses_one_reply(
     server: DevServer, client: Watched, op: str, call: Callable[[Any], Any], done: Callable[[list[str]], bool]
 ) -> None:
     """The operation was carried out, its client does not hear it, and the next one is answered."""
@@ -205,7 +205,7 @@ def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
     assert client.zk.create_async("/prompt").get(timeout=30) == "/prompt"
 
 
-def test_a_paused_server_stands_still(server: DevServer) -> None:
+def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
     """Connecting works, nothing else does; no session ends, and what was sent is done when it goes on."""
     with watched(server, timeout=0.6) as client:
         client.zk.create("/mine", ephemeral=True)

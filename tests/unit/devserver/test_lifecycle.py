@@ -19,7 +19,7 @@ from django_zklock.testing.server.snapshot import load, save
 from django_zklock.testing.server.tree import Tree
 
 
-def test_it_starts_and_stops_again_on_its_port() -> None:
+def test_the_dev_server_restarts_on_its_port() -> None:
     """Stopping or starting twice is no more than once; without a data file each start begins with nothing."""
     server = DevServer()
     server.stop()
@@ -37,7 +37,7 @@ def test_it_starts_and_stops_again_on_its_port() -> None:
     assert server.sessions() == []
 
 
-def test_a_port_that_is_taken_is_an_error_and_leaves_nothing() -> None:
+def test_a_port_in_use_is_an_error_and_leaves_nothing() -> None:
     """The one who has it keeps it."""
     threads = set(threading.enumerate())
     with DevServer() as first:
@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_nothing() -> None:
         second.stop()
 
 
-def test_a_fault_before_the_start_holds_from_the_start() -> None:
+def test_a_fault_before_the_start_is_active_from_the_start() -> None:
     """So that a client can be shown a server that is down from the beginning."""
     server = DevServer()
     server.refuse = True
@@ -104,7 +104,7 @@ def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> N
         assert written(server) > 1 << 60
 
 
-def test_a_snapshot_has_all_of_a_tree(tmp_path: Path) -> None:
+def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
     """But ephemerals; and what is no snapshot is not taken for one."""
     tree = Tree()
     for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
@@ -144,7 +144,7 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_does_not_keep_the_port() -> None:
+def test_a_forked_child_closes_the_port_of_the_dev_server() -> None:
     """Else clients of a server that was stopped would connect and wait for ever."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=30, check=False

@@ -59,7 +59,7 @@ def test_a_record_cut_short_is_malformed(record: tuple[Any, ...], data: st.DataO
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=200))
-def test_garbage_is_a_record_or_malformed(kind: type[tuple[Any, ...]], data: bytes) -> None:
+def test_any_bytes_are_a_record_or_malformed(kind: type[tuple[Any, ...]], data: bytes) -> None:
     """No bytes raise anything but Malformed, or make lists longer than they are themselves."""
     try:
         record = r.read(kind, Reader(data))
@@ -68,7 +68,7 @@ def test_garbage_is_a_record_or_malformed(kind: type[tuple[Any, ...]], data: byt
     assert all(len(value) <= len(data) for value in record if isinstance(value, list))
 
 
-def test_quick_writers_write_the_same() -> None:
+def test_fast_writers_write_the_same_bytes() -> None:
     """The shortcuts for speed write the same bytes as the record's fields."""
     stat = r.Stat(1, 2, 3, 4, 5, -6, 7, 8, 9, 10, 11)
     header = r.MultiHeader(14, True, -1)

@@ -23,7 +23,7 @@ def test_a_session_ends_within_a_tick_after_its_timeout_and_never_before(timeout
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 3)), max_size=40))
-def test_no_session_is_forgotten_or_kept(touches: list[tuple[int, float]]) -> None:
+def test_each_session_expires_once_at_its_deadline(touches: list[tuple[int, float]]) -> None:
     """However they are heard of, each session is due exactly once, at its own deadline."""
     sessions = some()
     five = [sessions.open(2.0, 0.0) for _ in range(5)]

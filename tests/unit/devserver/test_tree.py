@@ -31,7 +31,7 @@ def image(tree: Tree) -> dict[str, Any]:
     return {"nodes": nodes, "ephemerals": own, "mortal": set(tree.expiring), "changes": list(tree.changes)}
 
 
-def test_the_sequence_number_grows_beyond_ten_digits_never() -> None:
+def test_the_sequence_number_stays_at_the_end_of_32_bits() -> None:
     """At the end of 32 bits the counter stays, as the real server's does, and the next one finds its name taken."""
     tree = Tree()
     make(tree, "/q")
@@ -67,7 +67,7 @@ def carry_out(tree: Tree, steps: list[tuple[str, str, Mode, int]], zxid: int) ->
 
 
 @given(STEPS, STEPS)
-def test_what_is_rolled_back_never_was(before: list[Any], within: list[Any]) -> None:
+def test_a_rollback_restores_every_field(before: list[Any], within: list[Any]) -> None:
     """A rollback leaves each field of any tree as it was."""
     tree = Tree()
     carry_out(tree, before, 1)
@@ -80,7 +80,7 @@ def test_what_is_rolled_back_never_was(before: list[Any], within: list[Any]) -> 
 
 
 @given(STEPS)
-def test_the_tree_holds_together(steps: list[Any]) -> None:
+def test_parents_children_and_ephemerals_of_the_tree_agree(steps: list[Any]) -> None:
     """Every node is its parent's child and the other way round, and the lists of ephemerals and mortals are right."""
     tree = Tree()
     carry_out(tree, steps, 1)

@@ -249,7 +249,7 @@ def test_a_token_whose_lease_ends_while_the_store_is_asked_is_stale() -> None:
         )
 
 
-async def test_a_coroutine_verifies_alike() -> None:
+async def test_a_coroutine_verifies_tokens_as_sync_code_does() -> None:
     """The async method refuses the same, and uses the same store."""
     receiver = verifier()
     newer = seal(fence(token=42), [NEW])

@@ -25,7 +25,7 @@ def test_a_client_is_known_by_its_token_or_certificate() -> None:
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
-def test_nobody_else_is(authorization: str) -> None:
+def test_an_unknown_token_or_certificate_is_refused(authorization: str) -> None:
     with pytest.raises(Refusal, match="Authorization") as caught:
         Access(OPTIONS, anybody=True).client("somewhere", authorization, ["stranger"])
     assert caught.value.code is Code.UNAUTHENTICATED
@@ -36,7 +36,7 @@ def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
         Access(OPTIONS, anybody=True).client("somewhere", "Bearer wrong", ["billing.internal"])
 
 
-def test_without_clients_anybody_may_be_served_or_nobody() -> None:
+def test_without_clients_the_settings_decide_who_is_served() -> None:
     assert Access(LeaseOptions(), anybody=True).client("somewhere", "") is ANYBODY
     with pytest.raises(Refusal, match="no clients"):
         Access(LeaseOptions(), anybody=False).client("somewhere", "Bearer secret")
@@ -57,7 +57,7 @@ def test_a_client_sends_no_more_requests_than_it_may() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.0])
-def test_a_rate_below_one(rate: float) -> None:
+def test_a_rate_below_one_allows_less_than_a_request_a_second(rate: float) -> None:
     slow = LeaseClient(name="slow", tokens=(hash_of("secret"),), max_rate=rate)
     known = Access(LeaseOptions(clients={"slow": slow}), anybody=False)
     with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
@@ -73,11 +73,11 @@ def test_a_rate_below_one(rate: float) -> None:
     ("prefix", "key", "may"),
     [("", "a/b", True), ("a", "a", True), ("a", "a/b", True), ("a", "ab", False), ("a/b", "a", False)],
 )
-def test_prefixes_end_with_a_segment(prefix: str, key: str, may: bool) -> None:
+def test_a_prefix_of_keys_ends_at_a_segment(prefix: str, key: str, may: bool) -> None:
     assert LeaseClient(name="x", prefixes=(prefix,)).may_lock(key) is may
 
 
-def test_the_hash_is_not_shown() -> None:
+def test_the_repr_of_a_client_hides_its_hash() -> None:
     assert hash_of("secret") not in repr(OPTIONS)
 
 
@@ -98,12 +98,12 @@ def test_the_hash_is_not_shown() -> None:
         ({"MAX_TERM": 0}, "must be a time above 0"),
     ],
 )
-def test_settings_that_are_wrong_are_found(leases: Any, match: str) -> None:
+def test_invalid_settings_of_the_coordinator_are_reported(leases: Any, match: str) -> None:
     (problem,) = conf.problems({"URL": "zk://zk1:2181/x", "LEASES": leases})
     assert match in str(problem)
 
 
-def test_settings_are_read() -> None:
+def test_settings_of_the_coordinator_are_read() -> None:
     raw = {"CLIENTS": {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["/billing/"], "MAX_RATE": 5}}}
     assert conf.problems({"URL": "zk://zk1:2181/x", "LEASES": raw}) == []
 

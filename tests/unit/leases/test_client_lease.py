@@ -43,7 +43,7 @@ async def test_a_slow_reply_makes_no_lease_look_longer(connection: Connection) -
     assert 80 < lease.remaining <= 90
 
 
-async def test_an_answer_that_came_without_a_request_extends_nothing(connection: Connection) -> None:
+async def test_an_unrequested_reply_extends_no_lease(connection: Connection) -> None:
     """It repeats when the latest request was sent; and a late answer takes nothing away."""
     lease, sent = ClientLease("a"), now() - 20
     await lease.begin(connection, granted(100), sent)
@@ -64,7 +64,7 @@ async def test_after_a_wait_the_first_answer_tells_the_end(connection: Connectio
     assert 60 < lease.remaining <= 70
 
 
-async def test_a_lease_that_ran_out_stays_lost(connection: Connection) -> None:
+async def test_an_expired_lease_of_a_client_stays_lost(connection: Connection) -> None:
     """Its user may know that already."""
     lease = ClientLease("a")
     await lease.begin(connection, granted(100), now())
@@ -75,7 +75,7 @@ async def test_a_lease_that_ran_out_stays_lost(connection: Connection) -> None:
     assert (lease.lost, lease.valid) == (True, False)
 
 
-async def test_a_lease_waits_once_for_a_slow_stream(connection: Connection) -> None:
+async def test_a_lease_has_one_pending_request_on_a_slow_stream(connection: Connection) -> None:
     """However often it was to be kept in the meantime: more requests would make a slow coordinator slower."""
     lease = ClientLease("a")
     await lease.begin(connection, granted(100), now())

@@ -50,7 +50,7 @@ def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLo
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("what", ["lost", "another session"])
-def test_a_lease_that_was_renewed_after_the_loss_is_no_lease_of_this_hold(what: str) -> None:
+def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> None:
     """A thread paused in a check may find a later lease, or that of another session, valid."""
     session = Turbulent()
     hold, grant = hold_of(session)
@@ -70,7 +70,7 @@ def test_a_lease_that_was_renewed_after_the_loss_is_no_lease_of_this_hold(what: 
         hold.check()
 
 
-def test_a_hold_is_not_valid_from_the_moment_it_is_given_back() -> None:
+def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
     """Another thread that works under the same hold is not told that all is well when the node is about to go."""
     contender = Leaver()
     hold, _ = hold_of(Turbulent(), contender)

@@ -20,7 +20,7 @@ class Caller:
         self._entered.append(self._name)
 
 
-def test_a_late_waiter_is_late_no_more_when_grants_are_fast_again() -> None:
+def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
     """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
     entered: list[str] = []
     queue = LocalQueue("/key", lambda parent: None)

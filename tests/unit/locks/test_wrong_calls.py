@@ -56,13 +56,13 @@ LOOSE_LEADER: Any = zk_leader
         (lambda: LOOSE_LOCKS("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
     ],
 )
-def test_an_argument_that_is_not_there_says_what_to_use(call: Callable[[], object], hint: str) -> None:
+def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], object], hint: str) -> None:
     """Also for those who know the locks of other packages."""
     with pytest.raises(TypeError, match=hint):
         call()
 
 
-def test_a_value_that_is_not_valid_says_what_is() -> None:
+def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
     """With the option, what it takes and what it got."""
     with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
         LOOSE("k", timeout="5")
@@ -70,7 +70,7 @@ def test_a_value_that_is_not_valid_says_what_is() -> None:
         zk_lock("k", timeout=10**7)
 
 
-def test_a_task_and_its_self_are_named() -> None:
+def test_a_bound_task_without_self_is_refused() -> None:
     """bind=True without the parameter, and the parameter without bind=True."""
     app = Celery("mistakes", broker="memory://")
 
@@ -128,7 +128,7 @@ def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
         _ = zk_lock(name).key
 
 
-def test_another_word_with_the_same_letters_does_not() -> None:
+def test_another_word_with_the_same_letters_does_not_warn() -> None:
     """Another number does not, either. Any warning would be an error."""
     with with_locks("pot", "stream", "order12"):
         for name in ("top", "master", "order21", "dream", "streets"):

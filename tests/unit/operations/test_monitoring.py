@@ -61,7 +61,7 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_an_expression_reads_series_that_there_are(expression: str, metrics: dict[str, set[str]]) -> None:
+def test_expressions_use_existing_series(expression: str, metrics: dict[str, set[str]]) -> None:
     """By the labels that they have."""
     parsed = promql.parse(expression)
     selectors = []

@@ -23,7 +23,7 @@ def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError])
     assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
 
 
-def test_interrupt_alone_stands_outside_the_tree() -> None:
+def test_only_the_interrupt_is_outside_the_tree_of_errors() -> None:
     """Every error has the one root, but for the interrupt, which no `except Exception` may swallow."""
     assert [error for error in ERRORS if not issubclass(error, ZkLockError)] == [exceptions.LockLostInterrupt]
     assert not issubclass(exceptions.LockLostInterrupt, Exception)
@@ -40,7 +40,7 @@ def test_interrupt_alone_stands_outside_the_tree() -> None:
         (exceptions.InvalidToken, PermissionError),
     ],
 )
-def test_builtin_a_caller_would_catch_is_a_base(error: type[ZkLockError], builtin: type[Exception]) -> None:
+def test_errors_have_the_builtin_error_as_a_base(error: type[ZkLockError], builtin: type[Exception]) -> None:
     """Code that knows only Python's own errors catches ours."""
     with pytest.raises(builtin):
         raise error

@@ -24,7 +24,7 @@ def test_a_text_that_prints_is_left_alone(text: str) -> None:
     assert printable(text) == text
 
 
-def test_what_does_not_print_is_seen() -> None:
+def test_unprintable_characters_are_shown_escaped() -> None:
     """Rather than obeyed, or lost."""
     assert printable("\x1b[31m a\r\nb\u202ec\ud800\u200b") == r"\x1b[31m a\r\nb\u202ec\ud800\u200b"
     assert printable("x" * 600) == "x" * 511 + "…"

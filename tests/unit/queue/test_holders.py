@@ -17,7 +17,7 @@ def queue(kinds: list[Kind]) -> Queue:
 
 
 @given(st.integers(0, 8))
-def test_of_plain_contenders_the_first_holds_and_each_waits_for_the_one_ahead(many: int) -> None:
+def test_of_plain_contenders_only_the_first_holds(many: int) -> None:
     """As the rule for them says."""
     children = queue([Kind.LOCK] * many)
     assert holders.end_of_holders(children) == min(1, many)
@@ -48,7 +48,7 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
     st.lists(st.tuples(st.sampled_from([Kind.PERMIT, Kind.PERMIT, Kind.LOCK]), st.integers(1, 4))),
     st.none() | st.integers(1, 4),
 )
-def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
+def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
     """If all limits are known, also where they differ; each of the others waits for somebody."""
     children = replace(queue([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
@@ -64,7 +64,7 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
-def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, before: int, index: int) -> None:
+def test_possible_holders_by_an_earlier_limit_are_within_it(many: int, own: int, before: int, index: int) -> None:
     """Be it the limit in its code, or one that was set before; who wants something else than a permit holds none."""
     children = replace(queue([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=1)
     if index < len(children):
@@ -72,7 +72,7 @@ def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, befo
         assert holders.may_hold(children, index, own, before) == expected
 
 
-def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
+def test_a_queue_with_readers_or_writers_is_recognized() -> None:
     """By any one who takes a side."""
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LOCK])) == "lock"
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.READ])) == "read-write"

@@ -265,7 +265,7 @@ def test_the_error_of_a_property_passes_through() -> None:
         Template.parse("a/{order.broken}").render({"order": Order()})
 
 
-def test_a_whole_key_has_a_limit() -> None:
+def test_the_length_of_a_key_is_limited() -> None:
     """Segments that fit one by one can be too long together."""
     fields = [f"f{index}" for index in range(6)]
     template = Template.parse("/".join(f"{{{name}}}" for name in fields))
@@ -313,7 +313,7 @@ def test_a_key_shows_its_digits_and_its_path_hides_them(first: str, second: str)
 
 
 @pytest.mark.parametrize("other", ["/zklocks/a", "/zklock", "/zklock/", "/", "", "zklock/a"])
-def test_a_path_elsewhere_has_no_key(other: str) -> None:
+def test_a_path_outside_the_base_has_no_key(other: str) -> None:
     """A path that is not below the base is no lock's."""
     with pytest.raises(InvalidLockName):
         key_of("/zklock", other)
@@ -338,7 +338,7 @@ def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["a", "a/b", "a b", "inventory/4711", "é", "a:b/c d", "_c_x", "a!b", "order/1234567890"]
 )
-def test_what_may_be_the_key_of_a_lock_is_one(key: str) -> None:
+def test_possible_keys_of_locks_are_accepted(key: str) -> None:
     """Of this package, or of another client, which escapes nothing."""
     assert is_key(key)
 
@@ -363,7 +363,7 @@ def test_what_may_be_the_key_of_a_lock_is_one(key: str) -> None:
         "k" * 1001,
     ],
 )
-def test_what_cannot_be_the_key_of_a_lock_is_refused(key: str) -> None:
+def test_impossible_keys_of_locks_are_refused(key: str) -> None:
     """By one rule for the admin, the command, inspection and operations."""
     assert not is_key(key)
     with pytest.raises(InvalidLockName):

@@ -36,7 +36,7 @@ JSON = st.recursive(
 
 
 @given(st.builds(guids.new, st.sampled_from(guids.Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
-def test_a_name_tells_what_it_was_made_of(guid: str, kind: Kind, sequence: int) -> None:
+def test_a_znode_name_is_read_as_it_was_written(guid: str, kind: Kind, sequence: int) -> None:
     """The contender can be read from the name with any number that the server appends."""
     name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
     assert parse(name) == Child(name, kind, guid, sequence)
@@ -92,7 +92,7 @@ def test_a_name_without_a_number_is_no_contender(name: str) -> None:
         "é\u202e\ud800" * 50 + "0000000001",
     ],
 )
-def test_a_numbered_name_nobody_knows_is_refused(name: str) -> None:
+def test_an_unknown_name_with_a_number_is_refused(name: str) -> None:
     """A contender must not be passed over because its client is unknown; the message names it in ASCII."""
     with pytest.raises(UnreadableQueue) as caught:
         parse(name)
@@ -123,7 +123,7 @@ def test_any_name_is_read_or_refused(name: str) -> None:
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
-def test_short_texts_of_any_script_come_back(text: str, pid: int) -> None:
+def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) -> None:
     """Names of hosts, threads and views need not be English."""
     payload = replace(PAYLOAD, host=text, thread=text, what=text, template=text, pid=pid)
     assert Payload.decode(payload.encode()) == payload
@@ -164,7 +164,7 @@ def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
     assert (payload.guid, payload.since) == (PAYLOAD.guid, PAYLOAD.since)
 
 
-def test_the_trace_of_a_task_is_kept_beside_long_fields() -> None:
+def test_long_fields_do_not_cut_the_trace_of_a_task() -> None:
     """So is its id. A waiter is linked to the trace, and a copy of the task is known by the id; a part says nothing."""
     header = f"00-{'a' * 32}-{'b' * 16}-01"
     long = dict.fromkeys(("host", "thread", "what", "template"), "x" * 5000)
@@ -180,7 +180,7 @@ def test_the_trace_of_a_task_is_kept_beside_long_fields() -> None:
 @pytest.mark.parametrize(
     "header", ["", None, 7, "01-aa-bb-cc", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'b' * 16}-01 "]
 )
-def test_what_is_no_header_of_a_trace_gives_no_items(header: object) -> None:
+def test_an_invalid_trace_header_adds_nothing_to_the_payload(header: object) -> None:
     assert trace.of_header(header) == {}
 
 
@@ -191,7 +191,7 @@ def test_what_is_no_header_of_a_trace_gives_no_items(header: object) -> None:
 @example(b'{"guid":"a","pid":' + b"9" * 60_000 + b"}")
 @example(b'{"guid":"a","pid":NaN}')
 @example(b"\xff\xfe")
-def test_no_bytes_make_decoding_raise(data: bytes) -> None:
+def test_decoding_a_payload_never_raises(data: bytes) -> None:
     """Any bytes of another program are read as a payload or as None."""
     assert isinstance(Payload.decode(data), (Payload, type(None)))
 

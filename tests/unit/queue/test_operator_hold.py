@@ -40,7 +40,7 @@ def read(data: bytes, path: str, **more: Any) -> operator_hold.OperatorHold | No
 @given(by=TEXT, reason=TEXT, host=TEXT, thread=TEXT, seconds=st.floats(0.001, LONGEST))
 @example(by="\U0001f512" * 40, reason="\U0001f512" * 200, host="\x01" * 300, thread="\ud800" * 300, seconds=LONGEST)
 @example(by='"' * 40, reason="\\" * 200, host='"' * 300, thread='"' * 300, seconds=1 / 3)
-def test_what_is_written_is_read_whatever_the_words(
+def test_an_operator_hold_is_read_as_it_was_written(
     by: str, reason: str, host: str, thread: str, seconds: float
 ) -> None:
     """No client could end a hold without an end; a text with several lines becomes one line."""
@@ -69,7 +69,7 @@ def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     assert str(hold).startswith(f"{hold.by} until")
 
 
-def test_short_words_are_kept() -> None:
+def test_short_texts_of_an_operator_hold_are_kept() -> None:
     guid = guids.new(guids.Mark.OPERATOR)
     hold = read(operator_hold.hold_data(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
     assert hold is not None
@@ -78,13 +78,13 @@ def test_short_words_are_kept() -> None:
 
 
 @given(st.uuids(version=4))
-def test_no_other_client_s_node_bears_the_mark(guid: uuid.UUID) -> None:
+def test_znodes_of_other_clients_are_no_operator_holds(guid: uuid.UUID) -> None:
     """Theirs are random UUIDs; so nobody has to read a node to see that it is no hold."""
     assert not operator_hold.is_operator(f"{nodes.prefix(str(guid))}0000000001")
     assert not operator_hold.is_operator(f"{guid.hex}__lock__0000000001")
 
 
-def test_every_hold_bears_it() -> None:
+def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
     """And each one's guid is its own."""
     made = {guids.new(guids.Mark.OPERATOR) for _ in range(1000)}
     assert len(made) == 1000
@@ -106,7 +106,7 @@ def test_every_hold_bears_it() -> None:
         {"operator": "a", "seconds": "soon"},
     ],
 )
-def test_what_says_no_end_is_no_hold(about: dict[str, str]) -> None:
+def test_a_payload_without_an_end_is_no_operator_hold(about: dict[str, str]) -> None:
     """It is a contender like any, which nobody ends."""
     guid = guids.new(guids.Mark.OPERATOR)
     assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
@@ -126,13 +126,13 @@ def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
 @example(b"[1]")
 @example(b"[" * 4000)
 @example(b'{"by": 1, "reason": "r", "id": "x"}')
-def test_a_note_says_nothing_that_does_not_print(data: bytes) -> None:
+def test_the_reason_of_an_operator_hold_is_printable(data: bytes) -> None:
     """It ends up in an error, a log and a terminal."""
     note = BreakRecord.decode(data)
     assert note is None or str(note).isprintable()
 
 
-def test_a_note_is_read_as_it_was_written() -> None:
+def test_the_reason_of_an_operator_hold_is_read_as_it_was_written() -> None:
     note = BreakRecord("anna", "stuck")
     assert BreakRecord.decode(note.encode()) == note
     assert str(note) == "it was broken by anna: stuck"

@@ -25,7 +25,7 @@ def name(sequence: int) -> str:
 
 
 @given(QUEUES, st.randoms(use_true_random=False))
-def test_contenders_stand_in_the_order_of_their_numbers(queue: dict[int, str], random: random.Random) -> None:
+def test_contenders_are_in_the_order_of_their_numbers(queue: dict[int, str], random: random.Random) -> None:
     """Neither the guid nor the client's grammar nor the order of the listing has a say."""
     names = [f"{start}{sequence:010d}" for sequence, start in queue.items()]
     random.shuffle(names)
@@ -79,7 +79,7 @@ def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind
 
 @pytest.mark.parametrize("theirs", CURATORS)
 @pytest.mark.parametrize("kazoos", ["0" * 32 + "__lock__", "0c1a911f60108291a573b6c7724b3a14__rlock__"])
-def test_a_contender_of_curators_beside_kazoos_grammar_closes_the_lock(kazoos: str, theirs: Kind) -> None:
+def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos: str, theirs: Kind) -> None:
     """Be it kazoo's or ours in its grammar, no recipe of Curator's sees it; our own grammar goes with kazoo's."""
     with pytest.raises(UnreadableQueue, match="in kazoo's grammar"):
         ordered([f"{kazoos}0000000001", f"{CURATORS[theirs]}0000000002"])

@@ -23,7 +23,7 @@ from django_zklock.queue import clients
         (b"x" * 200_000, ("", "x" * 119 + "…")),
     ],
 )
-def test_what_another_client_wrote_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
+def test_the_payload_of_another_client_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
     """Curator writes an address, a program any text. A release request replaces it."""
     said = clients.foreign_payload(data)
     assert (said.host, said.what) == host_and_what

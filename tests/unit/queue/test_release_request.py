@@ -21,7 +21,7 @@ def payload(**more: Any) -> Payload:
     return Payload(**{"guid": "x" * 36, **known, **more})
 
 
-def test_a_request_is_read_back_and_the_payload_goes_on_to_say_whose_it_is() -> None:
+def test_a_release_request_keeps_the_payload_of_the_holder() -> None:
     request = release_request(by="anna", reason="deploy 42", at="2026-11-20T12:00:00.000+00:00")
     before = payload(about={"task": "buy"}, limit=3)
     data = with_request(before.encode(), request)
@@ -30,7 +30,7 @@ def test_a_request_is_read_back_and_the_payload_goes_on_to_say_whose_it_is() -> 
     assert requested(before.encode()) is None
 
 
-def test_who_asks_later_is_the_one_who_is_shown() -> None:
+def test_a_later_release_request_replaces_an_earlier_one() -> None:
     data = with_request(payload().encode(), release_request(by="anna", reason="one"))
     data = with_request(data, release_request(by="ben", reason="two"))
     assert requested(data) == release_request(by="ben", reason="two")
@@ -45,7 +45,7 @@ def test_fields_of_later_versions_are_kept() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=12), TEXT, TEXT)
 @example("\x01" * 600, "\ud800" * 600, '"' * 600, {LOCK: LOCK}, LOCK, LOCK)
-def test_no_text_makes_it_too_long_or_hard_to_read(
+def test_a_release_request_is_short_and_printable(
     host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
 ) -> None:
     """For every holder and every reason; what is read can be printed anywhere."""
@@ -61,19 +61,19 @@ def test_no_text_makes_it_too_long_or_hard_to_read(
 
 
 @given(st.one_of(st.binary(), st.builds(lambda value: json.dumps(value).encode(), st.dictionaries(TEXT, TEXT))))
-def test_anything_in_a_node_can_be_read(data: bytes) -> None:
+def test_a_release_request_is_read_from_any_bytes(data: bytes) -> None:
     """Anybody may write there."""
     if data != CURATOR:
         assert requested(data) is None
 
 
 @pytest.mark.parametrize("odd", [7, {"by": 1, "reason": "x"}, {"by": "x", "reason": None}, ["by"], None])
-def test_an_odd_request_is_none(odd: object) -> None:
+def test_a_malformed_release_request_is_ignored(odd: object) -> None:
     data = json.dumps({**json.loads(payload().encode()), "release_request": odd}).encode()
     assert requested(data) is None
 
 
-def test_what_a_later_version_adds_gives_way_to_who_the_holder_is() -> None:
+def test_fields_of_later_versions_are_dropped_before_the_holder() -> None:
     """If it is too much for one node."""
     data = json.dumps({**json.loads(payload().encode()), "newer": list(range(400))}).encode()
     asked = with_request(data, release_request(by=LOCK, reason=LOCK))
@@ -84,7 +84,7 @@ def test_what_a_later_version_adds_gives_way_to_who_the_holder_is() -> None:
     assert requested(asked) == release_request(by=LOCK, reason=LOCK)
 
 
-def test_a_client_of_curator_is_asked_in_its_own_words_and_its_words_are_understood() -> None:
+def test_release_requests_of_curator_are_written_and_read() -> None:
     """It writes an address into its node, and knows no other request than its own."""
     assert with_request(b"127.0.0.1", release_request(by="anna", reason="deploy")) == CURATOR
     request = requested(CURATOR)

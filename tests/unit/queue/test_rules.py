@@ -48,7 +48,7 @@ def conflict(first: Child, other: Child) -> bool:
 
 
 @given(queues(PLAIN))
-def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
+def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue: Queue) -> None:
     """So a release wakes one contender, not all of them."""
     for ahead, child in itertools.pairwise(queue):
         assert exclusive(queue, child.name) == WaitFor((ahead.name,), is_last=ahead is queue[0])
@@ -70,7 +70,7 @@ def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None
 
 
 @given(queues(KINDS), LIMITS)
-def test_those_who_have_the_lock_can_share_it(queue: Queue, limit: int) -> None:
+def test_contenders_that_hold_together_can_share(queue: Queue, limit: int) -> None:
     """Readers with readers, and permits up to the limit; nobody with a plain lock or a writer."""
     holders = [child for child in queue if told(queue, child, limit) == Granted()]
     assert holders[0] == queue[0]
@@ -79,7 +79,7 @@ def test_those_who_have_the_lock_can_share_it(queue: Queue, limit: int) -> None:
 
 
 @given(queues(KINDS), LIMITS)
-def test_nobody_passes_anybody(queue: Queue, limit: int) -> None:
+def test_holders_are_the_first_in_the_queue(queue: Queue, limit: int) -> None:
     """Those who have the lock are the first in the queue, and as many as can share it: no one starves."""
     granted = [told(queue, child, limit) == Granted() for child in queue]
     many = sum(granted)
@@ -89,7 +89,7 @@ def test_nobody_passes_anybody(queue: Queue, limit: int) -> None:
 
 
 @given(queues(KINDS), LIMITS, st.data())
-def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit: int, data: st.DataObject) -> None:
+def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, data: st.DataObject) -> None:
     """As long as none of the predecessors is gone, there is no grant, whichever others leave the queue."""
     for child in queue:
         verdict = told(queue, child, limit)
@@ -102,7 +102,7 @@ def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit
 
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
-def test_the_promise_of_is_last_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
+def test_the_end_of_the_last_predecessor_is_a_grant(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
     """When one of those that a contender waits for alone is gone, it has the lock, also if others came meanwhile."""
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
@@ -114,7 +114,7 @@ def test_the_promise_of_is_last_holds(queue: Queue, limit: int, newcomers: list[
 
 
 @given(st.lists(KINDS, min_size=2, max_size=6), LIMITS)
-def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
+def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
     """Another node may have taken its place, so the queue has to be looked at."""
     queue = queue_of(kinds, mark=guids.Mark.REPLACEABLE)
     for child in queue:
@@ -123,7 +123,7 @@ def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], li
 
 
 @given(queues(KINDS), LIMITS, st.data())
-def test_one_who_is_not_in_the_queue_has_nothing(queue: Queue, limit: int, data: st.DataObject) -> None:
+def test_a_contender_outside_the_queue_has_no_grant(queue: Queue, limit: int, data: st.DataObject) -> None:
     """A missing own node is no grant and no place in the queue, whether others wait or not."""
     gone = data.draw(st.sampled_from(queue))
     assert told(without(queue, [gone.name]), gone, limit) == Absent()
@@ -141,7 +141,7 @@ def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     assert shared(without(queue, [queue[0].name]), queue[1].name) == Granted()
 
 
-def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
+def test_a_downgraded_writer_lets_readers_in() -> None:
     """A sign in the directory says so; writers wait as before, and so do readers behind a writer."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ])
     names = [child.name for child in queue]
@@ -153,14 +153,14 @@ def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
 
 
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
-def test_the_limit_for_all_processes_wins_over_the_own_limit(queue: Queue, own: int, limit: int) -> None:
+def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue: Queue, own: int, limit: int) -> None:
     """So it can be changed while processes run."""
     limited = Queue(queue.children, limit)
     assert sum(told(limited, child, own) == Granted() for child in limited) == min(limit, len(queue))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=30))
-def test_never_more_hold_than_the_limit_that_the_last_of_them_saw(events: list[tuple[int, int]]) -> None:
+def test_holders_are_within_the_limit_that_the_last_of_them_read(events: list[tuple[int, int]]) -> None:
     """Contenders come, look and leave in any order while the limit changes. A holder does not look again."""
     limit, children, saw = 1, [], dict[str, int]()
     for number, (what, value) in enumerate(events):

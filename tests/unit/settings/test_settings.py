@@ -49,7 +49,7 @@ def only_problem(**keys: object) -> Problem:
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
-def test_url_is_enough() -> None:
+def test_only_the_url_is_required() -> None:
     """Every key but `URL` has a default."""
     assert config() == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
@@ -65,7 +65,7 @@ def test_url_is_enough() -> None:
     )
 
 
-def test_every_key_arrives() -> None:
+def test_every_setting_reaches_the_configuration() -> None:
     """Each key of the dict reaches the configuration."""
     assert config(
         ROOT="/locks",
@@ -283,7 +283,7 @@ def test_credentials_come_from_the_url_or_from_auth_which_wins() -> None:
     assert config(url, AUTH=[("super", "x"), ["digest", "a:b"]]).auth == (("super", "x"), ("digest", "a:b"))
 
 
-def test_znodes_are_their_creators_where_there_are_credentials() -> None:
+def test_with_credentials_only_the_creator_has_access() -> None:
     """With credentials, the default of `ACL` is "creator"."""
     assert config().acl == "open"
     assert config("zk://user:pw@h").acl == "creator"
@@ -316,7 +316,7 @@ def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, bui
     tls=st.sampled_from([None, "SECRET", {"KEY_PASSWORD": "SECRET"}, {"KEY_PASSWORD": ["SECRET"], "CERT": "c"}]),
     keys=st.sampled_from([None, "SECRET", ["SECRET"]]),
 )
-def test_credentials_show_nowhere(url: str, auth: object, acl: object, tls: object, keys: object) -> None:
+def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls: object, keys: object) -> None:
     """No problem, exception or repr of the configuration quotes a credential."""
     raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls, "TOKEN_KEYS": keys}
     conf.forget()

@@ -123,7 +123,7 @@ def test_scheme_and_port_have_defaults(url: str, address: Address) -> None:
         ("zk://h1/zookeeper/quota", "below /zookeeper"),
     ],
 )
-def test_an_invalid_url_is_refused_with_the_place(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_with_its_invalid_part(url: str, says: str) -> None:
     """The message names the invalid part."""
     with pytest.raises(InvalidValue) as caught:
         parse(url)
