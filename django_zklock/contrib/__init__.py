@@ -1,1 +1,1 @@
-"""What is opted into: integrations with third parties, and an app with a table of its own; none imports another."""
+"""Optional parts, each an app or a module of its own. A project opts into those that it needs."""
