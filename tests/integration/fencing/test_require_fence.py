@@ -135,7 +135,7 @@ def receive(secret_key: str, token_key: str, signed: str) -> str:
 
 def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
     """The receiver needs the key and a table: no ensemble, and no app except that of the table."""
-    with zoo.configured(TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
+    with zoo.configured(session_timeout=10, TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
         signed = hold.signed_token()
         assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} 1"
         assert receive("its own", "another" * 6, signed) == "InvalidToken"
