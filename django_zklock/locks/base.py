@@ -59,7 +59,7 @@ class LockBase(Generic[AnyHold]):
         self._expected: dict[int, Acquisition] = {}  # by thread: that of the `__exit__` that was looked up last
 
     @property
-    def _specs(self) -> tuple[LockSpec, ...]:
+    def specs(self) -> tuple[LockSpec, ...]:
         """
         Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`.
 
@@ -104,7 +104,7 @@ class LockBase(Generic[AnyHold]):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
     def _acquire(self, acquisition: Acquisition, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
-        specs = self._specs
+        specs = self.specs
         _check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", specs[-1])
         try:
             yield from acquisition.acquire(specs, timeout, waiter, self._on_wait, by_acquire=True)
@@ -140,7 +140,7 @@ class LockBase(Generic[AnyHold]):
     def _uses_to_release(self) -> list[_Use]:
         """Return what the caller holds, in the order of the keys. Raises `LockNotHeld`."""
         uses: list[_Use] = []
-        for spec in self._specs:
+        for spec in self.specs:
             held = _find(spec)
             if held is None or not held.uses:  # the share of a transaction is not released here
                 raise not_held(spec.key)
@@ -151,19 +151,19 @@ class LockBase(Generic[AnyHold]):
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
         return any(
-            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self._specs
+            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs
         )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
-        for spec in self._specs:
+        for spec in self.specs:
             if _find(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _find(spec)) is not None and bool(held.uses) for spec in self._specs)
+        return all((held := _find(spec)) is not None and bool(held.uses) for spec in self.specs)
 
     # --- with and async with --------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class LockBase(Generic[AnyHold]):
 
     def _open(self, acquisition: Acquisition, waiter: type[Any]) -> Routine[AnyHold]:
         try:
-            specs = self._specs
+            specs = self.specs
             if waiter is not ThreadWaiter:
                 _check_no_transaction("async code", specs[-1])
             yield from acquisition.acquire(specs, specs[-1].timeout, waiter, self._on_wait)
@@ -284,11 +284,6 @@ class LockBase(Generic[AnyHold]):
                 work.log_suffix(held.grant.about),
                 extra=held.grant.log_fields(),
             )
-
-
-def specs_of(lock: LockBase[Any]) -> tuple[LockSpec, ...]:
-    """Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`."""
-    return lock._specs
 
 
 def _find(spec: LockSpec) -> HeldLock | None:

@@ -98,10 +98,10 @@ class Lock(LockBase[Hold]):
     @property
     def spec(self) -> LockSpec:
         """The options of this lock, with the settings and all defaults applied. Raises `InvalidLockName`."""
-        return self._specs[0]
+        return self.specs[0]
 
     @property
-    def _specs(self) -> tuple[LockSpec, ...]:
+    def specs(self) -> tuple[LockSpec, ...]:
         """The spec, as a tuple; see `LockBase`."""
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:

@@ -153,7 +153,7 @@ class MultiLock(LockBase[MultiHold]):
         return tuple(lock.key for lock in self.locks)
 
     @property
-    def _specs(self) -> tuple[LockSpec, ...]:
+    def specs(self) -> tuple[LockSpec, ...]:
         """The specs of the locks that a call acquires; see `LockBase`."""
         specs = [lock.spec for lock in self.locks]
         own = self._options.given()

@@ -24,7 +24,6 @@ from django_zklock.exceptions import (
     LockUpgradeRefused,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks.base import specs_of
 from django_zklock.locks.multi import MultiHold, MultiLock
 
 pytestmark = pytest.mark.zookeeper
@@ -297,14 +296,14 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
         stock, till = (single.spec for single in lock.locks)
         assert (stock.policy.grace, till.policy.abort_on) == (1, "never")
         assert (stock.warn_after, till.warn_after) == (3, 3)
-        assert specs_of(lock)[0].timeout == 7
-        assert specs_of(zk_locks("till", timeout=None))[0].timeout is None
+        assert lock.specs[0].timeout == 7
+        assert zk_locks("till", timeout=None).specs[0].timeout is None
         own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
         assert [lock.spec.policy.abort_on for lock in own.locks] == ["suspended", "lost"]
         with lock as hold:
             assert hold["stock"] is hold["stock/5"]
     with zoo.configured():
-        assert specs_of(zk_locks("a"))[0].timeout == 10
+        assert zk_locks("a").specs[0].timeout == 10
 
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:

@@ -16,7 +16,6 @@ from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import guard, notify
 from django_zklock.locks.acquisition import check_no_open_transaction
-from django_zklock.locks.base import specs_of
 from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.multi import Locks, locks_of
 from django_zklock.locks.protocol.spec import Caller
@@ -81,7 +80,7 @@ class WaitResult:
 
     def hand_over(self, lock: Locks) -> None:
         """Hand the locks over to the caller. Raises `LockInTransaction` if a transaction was begun before."""
-        for spec in specs_of(lock):
+        for spec in lock.specs:
             check_no_open_transaction(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments

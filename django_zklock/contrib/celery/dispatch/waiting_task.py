@@ -17,7 +17,6 @@ from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.base import specs_of
 from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
@@ -110,7 +109,7 @@ class WaitingTask:
             try:
                 if self._checks_copies and (yield from self._has_copy()):
                     return  # it must not wait behind the other copy; the pool process decides what it does
-                yield from self.acquisition.acquire(specs_of(self.locks), self._remaining, self._new_waiter)
+                yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
@@ -120,7 +119,7 @@ class WaitingTask:
     @property
     def _remaining(self) -> float | None:
         """The seconds that remain of the timeout of its locks."""
-        timeout = specs_of(self.locks)[-1].timeout
+        timeout = self.locks.specs[-1].timeout
         return None if timeout is None else max(timeout - self._waited, 0.0)
 
     def _has_copy(self) -> Routine[bool]:
