@@ -322,11 +322,7 @@ MUTANTS = (
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
-    Mutant(
-        "does not see that a waiter's node was deleted",
-        ((ContenderNode, "watch_in", _unwatched_wait),),
-        often={"fault": 0.1},
-    ),
+    Mutant("does not see that a waiter's node was deleted", ((ContenderNode, "watch_in", _unwatched_wait),)),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
