@@ -2,9 +2,8 @@
 Check the language of the repository. `make lint` runs this script, without arguments.
 
 In all files: turns that are archaic, or sound translated. In all Markdown files, outside of code and tables: how many
-words a sentence has, and how many in the mean of a page. In the Python files, outside of the folders `NOT_YET`: names
-with a word that the glossary replaces, names that do not say what a value is, names of tests, and docstrings that are
-no sentences.
+words a sentence has, and how many in the mean of a page. In all Python files: names with a word that the
+glossary replaces, names that do not say what a value is, names of tests, and docstrings that are no sentences.
 
 With `--names`, check the names and docstrings alone, in all Python files or in those of the folders that follow.
 """
@@ -41,8 +40,6 @@ FORBIDDEN = {
     re.compile(r"(?<![\w.`])(?:" + turn.replace(" ", r"[\s#*/]+") + r")(?![\w`])", re.IGNORECASE): instead
     for turn, instead in TURNS.items()
 }
-#: Folders in which names and docstrings still break the rules. Remove a folder from this list when it is clean.
-NOT_YET = ("tests/",)
 #: Generated, translated, not ours, or a list of the turns themselves.
 SKIPPED = re.compile(r"\.(po|mo|png|ico)$|^LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
 
@@ -189,7 +186,7 @@ def main(arguments: list[str]) -> int:
     for name, text in texts.items():
         if not only_names:
             lines += complaints(name, text)
-        if name.endswith(".py") and (name.startswith(folders or "") if only_names else not name.startswith(NOT_YET)):
+        if name.endswith(".py") and name.startswith(folders or ""):
             lines += complaints_of_names(name, text, replaced)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return bool(lines)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import patience
+from support import reply_timeout
 from support.brokers import Broker, RabbitMQ, Redis
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
-from support.neighbours.protocol import Neighbour
+from support.neighbours.protocol import OtherClient
 from support.postgres import Postgres
 from support.worker import Worker
 from support.zoo import ROOM, TESTS, Zoo, namespace
@@ -90,13 +90,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     On a busy machine, an answer may take longer. A test that ran into this limit would be red with nothing wrong.
     """
     judges_time = any(item.get_closest_marker(name) for name in ("chaos", "timed"))
-    os.environ[patience.ADDED] = "0" if judges_time else str(ROOM)
+    os.environ[reply_timeout.ADDED] = "0" if judges_time else str(ROOM)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the same in the process of the tests."""
-    patience.add(float(os.environ[patience.ADDED]), monkeypatch.setattr)
+    """Add `ROOM` to the limits in the process of the tests, too."""
+    reply_timeout.add(float(os.environ[reply_timeout.ADDED]), monkeypatch.setattr)
 
 
 @pytest.fixture(scope="session")
@@ -149,14 +149,14 @@ def rabbitmq() -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture(scope="session")
-def jvm(single: Ensemble) -> Iterator[Neighbour]:
+def jvm(single: Ensemble) -> Iterator[OtherClient]:
     """A process of Apache Curator's on the single server, for the tests that leave it alive."""
     with curator(single.hosts) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
-def plain_kazoo(single: Ensemble) -> Iterator[Neighbour]:
+def plain_kazoo(single: Ensemble) -> Iterator[OtherClient]:
     """A process of kazoo's, without anything of ours, for the tests that leave it alive."""
     with kazoo(single.hosts) as process:
         yield process
@@ -172,13 +172,13 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 @pytest.fixture
 def reports() -> Iterator[list[dict[str, Any]]]:
     """The `lock_lost` signals of a test."""
-    found: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
-        found.append(kwargs)
+        received.append(kwargs)
 
     lock_lost.connect(receive, weak=False)
-    yield found
+    yield received
     lock_lost.disconnect(receive)
 
 

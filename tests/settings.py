@@ -23,7 +23,7 @@ INSTALLED_APPS = [
     "django_zklock",
     "django_zklock.contrib.fences",
     "support.quietevents.QuietEvents",
-    "support.patience.Patience",
+    "support.reply_timeout.ReplyTimeout",
     "support.ledgers",
 ]
 STATIC_URL = "static/"

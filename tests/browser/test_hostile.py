@@ -30,16 +30,16 @@ def name() -> str:
 def hostile(stage: Stage) -> Stage:
     """A lock whose every contender lies."""
     about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
-    stage.enter(KEY, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
-    stage.enter(KEY, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))
-    stage.enter_raw(KEY, name(), b"\xff\xfe" + b"\x00" * 100)
-    stage.enter_raw(
+    stage.join_queue(KEY, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
+    stage.join_queue(KEY, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))
+    stage.join_queue_raw(KEY, name(), b"\xff\xfe" + b"\x00" * 100)
+    stage.join_queue_raw(
         KEY, name(), b'{"guid": "\\ud800", "pid": 1e999, "what": "\\ud83d", "host": {"a": []}, "about": [1]'
     )
-    stage.enter_raw(KEY, name(), b'{"guid": "x", "pid": ' + b"9" * 5000 + b"}")
-    stage.enter_raw(KEY, name(), b"[" * 60_000)
-    stage.enter_raw(KEY, name(), SCRIPT.encode() * 30_000)
-    stage.enter_raw("foreign", "<script>alert(2)</script>-", b"who made this?")
+    stage.join_queue_raw(KEY, name(), b'{"guid": "x", "pid": ' + b"9" * 5000 + b"}")
+    stage.join_queue_raw(KEY, name(), b"[" * 60_000)
+    stage.join_queue_raw(KEY, name(), SCRIPT.encode() * 30_000)
+    stage.join_queue_raw("foreign", "<script>alert(2)</script>-", b"who made this?")
     return stage
 
 
@@ -84,7 +84,7 @@ def test_hostile_payloads_leave_no_escapes_in_the_log(hostile: Stage, visitor: V
 
 def test_a_refresh_keeps_hostile_payloads_harmless(hostile: Stage, visitor: Visit) -> None:
     operator = visitor("operator")
-    operator.take_clock()
+    operator.install_clock()
     operator.open()
     operator.refresh_every(2)
     operator.await_refresh(2)

@@ -29,17 +29,17 @@ RESTOCK = Part.task("shop.tasks.restock", "worker-4", 911)
 
 @pytest.fixture
 def operator(visitor: Visit) -> Visitor:
-    found: Visitor = visitor("operator", viewport={"width": 1280, "height": 800})
-    return found
+    signed_in: Visitor = visitor("operator", viewport={"width": 1280, "height": 800})
+    return signed_in
 
 
 def assert_first_screen(operator: Visitor, *texts: str) -> None:
     """Fail unless these texts are visible without scrolling."""
     operator.assert_accessible()
     for text in texts:
-        found = operator.page.locator("#content").get_by_text(text).locator("visible=true").first
-        found.wait_for()
-        box = found.bounding_box()
+        first_match = operator.page.locator("#content").get_by_text(text).locator("visible=true").first
+        first_match.wait_for()
+        box = first_match.bounding_box()
         assert box is not None, text
         assert box["y"] + box["height"] <= 800, text
 
@@ -47,8 +47,8 @@ def assert_first_screen(operator: Visitor, *texts: str) -> None:
 def test_a_dead_host_with_fifty_locks_is_one_row(stage: Stage, operator: Visitor) -> None:
     """And its page says when ZooKeeper gives up on it."""
     for number in range(50):
-        stage.enter(f"orders/{number:03}", Part("worker-1", 77, session_timeout=10_000))
-    stage.enter("orders/000", RESTOCK)
+        stage.join_queue(f"orders/{number:03}", Part("worker-1", 77, session_timeout=10_000))
+    stage.join_queue("orders/000", RESTOCK)
     operator.open(f"{LIST}groups/?by=host")
     assert operator.page.locator(".zklock-queue tbody tr").first.inner_text().split()[:3] == ["worker-1", "50", "50"]
     operator.open(address("orders/000"))
@@ -63,9 +63,9 @@ def test_a_dead_host_with_fifty_locks_is_one_row(stage: Stage, operator: Visitor
 def test_a_slow_task_is_first_in_the_list_and_can_be_asked_or_broken(
     stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage.enter("aaa", RESTOCK)
-    stage.enter(KEY, CHARGE)
-    stage.enter(KEY, RESTOCK)
+    stage.join_queue("aaa", RESTOCK)
+    stage.join_queue(KEY, CHARGE)
+    stage.join_queue(KEY, RESTOCK)
     monkeypatch.setenv("SITE_LONG_HELD", "0.1")
     with Site(tmp_path, den.url()) as site:
         operator = visit(browser, site, "operator", viewport={"width": 1280, "height": 800})
@@ -79,10 +79,10 @@ def test_a_slow_task_is_first_in_the_list_and_can_be_asked_or_broken(
 
 
 def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> None:
-    stage.enter("stock/lamp", CHARGE)
-    stage.enter(KEY, RESTOCK)
-    stage.enter(KEY, CHARGE)
-    stage.enter("stock/lamp", RESTOCK)
+    stage.join_queue("stock/lamp", CHARGE)
+    stage.join_queue(KEY, RESTOCK)
+    stage.join_queue(KEY, CHARGE)
+    stage.join_queue("stock/lamp", RESTOCK)
     operator.open()
     assert_first_screen(operator, "Deadlock:")
     operator.open(address(KEY))
@@ -93,7 +93,7 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
 
 
 def test_a_lost_quorum_is_explained_by_the_health_of_the_servers(stage: Stage, wire: Proxy, operator: Visitor) -> None:
-    stage.enter(KEY, CHARGE)
+    stage.join_queue(KEY, CHARGE)
     operator.open()
     wire.refuse = True
     wire.cut_all()
@@ -112,15 +112,15 @@ def test_a_host_whose_session_flaps_is_named(operator: Visitor) -> None:
 
 
 def test_a_foreign_client_cannot_be_asked(stage: Stage, operator: Visitor) -> None:
-    stage.enter_raw(KEY, f"{'ab' * 16}__lock__", b"10.0.3.9")
-    stage.enter(KEY, CHARGE)
+    stage.join_queue_raw(KEY, f"{'ab' * 16}__lock__", b"10.0.3.9")
+    stage.join_queue(KEY, CHARGE)
     operator.open(address(KEY))
     assert_first_screen(operator, "This client cannot be asked to release the lock.", "kazoo")
 
 
 def test_an_unknown_znode_closes_the_lock(stage: Stage, operator: Visitor) -> None:
-    stage.enter(KEY, CHARGE)
-    stage.enter_raw(KEY, "something-", b"")
+    stage.join_queue(KEY, CHARGE)
+    stage.join_queue_raw(KEY, "something-", b"")
     operator.open()
     assert operator.shown_keys()[0] == KEY
     operator.open(address(KEY))
@@ -128,7 +128,7 @@ def test_an_unknown_znode_closes_the_lock(stage: Stage, operator: Visitor) -> No
 
 
 def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator: Visitor) -> None:
-    stage.enter("aaa", CHARGE)
+    stage.join_queue("aaa", CHARGE)
     path = f"{den.base}/{KEY}/{nodes.prefix(str(uuid.uuid4()))}-000000005"  # below zero: the counter has run over
     den.client.create(path, ephemeral=True, makepath=True)
     operator.open()
@@ -141,7 +141,7 @@ def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator:
 def test_a_forgotten_hold_names_the_operator_and_its_end(stage: Stage, operator: Visitor) -> None:
     operator.open(address(KEY, "hold"))
     operator.hold("maintenance of the warehouse", 60)
-    stage.enter(KEY, CHARGE)
+    stage.join_queue(KEY, CHARGE)
     operator.open(address(KEY))
     assert_first_screen(operator, "operator holds it until", "If the reason is gone, end this hold.", "End this hold")
     operator.press("End this hold")

@@ -25,12 +25,12 @@ REPORT = Part("cron-1", 9, what="manage.py nightly_report")
 @pytest.fixture
 def shop(stage: Stage) -> Stage:
     """Three locks: a task with two behind it, a view, and a command that reads with another one."""
-    stage.enter("orders/42", CHARGE)
-    stage.enter("orders/42", REFUND)
-    stage.enter("orders/42", REPORT)
-    stage.enter("invoice/2026-11", REFUND)
-    stage.enter("report", REPORT, Kind.READ)
-    stage.enter("report", CHARGE, Kind.READ)
+    stage.join_queue("orders/42", CHARGE)
+    stage.join_queue("orders/42", REFUND)
+    stage.join_queue("orders/42", REPORT)
+    stage.join_queue("invoice/2026-11", REFUND)
+    stage.join_queue("report", REPORT, Kind.READ)
+    stage.join_queue("report", CHARGE, Kind.READ)
     return stage
 
 
@@ -48,10 +48,10 @@ def test_a_row_shows_lock_holder_work_and_waiters(shop: Stage, visitor: Visit) -
 def test_each_lock_is_one_row_of_text(stage: Stage, visitor: Visit) -> None:
     """Eighteen locks are visible at 1280 x 800 pixels, the longest wait first, then the longest hold."""
     for number in range(20):
-        stage.enter(f"orders/{number:02}", CHARGE)
-    stage.enter("orders/07", REFUND)
+        stage.join_queue(f"orders/{number:02}", CHARGE)
+    stage.join_queue("orders/07", REFUND)
     time.sleep(0.01)  # ZooKeeper counts milliseconds
-    stage.enter("orders/03", REFUND)
+    stage.join_queue("orders/03", REFUND)
     viewer = visitor("viewer", viewport={"width": 1280, "height": 800})
     viewer.open()
     assert viewer.shown_keys()[:4] == ["orders/07", "orders/03", "orders/00", "orders/01"]

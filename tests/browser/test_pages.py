@@ -90,7 +90,7 @@ def test_every_page_is_translated(shop: Stage, visitor: Visit, language: str) ->
         operator.picture(f"{name}-{language}")
         assert operator.page.locator("html").get_attribute("lang") == language
         labels = "#content :is(h2, dt, label, th, .column-state, [type=submit])"
-        said = [set(each.page.locator(labels).all_inner_texts()) for each in (operator, english)]
+        said = [set(reader.page.locator(labels).all_inner_texts()) for reader in (operator, english)]
         assert said[0] != said[1] or name == "history", name
         operator.assert_accessible()
         operator.assert_fits()

@@ -21,23 +21,23 @@ INTERVAL = 2  # seconds between two refreshes: the shortest
 
 def refreshing(visitor: Visit, user: str = "viewer", path: str = LIST) -> Visitor:
     """Open the list, with a clock that the test puts forward, and have it refresh."""
-    found = visitor(user)
-    found.take_clock()
-    found.open(path)
-    found.refresh_every(INTERVAL)
-    return found
+    viewer = visitor(user)
+    viewer.install_clock()
+    viewer.open(path)
+    viewer.refresh_every(INTERVAL)
+    return viewer
 
 
 def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
     """Without a reload."""
-    first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
-    stage.enter(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
+    first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
+    stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     viewer = refreshing(visitor)
     viewer.page.evaluate("window.same = true")
-    stage.leave(first)
+    stage.quit_queue(first)
     viewer.await_refresh(INTERVAL)
     viewer.row(KEY).filter(has_text="worker-4").wait_for()
-    stage.enter("stock/lamp", Part("web-1"))
+    stage.join_queue("stock/lamp", Part("web-1"))
     viewer.await_refresh(INTERVAL)
     viewer.row("stock/lamp").wait_for()
     assert viewer.page.evaluate("window.same") is True
@@ -45,14 +45,14 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
 
 def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
     for number in range(60):
-        stage.enter(f"orders/{number:03d}", Part("web-1", number))
+        stage.join_queue(f"orders/{number:03d}", Part("web-1", number))
     viewer = refreshing(visitor)
     viewer.row("orders/040").get_by_role("link", name="orders/040").focus()
     viewer.page.mouse.wheel(0, 300)
     viewer.page.wait_for_function("window.scrollY > 100")
     viewer.page.wait_for_timeout(200)  # until the wheel has come to rest
     where = viewer.page.evaluate("window.scrollY")
-    stage.enter("orders/040", Part("web-2"))
+    stage.join_queue("orders/040", Part("web-2"))
     viewer.await_refresh(INTERVAL)
     viewer.row("orders/040").filter(has_text="Contended").wait_for()
     assert viewer.page.evaluate("document.activeElement.textContent") == "orders/040"
@@ -62,12 +62,12 @@ def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit)
 def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:
     """No row moves while some are ticked. Then the refresh continues."""
     for number in range(3):
-        stage.enter(f"orders/{number}", Part("web-1", number))
+        stage.join_queue(f"orders/{number}", Part("web-1", number))
     operator = refreshing(visitor, "operator")
     box = operator.row("orders/1").get_by_role("checkbox")
     box.check()
     asked = operator.count_requests()
-    stage.enter("orders/0", Part("web-2"))
+    stage.join_queue("orders/0", Part("web-2"))
     operator.put_forward(INTERVAL + 1)
     assert box.is_checked()
     assert "Contended" not in operator.row("orders/0").inner_text()
@@ -80,11 +80,11 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 @pytest.mark.chaos
 def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> None:
     """Another interval starts it again, and refreshes at once."""
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.refresh_every(0)
     asked = viewer.count_requests()
-    stage.enter(KEY, Part("web-2"))
+    stage.join_queue(KEY, Part("web-2"))
     viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
     viewer.refresh_every(INTERVAL)
@@ -94,7 +94,7 @@ def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> N
 @pytest.mark.chaos
 def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
     """At the next visit."""
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.open()
     viewer.refresh_every(15)
@@ -105,11 +105,11 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
 @pytest.mark.chaos
 def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
     """It refreshes when it is shown again."""
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.hide(True)
     asked = viewer.count_requests()
-    stage.enter(KEY, Part("web-2"))
+    stage.join_queue(KEY, Part("web-2"))
     viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
     viewer.hide(False)
@@ -118,10 +118,10 @@ def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) -> None:
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor, path=f"{LIST}?q=orders")
-    stage.enter("invoice/1", Part("web-1"))
-    stage.enter("orders/2", Part("web-1"))
+    stage.join_queue("invoice/1", Part("web-1"))
+    stage.join_queue("orders/2", Part("web-1"))
     viewer.await_refresh(INTERVAL)
     viewer.row("orders/2").wait_for()
     assert sorted(viewer.shown_keys()) == [KEY, "orders/2"]
@@ -130,9 +130,9 @@ def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) ->
 @pytest.mark.chaos
 def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
     """Second by second, without a request."""
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     viewer = visitor("viewer")
-    viewer.take_clock()
+    viewer.install_clock()
     viewer.open()
     viewer.refresh_every(0)
     age = viewer.row(KEY).locator("time")
@@ -146,7 +146,7 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 @pytest.mark.chaos
 def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -> None:
     """The page does not show old locks as if they were new."""
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.page.context.clear_cookies(name="sessionid")
     viewer.put_forward(INTERVAL)
@@ -157,7 +157,7 @@ def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
 def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> None:
     """After at most 12 stops; the focus is visible at each of them."""
-    stage.enter(KEY, Part("web-1"))
+    stage.join_queue(KEY, Part("web-1"))
     operator = visitor("operator")
     operator.open()
     stops: list[dict[str, Any]] = []
@@ -174,12 +174,12 @@ def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> No
 
 def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> None:
     """The next holder, the queue behind it, and the actions, without a reload."""
-    first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
-    second = stage.enter(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
-    stage.enter(KEY, Part("web-1", 77))
+    first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
+    second = stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
+    stage.join_queue(KEY, Part("web-1", 77))
     operator = refreshing(visitor, "operator", address(KEY))
     operator.page.evaluate("window.same = true")
-    stage.leave(first)
+    stage.quit_queue(first)
     operator.await_refresh(INTERVAL)
     holder = operator.page.locator("section.module").first
     holder.filter(has_text="worker-4").wait_for()
@@ -187,7 +187,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     operator.ask("worker-4", "please")  # the form names the holder that is shown
     assert "worker-4" in operator.messages()
     operator.refresh_every(INTERVAL)
-    stage.leave(second)
+    stage.quit_queue(second)
     operator.await_refresh(INTERVAL)
     operator.page.locator("section.module").first.filter(has_text="web-1").wait_for()
 
@@ -195,16 +195,16 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
 @pytest.mark.chaos
 def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> None:
     """The queue of a lock has as many rows as waiters after each refresh."""
-    first, second, *_ = [stage.enter(KEY, Part("web-1", 700 + number)) for number in range(5)]
+    first, second, *_ = [stage.join_queue(KEY, Part("web-1", 700 + number)) for number in range(5)]
     viewer = refreshing(visitor, path=address(KEY))
     rows = viewer.page.locator("section[aria-labelledby=zklock-queue] tbody tr")
 
     def listed(pids: list[int]) -> bool:
-        found = [row.split("\t")[:2] for row in rows.all_inner_texts()]
-        return found == [[str(index), f"web-1 · pid {pid}"] for index, pid in enumerate(pids, 1)]
+        shown = [row.split("\t")[:2] for row in rows.all_inner_texts()]
+        return shown == [[str(index), f"web-1 · pid {pid}"] for index, pid in enumerate(pids, 1)]
 
     for path, held, left in ((first, 701, [702, 703, 704]), (second, 702, [703, 704])):
-        stage.leave(path)
+        stage.quit_queue(path)
         viewer.await_refresh(INTERVAL)
         viewer.page.locator("section.module").first.filter(has_text=f"pid {held}").wait_for()
         eventually(functools.partial(listed, left))
@@ -213,12 +213,12 @@ def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> 
 @pytest.mark.chaos
 def test_a_page_does_not_refresh_while_a_reason_is_typed(stage: Stage, visitor: Visit) -> None:
     """The page waits with the refresh, and says so."""
-    first = stage.enter(KEY, Part("worker-3", 812))
-    stage.enter(KEY, Part("worker-4", 813))
+    first = stage.join_queue(KEY, Part("worker-3", 812))
+    stage.join_queue(KEY, Part("worker-4", 813))
     operator = refreshing(visitor, "operator", address(KEY))
     reason = operator.page.get_by_label("Reason")
     reason.fill("it is in the")
-    stage.leave(first)
+    stage.quit_queue(first)
     operator.put_forward(INTERVAL + 1)
     operator.page.get_by_text("Not refreshed while you type.").wait_for()
     assert reason.input_value() == "it is in the"
@@ -229,15 +229,15 @@ def test_a_page_does_not_refresh_while_a_reason_is_typed(stage: Stage, visitor: 
 
 @pytest.mark.chaos
 def test_groups_show_the_locks_of_a_dead_host_as_one_row(stage: Stage, visitor: Visit) -> None:
-    """By host, by template and by path; each leads to its locks, and follows them."""
+    """The list is grouped by host, by template and by path. Each group leads to its locks, and follows them."""
     for number in range(5):
-        stage.enter(f"orders/eu/{number}", Part("worker-1", number))
-    stage.enter("orders/us/7", Part("worker-2"))
-    stage.enter("invoice", Part("worker-2"))
+        stage.join_queue(f"orders/eu/{number}", Part("worker-1", number))
+    stage.join_queue("orders/us/7", Part("worker-2"))
+    stage.join_queue("invoice", Part("worker-2"))
     viewer = refreshing(visitor, path=f"{LIST}groups/?by=host")
     rows = viewer.page.locator(".zklock-queue tbody tr")
     assert [row.split()[:2] for row in rows.all_inner_texts()] == [["worker-1", "5"], ["worker-2", "2"]]
-    stage.enter("orders/eu/1", Part("web-1"))
+    stage.join_queue("orders/eu/1", Part("web-1"))
     viewer.await_refresh(INTERVAL)
     assert rows.first.inner_text().split()[:5] == ["worker-1", "5", "5", "1", "1"]
     viewer.assert_accessible()

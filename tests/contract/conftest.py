@@ -110,7 +110,7 @@ def warm_proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 @pytest.fixture
 def no_rests(zoo: Zoo) -> Iterator[None]:
-    """What stays of holds goes at the end of the test; the processes that would see to that may be dead."""
+    """Delete the operator holds at the end of the test; the processes that would do so may be dead."""
     yield
     for path in zoo.contenders():
         if is_operator(path.rpartition("/")[2]):

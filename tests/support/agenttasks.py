@@ -165,7 +165,7 @@ AGENTS: Final[dict[str, Callable[[], None]]] = {
     "elasticapm": elasticapm,
     "django_structlog": django_structlog,
 }
-"""By the name of their package."""
+"""The functions that start the agents, by the name of the package."""
 
 if AGENT in os.environ:
     AGENTS[os.environ[AGENT]]()

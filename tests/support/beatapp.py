@@ -36,14 +36,14 @@ def strike(**_kwargs: Any) -> None:
     from django_zklock.contrib.celery.schedule import ScheduleRecords
 
     note = Path(os.environ["BEAT_STRIKE"])
-    take = ScheduleRecords.record_run
+    record_run = ScheduleRecords.record_run
 
-    def take_and_be_struck(self: ScheduleRecords, entry: Any) -> Any:
-        tick = take(self, entry)
+    def record_run_and_be_struck(self: ScheduleRecords, entry: Any) -> Any:
+        tick = record_run(self, entry)
         if note.exists():
             number = int(note.read_text())
             note.unlink()
             os.kill(os.getpid(), signal.Signals(number))
         return tick
 
-    ScheduleRecords.record_run = take_and_be_struck  # type: ignore[method-assign]
+    ScheduleRecords.record_run = record_run_and_be_struck  # type: ignore[method-assign]

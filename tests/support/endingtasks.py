@@ -84,10 +84,10 @@ def half_open(key: str) -> None:
 def forget_in_coroutine(key: str) -> None:
     """Acquire a lock in a coroutine that ends without releasing it."""
 
-    async def take() -> None:
+    async def acquire() -> None:
         await zk_lock(key).aacquire()
 
-    asyncio.run(take())
+    asyncio.run(acquire())
 
 
 @app.task(name="forget_in_thread")
@@ -98,8 +98,8 @@ def forget_in_thread(key: str) -> None:
     thread.join()
 
 
-@app.task(name="take_twice")
-def take_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
+@app.task(name="acquire_twice")
+def acquire_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
     """Acquire a reentrant lock twice, and never release it."""
     zk_lock(key).acquire()
     with zk_lock(key):
@@ -126,15 +126,15 @@ def careful_whole(outer: str, inner: str) -> list[bool]:
 @app.task(name="keep")
 def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
     """Hold a lock in a thread of the process until the process ends."""
-    taken = threading.Event()
+    acquired = threading.Event()
 
     def hold() -> None:
         zk_lock(key).acquire()
-        taken.set()
+        acquired.set()
         threading.Event().wait()
 
     threading.Thread(target=hold, daemon=True).start()
-    taken.wait()
+    acquired.wait()
     do(verb, argument)
 
 

@@ -196,7 +196,7 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
 
 
 @contextlib.contextmanager
-def taken(
+def acquired_by_many(
     key: str, many: int, inside: int, *, forgiven: tuple[type[Exception], ...] = (), **options: Any
 ) -> Iterator[list[Hold]]:
     """

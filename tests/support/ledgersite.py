@@ -121,7 +121,7 @@ def calls_helper(request: HttpRequest) -> HttpResponse:
     return helper(request)
 
 
-def takes_a_lock(request: HttpRequest) -> HttpResponse:
+def acquires_a_lock(request: HttpRequest) -> HttpResponse:
     with zk_lock("stock"):
         return write(request)
 
@@ -205,7 +205,7 @@ urlpatterns = [
     path("async_view/", async_view),
     path("async_view_opted_out/", async_view_opted_out),
     path("calls_helper/", calls_helper),
-    path("takes_a_lock/", takes_a_lock),
+    path("acquires_a_lock/", acquires_a_lock),
     path("handler/", Handler.as_view()),
     path("decorated_handler/", DecoratedHandler.as_view()),
     path("handler_opted_out/", transaction.non_atomic_requests("ledger")(Handler.as_view())),

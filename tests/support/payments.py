@@ -49,7 +49,7 @@ def process_name(pid: int) -> str:
 
 
 class Unguarded:
-    """What a task holds that has no lock, and believes in for a minute."""
+    """The hold of a task that has no lock: the task trusts it for a minute."""
 
     lease_remaining = 60.0
 

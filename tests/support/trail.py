@@ -116,9 +116,9 @@ class Trail:
     def lost(self, tasks: Iterable[str]) -> list[str]:
         """Return those of these tasks whose last message was popped by a worker that was killed before it stored it."""
         present = self._redis.tags()
-        return [task for task in tasks if present.isdisjoint(self._tags[task]) and self._is_taken(task)]
+        return [task for task in tasks if present.isdisjoint(self._tags[task]) and self._was_popped(task)]
 
-    def _is_taken(self, task: str) -> bool:
+    def _was_popped(self, task: str) -> bool:
         for tag in self._tags[task]:
             last = self._steps[tag][-1]
             if last.what == "queued" and tag not in self._lost and last.t < time.time() - SETTLED:

@@ -40,16 +40,16 @@ if SLOW_LOOP in os.environ:
 
     Loop.post = post_later  # type: ignore[method-assign, assignment]
 
-SLOW_LEAVE = "SLOW_LEAVE"
-"""Environment variable: seconds that the main process's protocol thread sleeps before a contender leaves."""
+SLOW_RELEASE = "SLOW_RELEASE"
+"""Environment variable: seconds that the main process's protocol thread sleeps before it abandons a contender."""
 
-if SLOW_LEAVE in os.environ:
+if SLOW_RELEASE in os.environ:
     abandon, main = Contender.abandon, os.getpid()
 
     def abandon_later(contender: Contender, left: Callable[[bool], object] | None = None) -> None:
-        """Post a sleep before the leave, unless this is a pool process."""
+        """Post a sleep before the call, unless this is a pool process."""
         if os.getpid() == main:
-            contender.session.post(time.sleep, float(os.environ[SLOW_LEAVE]))
+            contender.session.post(time.sleep, float(os.environ[SLOW_RELEASE]))
         abandon(contender, left)
 
     Contender.abandon = abandon_later  # type: ignore[method-assign, assignment]
@@ -68,7 +68,7 @@ def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
 @app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)
 @zk_locked("{key}")
 def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Do the same; the message is acknowledged at the end."""
+    """Do some work under the lock; the message is acknowledged at the end."""
     return do(verb, argument)
 
 
@@ -110,10 +110,10 @@ def plain_note(key: str, path: str, mark: str) -> None:
 
 
 @app.task(name="waiting.several")
-@zk_locked(["{one}", "{other}"])
-def several(one: str, other: str) -> list[str]:
+@zk_locked(["{first}", "{other}"])
+def several(first: str, other: str) -> list[str]:
     """Return what is held."""
-    return [current_hold(one).state, current_hold(other).state]
+    return [current_hold(first).state, current_hold(other).state]
 
 
 @app.task(name="waiting.tell")
@@ -185,8 +185,8 @@ def insists(key: str) -> int:
 
 
 @app.task(name="waiting.two")
-@zk_locked(["{one}", "{other}"], timeout=0.5, on_conflict="raise")
-def two(one: str, other: str) -> None:
+@zk_locked(["{first}", "{other}"], timeout=0.5, on_conflict="raise")
+def two(first: str, other: str) -> None:
     """Wait half a second for two locks."""
 
 
@@ -238,4 +238,4 @@ def write(book: str) -> str:
 def count_waiting(state: Any, **_kwargs: Any) -> dict[str, int]:
     """Say how many messages and timers are left in the main process."""
     gc.collect()
-    return {"waiting": sum(type(each) is WaitingTask for each in gc.get_objects())}
+    return {"waiting": sum(type(value) is WaitingTask for value in gc.get_objects())}

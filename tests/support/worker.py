@@ -32,7 +32,7 @@ class Gate:
     def __str__(self) -> str:
         return str(self.path)
 
-    def wait_entered(self, timeout: float = 20) -> int:
+    def wait_at_work(self, timeout: float = 20) -> int:
         """Wait until a task has the lock; return its process id."""
         note = self.path / "entered"
         return int(eventually(lambda: note.exists() and note.read_text(), timeout, "no task came to the gate"))
@@ -133,7 +133,7 @@ class Worker:
         """Send a task, and wait until it has its lock. It works until the gate is open."""
         gate = self.gate()
         result = self.send(name, key, "linger", str(gate), *args, **options)
-        gate.wait_entered()
+        gate.wait_at_work()
         return result, gate
 
     def finish(self, tasks: Iterable[tuple[AsyncResult[Any], Gate]]) -> list[Any]:

@@ -23,7 +23,7 @@ def test_a_task_of_a_killed_process_runs_again_under_each_policy(zoo: Zoo, tmp_p
         for policy in POLICIES:
             gate, journal = worker.gate(), tmp_path / f"{policy}.journal"
             results[policy] = worker.send(f"policy.{policy}.late", policy, "linger", str(gate), str(journal))
-            pid = gate.wait_entered()
+            pid = gate.wait_at_work()
             worker.kill_process(pid)
             gate.open()
         assert {policy: worker.get(result, 40) for policy, result in results.items()} == dict.fromkeys(POLICIES, "done")

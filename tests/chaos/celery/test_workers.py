@@ -49,7 +49,7 @@ def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterato
                 worker.send("plain", gate.path.name, "linger", str(gate))
                 gates.append(gate)
         for gate in gates:
-            gate.wait_entered()
+            gate.wait_at_work()
         for worker in workers:
             worker.wait_accepted(2)
         assert len(zoo.contenders()) == len(gates)
@@ -116,7 +116,7 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
     """Have a thread take a lock that it will not release; return its process, and what keeps a task there."""
     gate = worker.gate()
     worker.send("keep", key, "linger", str(gate))
-    return gate.wait_entered(), gate
+    return gate.wait_at_work(), gate
 
 
 def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
@@ -211,7 +211,7 @@ def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> No
         gates = [worker.gate(), worker.gate()]
         done, cut = [worker.send("plain", gate.path.name, "linger", str(gate)) for gate in gates]
         for gate in gates:
-            gate.wait_entered()
+            gate.wait_at_work()
         worker.process.send_signal(signal.SIGQUIT)
         eventually(lambda: "Initiating Soft Shutdown" in worker.log.read_text())
         assert len(zoo.contenders()) == 2
@@ -234,7 +234,7 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         Worker(zoo, homes[1], concurrency=1) as sound,
     ):
         first, gate = cut.begin("late", "copy")
-        pid = gate.wait_entered()
+        pid = gate.wait_at_work()
         (old,) = zoo.contenders()
         (gate.path / "entered").unlink()
         # Each worker has a broker of its own, so that it is known who gets the copy.
@@ -244,7 +244,7 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         proxy.hang = True
         assert isinstance(cut.wait_failed(first), LockLost)
         assert zoo.client.exists(old)  # no other contender could get the lock until the task was stopped
-        assert gate.wait_entered() != pid
+        assert gate.wait_at_work() != pid
         assert not zoo.client.exists(old)
         gate.open()
         sound.get(copy)

@@ -134,10 +134,10 @@ def test_wrong_wall_clocks_have_no_effect(pool: WorkerPool, ahead: ClockShim, fi
         b = pool.start_one("B")
         for _ in range(10):
             for worker in (a, b):
-                worker.take()
+                worker.must_acquire()
                 worker.release().result()
 
-        a.take()
+        a.must_acquire()
         (node,) = pool.zoo.contenders()
         created = pool.zoo.client.get(node)[1].ctime / 1000
         assert created - time.time() > HOUR - 100, "the server's clock is not ahead"
@@ -156,7 +156,7 @@ def test_wrong_wall_clocks_have_no_effect(pool: WorkerPool, ahead: ClockShim, fi
         figure("a wait of 1.5 s took", answer["t"] - began, "s")
 
         killed = b.kill()
-        answer = a.take(timeout=20)
+        answer = a.must_acquire(timeout=20)
         assert answer["t"] - killed < SESSION_TIMEOUT + 2 * TICK + ROOM
         figure("dead holder replaced after", answer["t"] - killed, "s")
         pool.assert_kept()

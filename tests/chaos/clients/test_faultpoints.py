@@ -48,7 +48,7 @@ def test_a_fault_at_any_step_of_a_contender_harms_no_other(
 ) -> None:
     """One process holds, the victim of the fault waits, and a third one waits behind it. Each works and releases."""
     victim, other = pool.start("A", "B", session_timeout=T)
-    other.take(owner="ahead")
+    other.must_acquire(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()
     timeout = 12.0
     began = time.monotonic()
@@ -86,7 +86,7 @@ def test_a_fault_at_any_step_of_a_contender_harms_no_other(
     if action != "kill":
         rest = {"members": 0, "guids": 0, "departures": 0, "kept": 0}
         eventually(lambda: rest.items() <= victim.ask("gauge").items(), LEFT_BEHIND, f"{victim.ask('gauge')}")
-        victim.take()
+        victim.must_acquire()
         victim.release().result()
     pool.assert_kept()
 
@@ -120,7 +120,7 @@ def test_a_release_after_an_outage_is_retried_after_a_failure(
     """A release during an outage is carried out when that is over, and after a failure once more."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     other = pool.start_one("B")
-    victim.take()
+    victim.must_acquire()
     waiting = other.acquire()
     pool.wait_contenders(2)
     proxy.refuse = True
@@ -145,5 +145,5 @@ def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool: 
     eventually(lambda: victim.ask("struck"), 5)
     pool.zoo.assert_empty(LEFT_BEHIND)
     proxy.heal()
-    victim.take()
+    victim.must_acquire()
     pool.assert_kept()

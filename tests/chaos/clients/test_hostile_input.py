@@ -97,7 +97,7 @@ def try_name(worker: LockWorker, key: Any, **options: Any) -> str:
 def test_a_hostile_name_harms_no_other_lock(pool: WorkerPool, proxy: Proxy) -> None:
     """It is refused before anything is sent. The process keeps its other locks for longer than a session."""
     a, b = pool.start_one("A", hosts=proxy.address, session_timeout=T), pool.start_one("B")
-    a.take()
+    a.must_acquire()
     working = a.work()
     waiting = b.acquire(timeout=60)
     pool.wait_contenders(2)

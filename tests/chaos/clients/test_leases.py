@@ -65,7 +65,7 @@ def pauses(number: int) -> list[float]:
 
 def seconds_to_spare(pool: WorkerPool, arena: Zoo, worker: LockWorker, key: str, pause: float) -> float:
     """Pause, acquire the lock, pause until killed; return how long after the lease the session ended."""
-    worker.take(key)
+    worker.must_acquire(key)
     worker.release(key).result()
     worker.pause()
     call = worker.acquire(key, 10)

@@ -86,7 +86,7 @@ def test_a_holder_behind_a_dead_link_is_aborted_before_the_next_grant(
     """Where packets are dropped, not even the kernel learns that nothing arrives: it sends them again."""
     a = pool.start_one("A", hosts=proxy.address)
     b = pool.start_one("B")
-    a.take(abort_on="lost")
+    a.must_acquire(abort_on="lost")
     a.tell("chatter", every=0.3).result()
     noticed, granted = told_before_the_next(pool, a, b, link(proxy))
     figure("told after", noticed, "s")
@@ -114,7 +114,7 @@ def test_a_release_during_an_outage_returns_in_time(
 ) -> None:
     a = pool.start_one("A", hosts=proxy.address)
     b = pool.start_one("B")
-    a.take()
+    a.must_acquire()
     call = b.acquire(timeout=30)
     pool.wait_contenders(2)
     with outage(pool, proxy) as began:
@@ -143,7 +143,7 @@ def test_a_waiter_leaves_the_queue_though_its_delete_is_lost(
     pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
 ) -> None:
     a, b = pool.start_one("A"), pool.start_one("B", hosts=proxy.address)
-    a.take()
+    a.must_acquire()
     fault = proxy.kill_before_op(DELETE)
     answer = b.acquire(timeout=1).result()
     assert not answer["granted"]

@@ -24,7 +24,7 @@ Figure = Callable[..., None]
 def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool, figure: Figure) -> None:
     """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
     a, b = pool.start("A", "B")
-    b.take(owner="ahead")
+    b.must_acquire(owner="ahead")
     waiting = a.acquire(timeout=30)
     _, mine = pool.wait_contenders(2)
     behind = b.acquire(timeout=10, owner="behind")
@@ -39,13 +39,13 @@ def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool, figu
     assert answer["granted"], "the one behind the one that was struck was never served"
     figure("the one behind served after", max(0.0, answer["t"] - released), "s")
     b.release(owner="behind").result()
-    a.take()
+    a.must_acquire()
     pool.assert_kept()
 
 
 def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Figure) -> None:
     a, b = pool.start("A", "B")
-    a.take()
+    a.must_acquire()
     call = b.acquire(timeout=20)
     pool.wait_contenders(2)
     killed = a.kill()
@@ -61,7 +61,7 @@ def test_a_suspend_of_the_machine_ends_the_lease(pool: WorkerPool, figure: Figur
     """The monotonic clock stops while a machine is suspended, so a lease measured by it would still look valid."""
     with ClockShim() as clocks:
         a = pool.start_one("A", session_timeout=T, **clocks.env)
-        a.take()
+        a.must_acquire()
         assert a.check()
         pool.note("suspend", target="A", seconds=100)
         with clocks.suspended(a.process.pid, 100):
@@ -70,7 +70,7 @@ def test_a_suspend_of_the_machine_ends_the_lease(pool: WorkerPool, figure: Figur
         assert not a.check(), "the lease looks good after the suspend"
         figure("told after", (time.monotonic() - resumed) * 1000, "ms")
         a.release().result()
-        a.take()
+        a.must_acquire()
         assert a.check()
         a.release().result()
         pool.assert_kept()

@@ -78,11 +78,11 @@ def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool: WorkerPool) ->
     [key] = FRESH
     tokens = []
     for _ in range(3):
-        tokens.append(a.take(key)["token"])
+        tokens.append(a.must_acquire(key)["token"])
         a.release(key).result()
     assert b.acquire(key).result()["error"] == "UnreadableQueue"
     pool.zoo.client.delete(f"{pool.zoo.base}/{key}")
-    tokens.append(b.take(key)["token"])
+    tokens.append(b.must_acquire(key)["token"])
     assert [int(name[-10:]) for name in pool.zoo.children(key)] == [0]
     assert tokens == sorted(tokens)
     b.release(key).result()  # or it would be there in the next test, until the session of the killed process is over

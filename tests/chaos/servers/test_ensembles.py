@@ -38,7 +38,7 @@ def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(
 ) -> None:
     """Three session timeouts long; one holder comes out of it."""
     a, b, c = pool.start("A", "B", "C")
-    token = a.take(abort_on="lost")["token"]
+    token = a.must_acquire(abort_on="lost")["token"]
     working = a.work()
     waiting = b.acquire(timeout=90)
     pool.wait_contenders(2)

@@ -35,9 +35,9 @@ def test_an_ensemble_that_lost_its_data_is_reported(
     """
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     for _ in range(20):
-        a.take()
+        a.must_acquire()
         a.release().result()
-    old = a.take()["token"]
+    old = a.must_acquire()["token"]
     fenced = {"as": "main", "key": "k"}
     value = a.tell("claim", **fenced).result()
     assert a.tell("write", **fenced, value=value + 1).result()

@@ -77,7 +77,7 @@ def test_a_holder_behind_a_cut_off_follower_is_aborted_before_the_next_grant(
 ) -> None:
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
-    a.take(abort_on="lost")  # or the late heartbeat alone would do it
+    a.must_acquire(abort_on="lost")  # or the late heartbeat alone would do it
     if moment == "busy":
         a.tell("chatter", every=0.3).result()
     working = a.work()
@@ -105,12 +105,12 @@ def test_a_cut_off_follower_grants_nothing(pool: WorkerPool, link: Partition, cu
     """Its view of the queue is old, so it grants nothing, and the call ends in time."""
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
-    a.take()
+    a.must_acquire()
     a.release().result()
     with cut_by(link):
         pool.note("cut", target="A")
         call = a.acquire(timeout=1.5)
-        b.take(timeout=5)
+        b.must_acquire(timeout=5)
         b.work(seconds=1.5 + 1).result()
         answer = call.result(5)
         assert not answer["granted"]
@@ -143,7 +143,7 @@ def test_no_two_leases_overlap_behind_a_cut_off_follower(
     while time.monotonic() < deadline:
         working, waiting = {}, {}
         for key, holder in holders.items():
-            holder.take(key, timeout=40, abort_on="lost")
+            holder.must_acquire(key, timeout=40, abort_on="lost")
             working[key] = holder.work(key)
             waiting[key] = waiters[key].tell("turn", **{"as": "main"}, key=key, timeout=60, seconds=0.05)
         for key in timeouts:

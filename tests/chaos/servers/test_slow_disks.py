@@ -98,5 +98,5 @@ def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(
         assert stat is not None
         assert (stat.czxid, stat.ephemeralOwner) == (answer["token"], session)
         a.release().result()
-        pool.start_one("B").take(timeout=5)
+        pool.start_one("B").must_acquire(timeout=5)
         pool.assert_kept()

@@ -20,12 +20,12 @@ from django_zklock.zk.options import SessionOptions
 
 def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
     check_quorum()
-    found = ensemble(max_age=0)
-    (server,) = found.servers
+    report = ensemble(max_age=0)
+    (server,) = report.servers
     assert (server.address, server.role, server.serves, server.problem) == (zoo.address, "standalone", True, "")
     assert server.version.startswith("3.")
     assert server.latency is not None
-    assert found.findings == ()
+    assert report.findings == ()
 
 
 def test_a_fresh_report_of_the_servers_is_shared(zoo: Zoo) -> None:

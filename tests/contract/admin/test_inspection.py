@@ -497,13 +497,13 @@ def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
             zk_lock(others).release()
 
 
-def take_crosswise_in_threads() -> Callable[[], object]:
+def acquire_crosswise_in_threads() -> Callable[[], object]:
     met = threading.Barrier(2)
     threads = [BackgroundCall(functools.partial(cross_in_thread, mine, others, met)) for mine, others in ("xy", "yx")]
     return lambda: [thread.result() for thread in threads]
 
 
-def take_crosswise_in_tasks() -> Callable[[], object]:
+def acquire_crosswise_in_tasks() -> Callable[[], object]:
     met = threading.Barrier(2)
     return in_tasks(cross("x", "y", met), cross("y", "x", met))
 
@@ -535,9 +535,9 @@ def test_a_snapshot_has_an_owner_for_each_coroutine(zoo: Zoo) -> None:
         end()
 
 
-@pytest.mark.parametrize("take_crosswise", [take_crosswise_in_threads, take_crosswise_in_tasks])
-def test_a_deadlock_is_found(zoo: Zoo, take_crosswise: Callable[[], Callable[[], object]]) -> None:
-    end = take_crosswise()
+@pytest.mark.parametrize("acquire_crosswise", [acquire_crosswise_in_threads, acquire_crosswise_in_tasks])
+def test_a_deadlock_is_found(zoo: Zoo, acquire_crosswise: Callable[[], Callable[[], object]]) -> None:
+    end = acquire_crosswise()
     try:
         cycles = eventually(lambda: fresh().cycles, 5)
     finally:

@@ -351,7 +351,7 @@ hold_lock("k", seconds=2, reason="r", by="b"); print("held"); input()
 
 
 def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
-    """Whatever its payload says: its session deletes it, and no other client."""
+    """Its session deletes it, and no other client does, even if its payload is that of a hold."""
     hold = hold_lock("other", seconds=0.5, **WHY)
     data, _ = zoo.client.get(hold.path)
     zoo.wait_contenders("other", 0)
@@ -404,7 +404,7 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
     holds: list[Hold] = []
     done = threading.Event()
 
-    def take() -> str:
+    def acquire_and_hold() -> str:
         try:
             with zk_lock("k", limit=3, timeout=20) as hold:
                 holds.append(hold)
@@ -416,7 +416,7 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
 
     takers = []
     for number in range(4):
-        takers.append(BackgroundCall(take))
+        takers.append(BackgroundCall(acquire_and_hold))
         zoo.wait_contenders("k", number + 1)
         eventually(lambda number=number: len(holds) == min(number + 1, 3))  # type: ignore[misc]
     waiter = zoo.children("k")[3]
@@ -433,14 +433,14 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
 def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:
     """A hold is exclusive."""
 
-    def take(number: int) -> None:
+    def acquire_and_hold(number: int) -> None:
         with zk_lock("k", limit=2, timeout=20):
             inside.append(number)
             done[number].wait(20)
 
     inside: list[int] = []
     done = [threading.Event() for _ in range(3)]
-    holders = [BackgroundCall(lambda number=number: take(number)) for number in range(2)]  # type: ignore[misc]
+    holders = [BackgroundCall(lambda number=number: acquire_and_hold(number)) for number in range(2)]  # type: ignore[misc]
     eventually(lambda: len(inside) == 2)
     operator = BackgroundCall(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
     zoo.wait_contenders("k", 3)
@@ -449,7 +449,7 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
     with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
         pass
     assert operator.is_alive()
-    newcomer = BackgroundCall(lambda: take(2))
+    newcomer = BackgroundCall(lambda: acquire_and_hold(2))
     zoo.wait_contenders("k", 3)
     done[1].set()
     hold = operator.result()

@@ -86,13 +86,13 @@ def test_a_server_clock_that_jumps_back_ends_no_hold_early(served: Zoo, jump: Ca
 def test_a_waiter_asks_the_server_for_the_time_first(served: Zoo, jump: Callable[[float], None]) -> None:
     """The time that it has counted itself is a reason to ask, and no proof."""
 
-    def take() -> None:
+    def acquire_once() -> None:
         with zk_lock("k", timeout=2.5):
             pass
 
     hold = hold_lock("k", seconds=1.5, **WHY)
     process.reset()
-    waiter = BackgroundCall(take)
+    waiter = BackgroundCall(acquire_once)
     served.wait_contenders("k", 2)
     jump(-LONG)
     with pytest.raises(LockTimeout, match="operator anna"):

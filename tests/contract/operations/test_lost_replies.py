@@ -32,7 +32,7 @@ CUTS = [
 
 
 def named(path: str, zoo: Zoo) -> dict[str, Any]:
-    """What a break is told of a holder."""
+    """Return the arguments by which a break names a holder."""
     return {"guid": guid_of(path), "token": zoo.client.exists(path).czxid}
 
 
@@ -139,14 +139,14 @@ def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(z
 def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo: Zoo, proxy: Proxy, before: int, when: str) -> None:
     """The waiter asks for the time, and deletes the hold; it tries again once it is connected."""
 
-    def take() -> None:
+    def acquire_once() -> None:
         with zk_lock("k", timeout=10):
             pass
 
     hold_lock("k", seconds=0.8, **WHY)
     process.reset()
     connected()
-    waiter = BackgroundCall(take)
+    waiter = BackgroundCall(acquire_once)
     zoo.wait_contenders("k", 2)
     if before:
         proxy.wait_for(lambda: any(frame.opcode == MULTI for frame in proxy.frames))
@@ -160,7 +160,7 @@ def test_many_waiters_behind_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
     inside = threading.Semaphore(1)
     order: list[int] = []
 
-    def take(number: int) -> None:
+    def acquire_once(number: int) -> None:
         with zk_lock("k", timeout=15) as hold:
             assert inside.acquire(blocking=False), "two at once"
             hold.check()
@@ -173,7 +173,7 @@ def test_many_waiters_behind_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
         order.clear()
         waiters = []
         for number in range(10):
-            waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
+            waiters.append(BackgroundCall(lambda number=number: acquire_once(number)))  # type: ignore[misc]
             zoo.wait_contenders("k", number + 2)
         for waiter in waiters:
             waiter.result()

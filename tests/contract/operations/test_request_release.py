@@ -41,7 +41,7 @@ def asked() -> Iterator[Sent]:
 
 
 def events_of(asked: Sent) -> list[tuple[str, str, str]]:
-    """What the signals told: lock, by and reason."""
+    """Return lock, by and reason of each signal."""
     assert all(kwargs["hold"].key == kwargs["lock"] for _, kwargs in asked)
     return [(kwargs["lock"], kwargs["by"], kwargs["reason"]) for _, kwargs in asked]
 
@@ -113,14 +113,14 @@ def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
 def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> None:
     """A waiter is not asked."""
     holding = threading.Barrier(3)
-    leave = threading.Event()
+    may_release = threading.Event()
     holds: list[Hold] = []
 
     def read() -> None:
         with ReadWriteLock("k").read() as hold:
             holds.append(hold)
             holding.wait(5)
-            leave.wait(10)
+            may_release.wait(10)
 
     def wait() -> ReleaseRequest | None:
         with zk_lock("k", timeout=20) as hold:
@@ -135,7 +135,7 @@ def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> Non
     assert seen(holds[0]) == ("anna", WHY)
     assert len(request_release("k", "all", by="ben").holders) == 2
     assert seen(holds[1]) == ("ben", "all")
-    leave.set()
+    may_release.set()
     for reader in readers:
         reader.result()
     assert waiter.result() is None

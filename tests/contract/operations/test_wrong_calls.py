@@ -1,4 +1,4 @@
-"""What a person's call cannot mean is refused before anything is sent, with what to pass instead."""
+"""A wrong call of an operator is refused before anything is sent, and the error says what to pass instead."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def targets(client: Client, query: str) -> list[str]:
 
 def said(client: Client) -> str:
     """Return the messages on the next page."""
-    return " ".join(str(each) for each in client.get(f"{LIST}hold/").context["messages"])
+    return " ".join(str(message) for message in client.get(f"{LIST}hold/").context["messages"])
 
 
 def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -103,7 +103,7 @@ def test_texts_of_actions_are_escaped(zoo: Zoo, operator: Client) -> None:
 
 
 def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> None:
-    """Who had it, for how long, and how that ended; and a summary of the holds and the waits."""
+    """Each has its holder, its duration and its end; a summary covers the holds and the waits."""
     for seconds in (1, 2, 9):
         attempt(held=seconds, at=timezone.now() - timedelta(hours=10 - seconds))
     attempt(outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
@@ -112,20 +112,20 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
         attempt(outcome=Attempt.HELD, held=None, token=hold.token - 1, at=timezone.now() - timedelta(minutes=1))
         attempt(outcome=Attempt.HELD, held=None, token=hold.token)
         response = operator.get(f"{LIST}k/change/")
-    found = response.context["past"]
-    assert [grant.end for grant in found.grants] == [
+    past = response.context["past"]
+    assert [grant.end for grant in past.grants] == [
         "Still held",
         "No end was recorded",
         "Lost: the session is over",
         *["Released"] * 3,
     ]
-    assert (found.grants[-1].who, found.grants[-1].waited, found.grants[-1].held) == (
+    assert (past.grants[-1].who, past.grants[-1].waited, past.grants[-1].held) == (
         "web-3 · pid 812",
         "0.5 s",
         "1.0 s",
     )
-    assert found.summaries[0] == ("Hold", "The last 6: median 1.5 s, longest 9.0 s")
-    assert found.summaries[1][1] in response.content.decode()
+    assert past.summaries[0] == ("Hold", "The last 6: median 1.5 s, longest 9.0 s")
+    assert past.summaries[1][1] in response.content.decode()
 
 
 def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) -> None:
@@ -168,7 +168,7 @@ def test_without_the_app_the_history_is_that_of_this_admin(
 def test_a_table_that_cannot_be_read_breaks_no_page(
     zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor the transaction of the request."""
+    """The transaction of the request does not break either."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE zklock_events_attempt RENAME TO elsewhere")
     for path in ("history/", "k/history/", "k/change/"):

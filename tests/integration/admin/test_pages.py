@@ -94,7 +94,7 @@ def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("?q=ORDERS", ["orders/42"]),
         ("?q=web-4", ["invoice"]),
@@ -124,9 +124,9 @@ def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer:
     ],
 )
 def test_the_list_is_searched_filtered_and_sorted(
-    zoo: Zoo, queues: list[str], operator: Client, query: str, found: list[str]
+    zoo: Zoo, queues: list[str], operator: Client, query: str, expected: list[str]
 ) -> None:
-    assert keys(operator, query) == found
+    assert keys(operator, query) == expected
 
 
 @pytest.mark.parametrize("query", ["?key__regex=x", "?holders=1", "?pk__gt=1"])
@@ -273,8 +273,8 @@ def test_locks_cannot_be_added_or_deleted_in_the_admin(zoo: Zoo, operator: Clien
 
 def test_the_list_is_available_as_json(zoo: Zoo, queues: list[str], viewer: Client) -> None:
     """Numbers that JavaScript would round are strings."""
-    found = {lock["key"]: lock for lock in viewer.get(f"{LIST}data.json").json()["locks"]}
-    lock = found["orders/42"]
+    locks = {lock["key"]: lock for lock in viewer.get(f"{LIST}data.json").json()["locks"]}
+    lock = locks["orders/42"]
     assert lock["waiting"] == 2
     assert lock["holders"][0]["about"]["id"] == "91ab"
     assert lock["holders"][0]["token"] == str(zoo.client.exists(queues[0]).czxid)

@@ -41,14 +41,14 @@ def operator() -> Client:
 def printing(zoo: Zoo) -> Iterator[list[Hold]]:
     """Three want one of two permits; the holds of those that have one."""
 
-    def take() -> None:
+    def acquire_and_hold() -> None:
         with contextlib.suppress(LockLost), zk_lock("printers", limit=2, timeout=20) as hold:
             holds.append(hold)
             done.wait(20)
 
     holds: list[Hold] = []
     done = threading.Event()
-    threads = [BackgroundCall(take) for _ in range(3)]
+    threads = [BackgroundCall(acquire_and_hold) for _ in range(3)]
     zoo.wait_contenders("printers", 3)
     eventually(lambda: len(holds) == 2)
     yield holds
@@ -59,7 +59,7 @@ def printing(zoo: Zoo) -> Iterator[list[Hold]]:
 
 def said(client: Client) -> str:
     """Return the messages on the next page."""
-    return " ".join(str(each) for each in client.get(f"{LIST}limit/").context["messages"])
+    return " ".join(str(message) for message in client.get(f"{LIST}limit/").context["messages"])
 
 
 def targets(client: Client) -> dict[int, str]:
@@ -77,8 +77,8 @@ def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], opera
         assert "2 of 2 permits" in page
         assert "Read-write lock" in page
         for kind, key in (("semaphore", "printers"), ("read-write", "rates"), ("lock", "plain")):
-            found = operator.get(f"{LIST}?kind={kind}").context["cl"].result_list
-            assert [lock.key for lock in found] == [key]
+            listed = operator.get(f"{LIST}?kind={kind}").context["cl"].result_list
+            assert [lock.key for lock in listed] == [key]
 
 
 def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
@@ -164,8 +164,8 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
         """Return the release requests in the snapshot, which may be a second old."""
         (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
         assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
-        found = {int(each["token"]): each["release_request"] for each in lock["holders"]}
-        return found if any(found.values()) else {}
+        requests_by_token = {int(holder["token"]): holder["release_request"] for holder in lock["holders"]}
+        return requests_by_token if any(requests_by_token.values()) else {}
 
     requests = eventually(requested)
     assert requests[asked.token]["reason"] == "paper jam"

@@ -63,7 +63,7 @@ def test_skip_fails_a_chord(worker: Worker) -> None:
 def test_a_task_of_a_killed_process_is_delivered_again(worker: Worker) -> None:
     """It waits for the lock that its first run has left, and runs."""
     result, gate = worker.begin("late", "killed")
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
     worker.kill_process(pid)
     gate.open()
     assert worker.get(result, timeout=CRASH + 10)["pid"] in worker.children() | {pid}

@@ -83,7 +83,7 @@ def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None
         gate = worker.gate()
         first = worker.app.tasks["until_done"].si("chain", "linger", str(gate))
         last = chain(first, same, worker.app.signature("ping", immutable=True), app=worker.app).apply_async()
-        gate.wait_entered()
+        gate.wait_at_work()
         gate.open()
         error = last.get(timeout=20, interval=0.01, propagate=False)
         assert isinstance(error, TaskRevokedError)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from celery.exceptions import TaskRevokedError
 from support.brokers import RabbitMQ, Redis
-from support.waitingtasks import SLOW_LEAVE, SLOW_LOOP
+from support.waitingtasks import SLOW_LOOP, SLOW_RELEASE
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -68,7 +68,7 @@ def test_the_first_task_of_a_worker_reads_its_lease_at_once(zoo: Zoo, tmp_path: 
 
 def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_path: Path) -> None:
     """Its main process is slow to delete the znode after the timeout. The task is skipped at once."""
-    with Worker(zoo, tmp_path, env={SLOW_LEAVE: "2"}) as worker:
+    with Worker(zoo, tmp_path, env={SLOW_RELEASE: "2"}) as worker:
         with zoo.hold_elsewhere("own"):
             result = worker.send("waiting.skips", "own")
             assert isinstance(worker.wait_failed(result), TaskRevokedError)
@@ -88,7 +88,7 @@ def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(zoo: Zoo, redis
             first = busy.send("waiting.wait", "shared", queue="celery")
             zoo.wait_contenders("shared", 2)
             long = busy.send("waiting.wait", "long", "linger", str(gate), queue="celery")
-            gate.wait_entered()
+            gate.wait_at_work()
             second = idle.send("waiting.wait", "shared", queue="other")
             zoo.wait_contenders("shared", 3)
         assert idle.get(second)["headers"] == {}

@@ -141,7 +141,7 @@ def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> Non
     ):
         gate = worker.gate()
         result = worker.send("loses_block", "gone", str(gate))
-        gate.wait_entered()
+        gate.wait_at_work()
         (node,) = zoo.contenders()
         zoo.client.delete(node)
         worker.wait_failed(result)

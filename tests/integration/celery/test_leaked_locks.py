@@ -38,7 +38,7 @@ def test_a_lock_is_free_at_once_however_its_task_ends(worker: Worker, task: str,
     key, gate = f"{task}-{way.replace(' ', '-')}", worker.gate()
     processes = worker.children()
     worker.send(task, key, way, "linger", str(gate))
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
     (node,) = worker.zoo.wait_contenders(key, 1)
     gate.open()
     eventually(lambda: node not in worker.zoo.children(key), AT_ONCE, "the lock is kept")
@@ -52,7 +52,7 @@ def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path)
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
         gate = worker.gate()
         worker.send("block_end", "memory", "out of memory", "linger", str(gate))
-        gate.wait_entered()
+        gate.wait_at_work()
         gate.open()
         zoo.wait_contenders("memory", 0, SESSION_TIMEOUT + 2)
 
@@ -73,7 +73,7 @@ def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
     worker.run("plain", "half-open")
 
 
-@pytest.mark.parametrize("task", ["forget_in_coroutine", "forget_in_thread", "take_twice"])
+@pytest.mark.parametrize("task", ["forget_in_coroutine", "forget_in_thread", "acquire_twice"])
 def test_a_lock_that_only_its_ended_owner_could_release_is_released(worker: Worker, task: str) -> None:
     """The owner was a coroutine or a thread of the task, or has acquired the lock twice."""
     worker.run(task, task)
@@ -105,7 +105,7 @@ def test_tasks_of_one_process_release_their_own_locks(zoo: Zoo, tmp_path: Path, 
         gate = worker.gate()
         held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None
         if held is not None:
-            gate.wait_entered()
+            gate.wait_at_work()
         for number in range(5):
             worker.run("forgetful_end", f"forgotten{number}", "success", "tell", None)
             worker.run("half_open", f"open{number}")

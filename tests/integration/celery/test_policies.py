@@ -232,7 +232,7 @@ def test_a_task_is_not_lost_while_the_broker_is_away(worker: Worker) -> None:
 
 def lose(worker: Worker, key: str, gate: Gate) -> None:
     """Make a task lose its lock in the middle of its work."""
-    gate.wait_entered()
+    gate.wait_at_work()
     (gate.path / "entered").unlink()
     (name,) = worker.zoo.children(key)
     with contextlib.suppress(NoNodeError):
@@ -294,7 +294,7 @@ def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[
     key = re.sub(r"\W", "-", request.node.name)
     journal, gate = worker.home / f"{key}.journal", worker.gate()
     running = worker.send("policy.coalesce", key, "linger", str(gate), str(journal))
-    gate.wait_entered()
+    gate.wait_at_work()
     yield worker, key, journal, gate
     gate.open()
     worker.get(running)
@@ -329,7 +329,7 @@ def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(
     second = worker.send("policy.coalesce", key, "linger", str(second_gate), str(journal))
     eventually(lambda: second.state == "RETRY")
     gate.open()
-    second_gate.wait_entered()
+    second_gate.wait_at_work()
     third = call(worker, key, journal)
     assert third.state == "RETRY"
     second_gate.open()
@@ -372,7 +372,7 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
     """A message that is delivered twice changes neither the work nor its result, also with shared or several locks."""
     key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
     result = worker.send(name, key, "linger", str(gate), str(journal))
-    gate.wait_entered()
+    gate.wait_at_work()
     worker.send(name, key, "linger", str(gate), str(journal), task_id=result.id)
     again = f"{name}[{result.id}] retry"
     eventually(lambda: again in worker.log.read_text(), message="the copy did not come")
@@ -406,7 +406,7 @@ def test_a_task_sent_under_a_lock_that_it_needs_runs_when_it_is_free(worker: Wor
     """The task waits until its sender is done."""
     gate = worker.gate()
     caller = worker.send("policy.sends", "sender", str(gate))
-    gate.wait_entered()
+    gate.wait_at_work()
     worker.zoo.wait_contenders("sender", 2)
     gate.open()
     assert worker.get(worker.app.AsyncResult(worker.get(caller))) == "done"

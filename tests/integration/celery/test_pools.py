@@ -58,7 +58,7 @@ def test_a_running_task_gets_a_lock_granted_for_the_next_task_of_its_thread(work
         waiting = worker.send("waiting.wait", "wanted")
         worker.zoo.wait_contenders("wanted", 2)
         holders = [worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number in range(4)]
-        gate.wait_entered()
+        gate.wait_at_work()
     gate.open()
     assert all(worker.get(holder) < 10 for holder in holders)
     worker.get(waiting)
@@ -81,7 +81,7 @@ def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str)
         with Worker(zoo, tmp_path, pool=pool, concurrency=2) as worker:
             gate = worker.gate()
             result = worker.send("plain", "work", "spin" if pool == "threads" else "sleep", str(gate))
-            gate.wait_entered()
+            gate.wait_at_work()
             ensemble.servers[0].kill()
             assert isinstance(worker.wait_failed(result, timeout=6), LockLost)
             assert f"after the abort ({way})" in worker.log.read_text()
@@ -116,7 +116,7 @@ def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo: Zoo, tmp_path: P
         zoo.wait_contenders("forgotten", 0, timeout=1)
         gate = worker.gate()
         worker.send("patient", "killed", "linger", str(gate))
-        worker.kill_process(gate.wait_entered())
+        worker.kill_process(gate.wait_at_work())
         zoo.wait_contenders("killed", 0, timeout=6)
         worker.run("keep", "kept")
         assert worker.stop() == 0

@@ -59,7 +59,7 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
 def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, zoo: Zoo, task: str) -> None:
     """A worker that loses RabbitMQ receives its running task again. The copy waits until the first has ended."""
     result, gate = lone_worker.begin(task, "twice")
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
     broker.disconnect_all()
     assert_one_runs(lone_worker, zoo, "twice", result, gate, pid)
 
@@ -67,7 +67,7 @@ def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, z
 def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
     """Redis delivers it again. The copies are sent again until it has ended, and then do nothing."""
     result, gate = hasty_worker.begin("late", "long")
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
     wait_delivered_again(redis, hasty_worker, result)
     assert_one_runs(hasty_worker, zoo, "long", result, gate, pid)
 

@@ -137,7 +137,7 @@ def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tm
     with Worker(zoo, tmp_path, conf=conf) as worker:
         gate = worker.gate()
         results = [worker.send(task, "restart", "linger", str(gate)) for _ in range(20)]
-        gate.wait_entered()
+        gate.wait_at_work()
         zoo.wait_contenders("restart", 20)
         (gate.path / "entered").unlink()
         redis.restart()

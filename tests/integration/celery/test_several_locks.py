@@ -41,7 +41,7 @@ def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
     """With "coalesce", calls for the same set of locks are merged."""
     gate, journal = worker.gate(), worker.home / "coalesced"
     running = worker.send("several.coalesce", "one", "linger", str(gate), str(journal))
-    gate.wait_entered()
+    gate.wait_at_work()
     waits = worker.send("several.coalesce", "one", "tell", None, str(journal))
     eventually(lambda: waits.state == "RETRY")
     assert {outcome(worker.send("several.coalesce", "one")) for _ in range(2)} == {"TaskRevokedError"}
@@ -64,7 +64,7 @@ def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
     send = publisher.app.tasks["several.transfer"].apply_async
     gate = publisher.gate()
     first = send(("1", "2", "linger", str(gate)))
-    gate.wait_entered()
+    gate.wait_at_work()
     assert send(("2", "1")).id == first.id
     other = send(("2", "3"))
     assert other.id != first.id
@@ -97,7 +97,7 @@ def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
     gates = [worker.gate(), worker.gate()]
     sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
     for gate in gates:
-        gate.wait_entered()
+        gate.wait_at_work()
     replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
     ((answer,),) = [reply.values() for reply in replies or []]
     for gate in gates:
@@ -115,7 +115,7 @@ def test_threads_of_one_process_share_a_semaphore(zoo: Zoo, tmp_path: Path, pool
         gates = [worker.gate(), worker.gate()]
         sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate)) for gate in gates]
         for gate in gates:
-            gate.wait_entered()
+            gate.wait_at_work()
         assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
         worker.app.send_task("sharing.permit.raise", ("k", "tell"), task_id=sent[0].id)
         eventually(lambda: f"sharing.permit.raise[{sent[0].id}] retry" in worker.log.read_text())

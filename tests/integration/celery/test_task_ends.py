@@ -95,7 +95,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
             worker.send("by_hand", "by-hand", "linger", str(gates[1])),  # nothing but zk_lock.acquire(), no decorator
         ]
         for gate in gates:
-            gate.wait_entered()
+            gate.wait_at_work()
         known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
         assert len(known) == 2
         worker.process.send_signal(signal.SIGTERM)
@@ -117,7 +117,7 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
         for gate in gates:
             worker.send("plain", gate.path.name, "linger", str(gate))
         for gate in gates:
-            gate.wait_entered()
+            gate.wait_at_work()
         worker.wait_accepted(2)
         worker.process.send_signal(signal.SIGQUIT)
         zoo.assert_empty(timeout=4)
@@ -136,7 +136,7 @@ def test_an_outage_stops_the_work(tmp_path: Path) -> None:
         gates = {verb: worker.gate() for verb in ("sleep", "spin")}
         results = [worker.send("plain", verb, verb, str(gate)) for verb, gate in gates.items()]
         for gate in gates.values():
-            gate.wait_entered()
+            gate.wait_at_work()
         ensemble.servers[0].kill()
         began = time.monotonic()
         for result in results:

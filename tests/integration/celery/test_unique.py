@@ -41,7 +41,7 @@ def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> N
     """While the first task waits or runs, a second call gets its result. After that, a call sends a task again."""
     gate = publisher.gate()
     first = delay(publisher, "until_done", "second", "linger", str(gate))
-    gate.wait_entered()
+    gate.wait_at_work()
     second = delay(publisher, "until_done", "second")
     other = delay(publisher, "until_done", "another")
     assert second.id == first.id
@@ -58,7 +58,7 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
     """With "until_start" one task runs and one waits. A third call gets the result of the waiting one."""
     gate = publisher.gate()
     first = delay(publisher, "until_start", "start", "linger", str(gate))
-    gate.wait_entered()
+    gate.wait_at_work()
     second = delay(publisher, "until_start", "start")
     assert second.id != first.id
     publisher.zoo.wait_contenders("unique/start", 2)
@@ -102,7 +102,7 @@ def test_a_task_that_is_stopped_frees_its_key(publisher: Worker, name: str, way:
     """The process frees it at the soft limit. Else the worker's main process frees it for the killed process."""
     gate = publisher.gate()
     result = delay(publisher, name, "stopped", "sleep", str(gate), **({way: 1} if "limit" in way else {}))
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
     if way == "kill":
         publisher.kill_process(pid)
     elif way == "revoke":
@@ -122,7 +122,7 @@ def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> 
     """The task freed its key when it began. As a duplicate it would be lost, half done."""
     gate = publisher.gate()
     first = delay(publisher, "until_start", "passed", "linger and retry", str(gate))
-    gate.wait_entered()
+    gate.wait_at_work()
     second = delay(publisher, "until_start", "passed")
     gate.open()
     # Not by its result: Celery may store the RETRY of the first run after the success of the second.
@@ -165,7 +165,7 @@ def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
     """With late acknowledgement a task outlives its process. It keeps the key until it is done."""
     gate = publisher.gate()
     first = delay(publisher, "late_done", "late", "linger", str(gate))
-    publisher.kill_process(gate.wait_entered())
+    publisher.kill_process(gate.wait_at_work())
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
         assert delay(publisher, "late_done", "late").id == first.id

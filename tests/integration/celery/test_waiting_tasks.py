@@ -145,7 +145,7 @@ def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
         waits = worker.zoo.payloads("seen")[1]
         assert waits is not None
         assert (waits.pid, waits.about["id"]) == (worker.process.pid, result.id)
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
 
     def shown() -> bool:
         (works,) = worker.zoo.payloads("seen")
@@ -279,7 +279,7 @@ def test_a_running_task_gets_a_lock_granted_for_a_task_without_a_process(worker:
             worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number, gate in enumerate(gates)
         ]
         for gate in gates:
-            gate.wait_entered()
+            gate.wait_at_work()
     for gate in gates:
         gate.open()
     assert all(worker.get(holder) < 10 for holder in holders)
@@ -348,7 +348,7 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     """The pool process hears of it from the main process."""
     gate = worker.gate()
     result = worker.send("waiting.wait", "broken", "sleep", str(gate))
-    gate.wait_entered()
+    gate.wait_at_work()
     with worker.zoo.configured():
         lock = look_at("broken")
         assert lock is not None
@@ -388,7 +388,7 @@ def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
     """The next task gets it in two seconds."""
     gate = worker.gate()
     result = worker.send("waiting.wait", "killed", "sleep", str(gate))
-    worker.kill_process(gate.wait_entered())
+    worker.kill_process(gate.wait_at_work())
     worker.zoo.wait_contenders("killed", 0, timeout=2)
     assert isinstance(worker.wait_failed(result), WorkerLostError)
 
@@ -397,7 +397,7 @@ def test_a_hard_time_limit_frees_the_lock(worker: Worker) -> None:
     """The process is killed, and the lock is free."""
     gate = worker.gate()
     result = worker.send("waiting.wait", "limited", "spin", str(gate), time_limit=1)
-    pid = gate.wait_entered()
+    pid = gate.wait_at_work()
     assert isinstance(worker.wait_failed(result), TimeLimitExceeded)
     worker.zoo.wait_contenders("limited", 0, timeout=2)
     eventually(lambda: pid not in worker.children())

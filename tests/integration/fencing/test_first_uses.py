@@ -68,7 +68,7 @@ def test_concurrent_first_uses_of_a_fence_succeed(ledger: str, use: Callable[[st
 
 
 def test_names_are_compared_byte_by_byte(ledger: str) -> None:
-    """Whatever the collation of the database takes for equal: case, accents, blanks at the end."""
+    """The collation of the database, which may ignore case, accents and blanks at the end, does not matter."""
     names = ["ledger", "Ledger", "ledger ", "order/e", "order/é", "order/e\u0301", "straße", "strasse", "😀", "😁"]
     tokens = {name: token for token, name in enumerate(names, start=1)}
     for _ in range(2):

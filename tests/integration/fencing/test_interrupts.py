@@ -35,15 +35,15 @@ class Strike(LineStrike):
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which is called each time that it goes on
-            self._inside = {place for place in self._inside if place[0] != id(frame)}
+            self._inside = {frame_and_line for frame_and_line in self._inside if frame_and_line[0] != id(frame)}
         return super()._on_call(frame, event, argument)
 
     def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
-        place = (id(frame), frame.f_lineno)
+        frame_and_line = (id(frame), frame.f_lineno)
         if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
-            if place in self._inside:
+            if frame_and_line in self._inside:
                 return self._on_line
-            self._inside.add(place)
+            self._inside.add(frame_and_line)
         return super()._on_line(frame, event, argument)
 
 

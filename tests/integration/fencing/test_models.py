@@ -96,7 +96,7 @@ class Cases(TestCase):
 
 
 def test_get_fences_before_it_reads(ledger: str) -> None:
-    """Like select_for_update().get(): one statement locks, the next one reads."""
+    """One statement locks, and the next one reads, as in select_for_update().get()."""
     row = account(ledger, balance=7)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         fenced = Account.objects.using(ledger).fenced(FixedFence(3)).get(pk=row.pk)
@@ -278,7 +278,7 @@ def test_a_project_may_have_its_own_manager(ledger: str) -> None:
 
 
 def test_delete_includes_dependent_rows(ledger: str) -> None:
-    """Like a queryset; all rows or none."""
+    """A queryset does so, too. It deletes all rows or none."""
     row = account(ledger)
     account(ledger, fencing_token=5)
     Booking(account=row, amount=1).save(using=ledger)

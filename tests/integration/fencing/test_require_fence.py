@@ -169,7 +169,7 @@ def test_a_view_accepts_only_its_newest_holder(zoo: Zoo, client: Client, view: s
 
 @pytest.mark.parametrize("sku", ["a b", "a/b", "..a", "ä\N{SNOWMAN}", "%2F", "{sku}"])
 def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFactory, sku: str) -> None:
-    """The same template and value give the same key on both sides."""
+    """Both sides make the same key of the same template and value."""
 
     @require_fence("stock/{sku}", store=MemoryTokens())
     def view(request: HttpRequest, sku: str) -> HttpResponse:

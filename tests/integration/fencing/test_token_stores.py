@@ -46,7 +46,7 @@ def test_a_store_forgets_nothing_over_many_grants(store: TokenStore) -> None:
     assert outcome(store, long, 1), "keys are independent"
 
 
-def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None:
+def advance_at_once(store: TokenStore, threads: int = 8, advances: int = 40) -> None:
     """Advance in many threads, and check that no token is accepted after a higher one."""
     passed, lock = [0], threading.Lock()
     start = threading.Barrier(threads)
@@ -54,7 +54,7 @@ def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None
     def work(seed: int) -> None:
         rng = random.Random(seed)
         start.wait(10)
-        for _ in range(each):
+        for _ in range(advances):
             with lock:
                 before = max(passed)
             token = before + rng.randint(-2, 6)
@@ -80,9 +80,9 @@ def test_threads_that_advance_at_once_keep_the_highest(ledger: str, kind: str) -
     sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
     try:
         if kind == "memory":
-            advance_at_once(MemoryTokens(), each=200)
+            advance_at_once(MemoryTokens(), advances=200)
         else:
-            advance_at_once(DatabaseTokens(ledger), threads=4, each=20)
+            advance_at_once(DatabaseTokens(ledger), threads=4, advances=20)
     finally:
         sys.setswitchinterval(interval)
 

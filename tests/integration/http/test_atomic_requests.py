@@ -106,7 +106,7 @@ def test_requests_on_two_databases_end_before_the_release(
     assert ledger.seen() == ["x", "x"]
 
 
-@pytest.mark.parametrize("view", ["atomic_above", "calls_helper", "takes_a_lock"])
+@pytest.mark.parametrize("view", ["atomic_above", "calls_helper", "acquires_a_lock"])
 def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:

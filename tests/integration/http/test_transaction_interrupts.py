@@ -135,7 +135,7 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
     done: list[str] = []
 
     def during_commit() -> None:
-        grant = taken[0]._grant
+        grant = holds[0]._grant
         grant.session.post(grant.lose, "taken away")
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # an abort would come at one of these bytecodes
@@ -145,14 +145,14 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
     def work() -> None:
         with contextlib.suppress(LockLost), contextlib.ExitStack() as stack:
             if inside:
-                taken.append(stack.enter_context(Lock("outer")))
+                holds.append(stack.enter_context(Lock("outer")))
             with ledger.ends(during_commit), Lock("inner", atomic="ledger") as own:
-                taken.append(own)
+                holds.append(own)
                 ledger.write("x")
         if not main:
             connections["ledger"].close()
 
-    taken: list[hold.Hold] = []
+    holds: list[hold.Hold] = []
     if main:
         work()
     else:

@@ -72,9 +72,9 @@ def run_case(case: type[unittest.TestCase]) -> None:
 def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, durable: bool) -> None:
     """It would be released before COMMIT. Nothing is sent, and the error says what to do."""
     with transaction.atomic(using="ledger", durable=durable):
-        for take in (Lock("late").__enter__, Lock("late").acquire, zk_locked("late")(lambda: None)):
+        for acquire in (Lock("late").__enter__, Lock("late").acquire, zk_locked("late")(lambda: None)):
             with pytest.raises(LockInTransaction, match=r"'ledger'.*atomic=True.*commit.*exit") as caught:
-                take()
+                acquire()
             assert caught.value.lock == "late"
     assert zoo.client.exists(f"{zoo.base}/late") is None
 

@@ -51,19 +51,19 @@ def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
     """The fields are the arguments of the call with defaults, escaped."""
-    taken: list[str] = []
+    acquired: list[str] = []
 
     def on_acquired(*, lock: str, **_: object) -> None:
-        taken.append(lock)
+        acquired.append(lock)
 
     lock_acquired.connect(on_acquired)
     try:
         response = client.get("/buy/a%2525b/")
-        eventually(lambda: taken)  # it is sent on a thread of its own
+        eventually(lambda: acquired)  # it is sent on a thread of its own
     finally:
         lock_acquired.disconnect(on_acquired)
     assert response.content == b"bought 1 of a%25b"
-    assert taken == ["stock/a%2525b"]
+    assert acquired == ["stock/a%2525b"]
 
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall
-from support.neighbours.protocol import TIMEOUT, Neighbour
+from support.neighbours.protocol import TIMEOUT, OtherClient
 from support.neighbours.sides import waits
 from support.zoo import Zoo
 
@@ -31,13 +31,13 @@ CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest, which: str) -> Neighbour:
-    process: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
+def theirs(request: pytest.FixtureRequest, which: str) -> OtherClient:
+    process: OtherClient = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
     return process
 
 
 @contextmanager
-def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -> Iterator[None]:
+def leading(zoo: Zoo, client: OtherClient, kind: str, name: str, key: str = "a") -> Iterator[None]:
     """Let a candidate of another client lead."""
     path = f"{zoo.base}/{key}"
     assert client.acquire("1", kind, path, 10, name).result(TIMEOUT) == "true"
@@ -49,7 +49,7 @@ def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_other_clients_show_our_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: Compat | None
+    zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
     """They show the text in our znode: a line of JSON with work, host and process."""
     path = f"{zoo.base}/a"
@@ -71,7 +71,7 @@ def test_other_clients_show_our_candidates(
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_candidates_of_other_clients_are_shown(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: Compat | None
+    zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
     """By the name that their program gives itself."""
     onlooker = zk_leader("a", compat=compat)
@@ -89,7 +89,7 @@ def test_candidates_of_other_clients_are_shown(
     assert waiter.result() == second.token > leader.token
 
 
-def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbour) -> None:
+def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: OtherClient) -> None:
     """Curator writes the address then."""
     with leading(zoo, jvm, "selector", ""):
         leader = zk_leader("a").current_leader()
@@ -98,7 +98,7 @@ def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbo
         assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
 
 
-def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
+def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: OtherClient) -> None:
     """If ours have no compat="kazoo". This cannot be detected; the docs say so."""
     with zk_leader("a"):
         assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
@@ -116,7 +116,7 @@ LOOKS: list[Callable[[], Any]] = [
 
 
 def test_an_election_refuses_the_queue_of_a_leader_latch(
-    zoo: Zoo, jvm: Neighbour, caplog: pytest.LogCaptureFixture
+    zoo: Zoo, jvm: OtherClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names it and says what to do, for observers, too. Nothing is left."""
     with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
@@ -131,7 +131,7 @@ def test_an_election_refuses_the_queue_of_a_leader_latch(
     assert zk_leader("a").run(lambda hold: hold.token)
 
 
-def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: Neighbour) -> None:
+def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: OtherClient) -> None:
     """It sees only its own kind, which we cannot prevent. Our observers and later candidates get an error."""
     with zk_leader("a") as hold:
         assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a").startswith('leads:{"version":1')
@@ -143,7 +143,7 @@ def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: 
                     BackgroundCall(look).result()
 
 
-def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour) -> None:
+def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: OtherClient) -> None:
     """Clients that acquire them in the order of their keys do not deadlock."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
     with zk_locks("b", "a"):
@@ -163,7 +163,7 @@ def acquire_both() -> None:
         hold.check()
 
 
-def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: Neighbour) -> None:
+def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: OtherClient) -> None:
     """Curator acquires locks in the given order, and keeps the first while it waits for the next."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "bca")
     with zk_lock("c"):

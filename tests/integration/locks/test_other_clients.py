@@ -10,7 +10,7 @@ import pytest
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.ours import Ours, options_of, our_process
-from support.neighbours.protocol import TIMEOUT, Neighbour, NeighbourGone
+from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone
 from support.neighbours.sides import Side, granted, waits
 from support.zoo import Zoo, eventually
 
@@ -56,18 +56,18 @@ def ours(zoo: Zoo) -> Iterator[Ours]:
     ours.close()
 
 
-def started(which: str, zoo: Zoo) -> Neighbour:
+def started(which: str, zoo: Zoo) -> OtherClient:
     return (curator if which == "curator" else kazoo)(zoo.hosts, session_timeout=2)
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest) -> Neighbour:
+def theirs(request: pytest.FixtureRequest) -> OtherClient:
     which = request.node.callspec.params["case"][0]
-    client: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
+    client: OtherClient = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
     return client
 
 
-def sides(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, ...]) -> tuple[Side, Side]:
+def sides(zoo: Zoo, theirs: OtherClient, ours: Ours | OtherClient, case: tuple[str, ...]) -> tuple[Side, Side]:
     path = f"{zoo.base}/a"
     return Side(theirs, case[1], path), Side(ours, case[2], path)
 
@@ -75,30 +75,30 @@ def sides(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", EXCLUSIVE, ids=name)
 def test_locks_of_both_clients_exclude_each_other(
-    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
+    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
     """A try fails while the other side has it, and a waiter gets it as soon as that releases."""
     holder, other = sides(zoo, theirs, ours, case)
     if first == "ours":
         holder, other = other, holder
-    assert holder.take()
-    assert not other.take("b", 0)
+    assert holder.try_acquire()
+    assert not other.try_acquire("b", 0)
     waiter = other.begin("b")
     zoo.wait_contenders("a", 2)
     assert waits(waiter)
     holder.release()
     assert granted(waiter)
-    assert not holder.take("c", 0)
+    assert not holder.try_acquire("c", 0)
     other.release("b")
 
 
 @pytest.mark.parametrize("case", [case for case in EXCLUSIVE if "read" not in name(case)], ids=name)
 def test_both_clients_share_the_order_of_the_queue(
-    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...]
+    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...]
 ) -> None:
     """Whichever client they are of."""
     first, other = sides(zoo, theirs, ours, case)
-    assert first.take("0")
+    assert first.try_acquire("0")
     queue = []
     for number in range(1, 7):
         side = (first, other)[number % 2]
@@ -130,7 +130,7 @@ def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list
 )
 @pytest.mark.chaos
 def test_a_killed_client_leaves_the_queue(
-    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
+    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
     """Be it holding or waiting: who waits behind has its turn once the session is over, whichever client it is of."""
     doomed, other = sides(zoo, theirs, ours, case)
@@ -138,7 +138,7 @@ def test_a_killed_client_leaves_the_queue(
         doomed, other = other, doomed
     with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
         doomed = replace(doomed, client=process)
-        assert doomed.take("1")
+        assert doomed.try_acquire("1")
         second = other.begin("2")
         zoo.wait_contenders("a", 2)
         third = doomed.begin("3")
@@ -146,7 +146,7 @@ def test_a_killed_client_leaves_the_queue(
         last = other.begin("4")
         zoo.wait_contenders("a", 4)
         process.kill()
-        assert isinstance(third.exception(TIMEOUT), NeighbourGone)
+        assert isinstance(third.exception(TIMEOUT), OtherClientGone)
         assert granted(second)
         other.release("2")
         assert granted(last)
@@ -159,7 +159,7 @@ def test_a_killed_client_leaves_the_queue(
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", SHARED, ids=name)
 def test_readers_of_both_clients_share_and_no_writer_starves(
-    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
+    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
     """Readers of both clients hold together; who comes behind a waiting writer of either waits for that one."""
     path = f"{zoo.base}/a"
@@ -167,8 +167,8 @@ def test_readers_of_both_clients_share_and_no_writer_starves(
     our_read, our_write = Side(ours, case[2], path), Side(ours, case[3], path)
     pairs = [(their_read, their_write), (our_read, our_write)]
     (read, write), (other_read, other_write) = pairs if first == "theirs" else pairs[::-1]
-    assert read.take("1")
-    assert other_read.take("2")
+    assert read.try_acquire("1")
+    assert other_read.try_acquire("2")
     writer = write.begin("3")
     zoo.wait_contenders("a", 3)
     late = other_read.begin("4")
@@ -208,11 +208,11 @@ BLIND = [
 
 @pytest.mark.parametrize(("their", "our", "said"), BLIND)
 def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
-    zoo: Zoo, jvm: Neighbour, their: str, our: str, said: str
+    zoo: Zoo, jvm: OtherClient, their: str, our: str, said: str
 ) -> None:
     """The message says what to do, and nothing is left. For a try the lock is taken, which is true."""
     path = f"{zoo.base}/a"
-    assert jvm.take("1", their, path)
+    assert jvm.try_acquire("1", their, path)
     lock = zk_lock("a", **options_of(our))
     assert lock.acquire(blocking=False) is None
     with pytest.raises(UnreadableQueue, match=said):
@@ -223,44 +223,44 @@ def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
         pass
 
 
-def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
+def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo: Zoo, jvm: OtherClient, ours: Ours) -> None:
     """Curator's mutex passes over a writer of ours, which cannot be prevented; nobody of ours goes on from there."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
-        assert jvm.take("1", "mutex", path)
+        assert jvm.try_acquire("1", "mutex", path)
         with pytest.raises(UnreadableQueue, match="does not see"):
-            ours.take("2", "write", path)
+            ours.try_acquire("2", "write", path)
         hold.check()
         jvm.release("1", "mutex", path)
 
 
-def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neighbour) -> None:
+def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: OtherClient) -> None:
     """It does not see kazoo's own readers. Its node is named like a writer's, so nobody can tell; the docs say so."""
     path = f"{zoo.base}/a"
-    assert plain_kazoo.take("1", "read", path)
-    assert plain_kazoo.take("2", "lock", path)
+    assert plain_kazoo.try_acquire("1", "read", path)
+    assert plain_kazoo.try_acquire("2", "lock", path)
     assert zk_lock("a", kind="write", compat="kazoo").acquire(blocking=False) is None
     for actor, kind in (("1", "read"), ("2", "lock")):
         plain_kazoo.release(actor, kind, path)
 
 
-def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, jvm: Neighbour) -> None:
+def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, jvm: OtherClient) -> None:
     """It takes every child for a contender, so a key below a lock that is shared with it may be in its way."""
     zoo.client.create(f"{zoo.base}/a/-nested", makepath=True)
-    assert not jvm.take("1", "mutex", f"{zoo.base}/a", 0.1)
+    assert not jvm.try_acquire("1", "mutex", f"{zoo.base}/a", 0.1)
     zoo.client.create(f"{zoo.base}/b/nested", makepath=True)
-    assert jvm.take("1", "mutex", f"{zoo.base}/b", 5)
+    assert jvm.try_acquire("1", "mutex", f"{zoo.base}/b", 5)
     jvm.release("1", "mutex", f"{zoo.base}/b")
 
 
-def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: Neighbour) -> None:
+def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: OtherClient) -> None:
     """They wait until the downgraded writer releases, and so does a writer of Curator's."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
         hold.downgrade()
         with zk_lock("a", kind="read"):
             pass
-        assert not jvm.take("1", "read", path, 0.2)
+        assert not jvm.try_acquire("1", "read", path, 0.2)
         writer = jvm.acquire("2", "write", path)
         zoo.wait_contenders("a", 2)
         assert waits(writer)
@@ -272,12 +272,12 @@ def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: Neighbour) -> No
     ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
 )
 def test_a_release_can_be_requested_of_a_holder_of_curator(
-    zoo: Zoo, jvm: Neighbour, theirs: str, options: dict[str, Any]
+    zoo: Zoo, jvm: OtherClient, theirs: str, options: dict[str, Any]
 ) -> None:
     """By the word that Curator's own `Revoker` writes, if that process has said that it minds it."""
     path = f"{zoo.base}/a"
     assert jvm.ask("1", "revocable", theirs, path) == "true"
-    assert jvm.take("1", theirs, path)
+    assert jvm.try_acquire("1", theirs, path)
     (name,) = zoo.wait_contenders("a", 1)
     zoo.client.set(f"{path}/{name}", b"__REVOKE__")
     eventually(lambda: jvm.ask("1", "revoked", theirs, path) == "true")

@@ -24,7 +24,7 @@ WHY = "--reason=the deploy hangs"
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is typed."""
+    """Replace the standard input by a text, which the test fills."""
     typed = io.StringIO()
     monkeypatch.setattr("sys.stdin", typed)
     return typed

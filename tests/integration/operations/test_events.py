@@ -142,8 +142,8 @@ def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
     set_limit("printers", 3, **why)
     clear_limit("printers", **why)
     recorder.flush(10)
-    found = list(OperatorAction._default_manager.order_by("pk"))
-    assert [(row.what, row.key, row.via, row.by, row.token) for row in found] == [
+    actions = list(OperatorAction._default_manager.order_by("pk"))
+    assert [(row.what, row.key, row.via, row.by, row.token) for row in actions] == [
         ("release requested", "a/b", "code", "anna", hold.token),
         ("broken", "a/b", "admin", "anna", hold.token),
         ("held", "a/b", "command", "anna", held.token),
@@ -151,10 +151,10 @@ def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
         ("limit set", "printers", "code", "anna", None),
         ("limit cleared", "printers", "code", "anna", None),
     ]
-    assert {row.reason for row in found} == {why["reason"], ""}
-    assert {row.holder for row in found[:2]} == {f"{socket.gethostname()} · pid {os.getpid()} · the count"}
-    assert (found[2].seconds, found[4].limit, all(row.sure for row in found)) == (60.0, 3, True)
-    assert table.last_actions("printers", 10) == found[:3:-1]
+    assert {row.reason for row in actions} == {why["reason"], ""}
+    assert {row.holder for row in actions[:2]} == {f"{socket.gethostname()} · pid {os.getpid()} · the count"}
+    assert (actions[2].seconds, actions[4].limit, all(row.sure for row in actions)) == (60.0, 3, True)
+    assert table.last_actions("printers", 10) == actions[:3:-1]
     assert len(table.last_actions("", 10)) == 6
 
 
@@ -168,9 +168,9 @@ def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
     with zk_lock("k"):
         BackgroundCall(lambda: wait(0)).result()
         BackgroundCall(lambda: wait(0.2)).result()
-    found = {row.outcome: row for row in rows()}
-    assert set(found) == {Attempt.RELEASED, Attempt.TIMED_OUT}
-    timed_out = found[Attempt.TIMED_OUT]
+    by_outcome = {row.outcome: row for row in rows()}
+    assert set(by_outcome) == {Attempt.RELEASED, Attempt.TIMED_OUT}
+    timed_out = by_outcome[Attempt.TIMED_OUT]
     assert (timed_out.key, timed_out.token, timed_out.held) == ("k", None, None)
     assert timed_out.waited is not None
     assert timed_out.waited >= 0.2
@@ -254,8 +254,8 @@ def test_too_many_events_drop_the_oldest(
     for key in ("a", "b", "c"):
         with zk_lock(key):
             pass
-    found = rows()
-    assert sorted((each.key, each.outcome) for each in found) == [("b", Attempt.RELEASED), ("c", Attempt.RELEASED)]
+    attempts = rows()
+    assert sorted((row.key, row.outcome) for row in attempts) == [("b", Attempt.RELEASED), ("c", Attempt.RELEASED)]
     assert "3 events of locks were dropped" in caplog.text
 
 
@@ -283,10 +283,10 @@ sys.exit(0)
     _, errors = other.communicate(timeout=60)
     assert other.returncode == 0, errors
     assert sorted(row.key for row in rows()) == ["again", "child", "kept", "last", "parent"]
-    found = {row.key: row for row in rows()}
-    assert {key for key, row in found.items() if row.pid == other.pid} == {"again", "kept", "last", "parent"}
+    by_key = {row.key: row for row in rows()}
+    assert {key for key, row in by_key.items() if row.pid == other.pid} == {"again", "kept", "last", "parent"}
     assert [row.key for row in rows() if row.outcome != Attempt.RELEASED] == ["kept"]
-    assert found["kept"].outcome == Attempt.LOST
+    assert by_key["kept"].outcome == Attempt.LOST
 
 
 def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
@@ -326,7 +326,7 @@ def test_the_last_attempts_of_a_key_come_first(alias: str) -> None:
     assert [attempt.key for attempt in table.last_attempts("a", 20)] == ["a", "a"]
     assert len(table.last_attempts(f"{LONG}1", 20)) == 1
     newest = table.last_attempts("", 3)
-    assert [each.key[0] for each in newest] == ["k", "k", "a"]
+    assert [attempt.key[0] for attempt in newest] == ["k", "k", "a"]
     assert newest[0].at >= newest[1].at >= newest[2].at
 
 

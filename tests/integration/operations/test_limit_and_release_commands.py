@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
-from support.faults import taken
+from support.faults import acquired_by_many
 from support.locking import MANAGE, as_json, ending, zklock
 from support.quietevents import RECORD
 from support.zoo import Zoo, eventually
@@ -55,7 +55,7 @@ def test_an_invalid_limit_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
 
 def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
     """By the limit in code, or by the one that was set."""
-    with taken("k", 3, 2, limit=2):
+    with acquired_by_many("k", 3, 2, limit=2):
         zoo.wait_contenders("k", 3)
         assert "2 of 2" in zklock("list")
         shown = zklock("show", "k")
@@ -71,7 +71,7 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
 @pytest.mark.django_db
 def test_different_limits_are_reported_until_one_is_set(zoo: Zoo) -> None:
     """By `show`, and by the doctor as a warning."""
-    with taken("k", 1, 1, limit=2), taken("k", 1, 1, limit=3):
+    with acquired_by_many("k", 1, 1, limit=2), acquired_by_many("k", 1, 1, limit=3):
         assert "different limits in their code (2, 3)" in zklock("show", "k")
         assert as_json("list")["locks"][0]["own_limits"] == [2, 3]
         (line,) = [line for line in zklock("doctor").splitlines() if "different limits" in line]
@@ -81,7 +81,7 @@ def test_different_limits_are_reported_until_one_is_set(zoo: Zoo) -> None:
 
 
 def test_a_waiter_that_may_hold_a_permit_is_broken_by_its_token_only(zoo: Zoo) -> None:
-    with pytest.raises(LockLost), taken("k", 2, 2, limit=2) as holds:
+    with pytest.raises(LockLost), acquired_by_many("k", 2, 2, limit=2) as holds:
         _, second = zoo.children("k")
         zklock("limit", "k", 1, WHY)
         assert "1, may hold" in zklock("show", "k")
@@ -92,7 +92,7 @@ def test_a_waiter_that_may_hold_a_permit_is_broken_by_its_token_only(zoo: Zoo) -
 
 
 def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
-    with taken("k", 3, 3, limit=3) as holds:
+    with acquired_by_many("k", 3, 3, limit=3) as holds:
         holders = as_json("show", "k")["holders"]
         assert [holder["kind"] for holder in holders] == ["semaphore"] * 3
         (asked,) = as_json("request-release", "k", WHY, "--guid", holders[1]["guid"])["holders"]
@@ -110,7 +110,7 @@ def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
 def test_a_request_without_a_holder_fails(zoo: Zoo) -> None:
     """The exit code tells whether the lock is free or has another holder."""
     assert ending("request-release", "k", WHY)[0] == ExitCode.NO_HOLDER
-    with taken("k", 1, 1):
+    with acquired_by_many("k", 1, 1):
         assert ending("request-release", "k")[0] == ExitCode.USAGE
         assert ending("request-release", "k", WHY, "--token=1")[0] == ExitCode.CHANGED
         assert ending("request-release", "k", WHY, "--guid=7")[0] == ExitCode.CHANGED

@@ -86,7 +86,7 @@ def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
 
 
 def test_too_many_names_of_locks_are_one_label(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who puts keys into the names has no unbounded number of time series from it."""
+    """A project that puts keys into the names gets a bounded number of time series."""
     monkeypatch.setattr(prometheus, "MOST_LOCKS", 2)
     for number in range(4):
         with zk_lock(f"inventory/{number}"):

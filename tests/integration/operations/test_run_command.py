@@ -111,7 +111,7 @@ def test_run_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda each: each.name
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda member: member.name
 )
 def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     """Nothing stays in the queue."""
@@ -125,7 +125,7 @@ def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signal
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.chaos)], ids=lambda each: each.name
+    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.chaos)], ids=lambda member: member.name
 )
 def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     script = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}; echo up; while :; do sleep 0.05; done"
@@ -187,8 +187,8 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
     out, _ = process.communicate(timeout=20)
     (line,) = [line for line in out.splitlines() if line.startswith("SigIgn:")]
     python = {signal.SIGPIPE, signal.SIGXFSZ}  # which it ignores itself
-    ignored = {each for each in signal.Signals if int(line.split()[1], 16) >> (each - 1) & 1}
-    inherited = {each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN}
+    ignored = {number for number in signal.Signals if int(line.split()[1], 16) >> (number - 1) & 1}
+    inherited = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
     ours = {signal.SIGINT}  # the tests give it back to what they start
     assert ignored - python - ours == {signal.SIGHUP} | inherited - python - ours
 
@@ -290,7 +290,7 @@ def test_a_key_from_the_list_is_not_escaped_again(zoo: Zoo) -> None:
 
 
 def test_a_loss_before_the_end_of_the_command_is_reported(zoo: Zoo, run: Run) -> None:
-    """Even if the command ended by itself."""
+    """It is reported even if the command ended by itself."""
     script = "trap '' TERM; read line; exit 0"
     process = run("k", "--kill-after=20", "--", "sh", "-c", script)
     (name,) = zoo.wait_contenders("k", 1, 20)
@@ -352,9 +352,9 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
         assert gone(child)
     assert process.wait(20) == ExitCode.LOST
     assert process.stderr is not None
-    *_, report, told = process.stderr.read().splitlines()
+    *_, report, message = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 2 s"
-    assert told.endswith("The command was stopped.")
+    assert message.endswith("The command was stopped.")
 
 
 def test_contradicting_options_are_wrong_usage(zoo: Zoo, run: Run) -> None:

@@ -38,7 +38,7 @@ def hostile(zoo: Zoo, key: str, data: bytes) -> str:
 
 
 def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
-    """As text and as JSON."""
+    """The text and the JSON have the same counts."""
     with zk_lock("a"), zk_lock("b"), zoo.hold_elsewhere("b"):
         text = zklock("status")
         assert text.startswith("CONNECTED to ")
@@ -67,7 +67,7 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
         for name in (hold.key, "inventory/a b"):
             data = as_json("show", name)
             assert data["holders"][0]["token"] == str(hold.token)
-            assert [each["name"] for each in data["waiters"]] == [path.rpartition("/")[2]]
+            assert [waiter["name"] for waiter in data["waiters"]] == [path.rpartition("/")[2]]
         assert as_json("show", "inventory/{sku}", "--field=sku=a b")["key"] == hold.key
         text = zklock("show", hold.key)
         assert "holds" in text
@@ -95,10 +95,10 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
     use = "Give --field sku=VALUE, or the whole key."
     locks = {"inventory": {"path": "inventory/{sku}"}, "stock": {"path": "goods/{sku}"}}
     with zoo.configured(LOCKS=locks):
-        told = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
-        assert ending("show", "inventory")[2] == told
-        told = f"The lock 'goods' is free. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
-        assert ending("show", "goods")[2] == told
+        message = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
+        assert ending("show", "inventory")[2] == message
+        message = f"The lock 'goods' is free. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
+        assert ending("show", "goods")[2] == message
 
 
 def test_without_a_connection_the_number_of_locks_is_unknown(zoo: Zoo) -> None:
@@ -213,8 +213,9 @@ def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.M
 
     monkeypatch.setitem(COMMANDS, b"srvr", slow_answer)
     with DevServer() as server, namespace(server) as zoo:
-        (found,) = (check for check in as_json("doctor", "--reply-timeout=30s")["checks"] if check["name"] == "server")
-        assert found["text"].startswith(f"{zoo.hosts}: standalone")
+        checks = as_json("doctor", "--reply-timeout=30s")["checks"]
+        (server_check,) = (check for check in checks if check["name"] == "server")
+        assert server_check["text"].startswith(f"{zoo.hosts}: standalone")
 
 
 @pytest.mark.parametrize("command", [["status"], ["list"], ["show", "k"], ["doctor"], ["run", "k", "--", "true"]])
@@ -235,8 +236,8 @@ def test_the_doctor_reports_dead_and_unreadable_reservations(zoo: Zoo) -> None:
     for name, data in (("dead!one", dead.encode()), ("live", live.encode())):
         zoo.client.create(f"{zoo.base}/!unique/{name}", data, makepath=True)
     checks = [check for check in as_json("doctor")["checks"] if check["name"].startswith("reservation")]
-    found = {check["text"]: check["result"] for check in checks}
-    assert found == {
+    results = {check["text"]: check["result"] for check in checks}
+    assert results == {
         "2 of unique tasks.": "info",
         "dead, so the next publisher takes it over: dead/one": "info",
     }

@@ -31,15 +31,15 @@ NAME = "inventory/{sku}"
 
 @pytest.fixture
 def spans(zoo: Zoo) -> Iterator[Traced]:
-    with traced() as found:
-        yield found
+    with traced() as recorded:
+        yield recorded
 
 
 def context_of(span: ReadableSpan | Span) -> SpanContext:
     """Return the ids of a span."""
-    found = span.get_span_context()
-    assert found is not None
-    return found
+    context = span.get_span_context()
+    assert context is not None
+    return context
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan | Span) -> bool:
@@ -58,7 +58,7 @@ def test_a_lock_has_two_spans_below_that_of_its_caller(spans: Traced) -> None:
         token = hold.token
     (outer,), (query,) = spans.wait("request"), spans.wait("query")
     (acquired,), (held,) = spans.wait("zklock.acquire"), spans.wait("zklock.hold")
-    assert all(is_child(each, request) for each in (acquired, held, query))
+    assert all(is_child(span, request) for span in (acquired, held, query))
     assert held.parent is not None
     assert not held.parent.is_remote
     waited = (acquired.attributes or {})["zklock.waited"]
@@ -213,8 +213,8 @@ def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:
     with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
         pass
     failed.append(spans.wait("zklock.acquire", 4)[-1])
-    told = [((span.attributes or {})["error.type"], span.status.status_code) for span in failed]
-    assert told == [
+    outcomes = [((span.attributes or {})["error.type"], span.status.status_code) for span in failed]
+    assert outcomes == [
         ("LockBusy", StatusCode.UNSET),
         ("LockTimeout", StatusCode.ERROR),
         ("ZooKeeperUnavailable", StatusCode.ERROR),
@@ -222,7 +222,7 @@ def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:
     for span in failed:
         (event,) = span.events
         assert event.name == "exception"
-        assert (event.attributes or {})["exception.type"] == f"django_zklock.exceptions.{told.pop(0)[0]}"
+        assert (event.attributes or {})["exception.type"] == f"django_zklock.exceptions.{outcomes.pop(0)[0]}"
     assert [link.context.span_id for link in failed[1].links] == [context_of(holder).span_id]
     assert "zklock.token" not in (failed[1].attributes or {})
 
@@ -295,10 +295,10 @@ def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: 
             headers = {"traceparent": f"00-{trace_id}-{span_id}-01"}
             results.append(worker.send("waiting.wait", "k", "linger", str(gate), headers=headers))
             zoo.wait_contenders("k", len(results))
-        gate.wait_entered()
+        gate.wait_at_work()
         eventually((tmp_path / WAITING).exists)
         about = [payload.about for payload in zoo.payloads("k") if payload]
-        assert [(each["trace"], each["span"]) for each in about] == [
+        assert [(record["trace"], record["span"]) for record in about] == [
             (trace_id, f"{span_id}-01") for trace_id, span_id in (first, second)
         ]
         gate.open()

@@ -144,16 +144,16 @@ class Stage:
         self._client = KazooClient(hosts=zoo.all_hosts, timeout=30)
         self._client.start(timeout=30)
 
-    def enter(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
-        """Put a contender to the end of a queue; return its path."""
+    def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
+        """Put a contender at the end of a queue; return its path."""
         guid = guids.new(guids.Mark.OWN)
-        return self.enter_raw(key, nodes.prefix(guid, kind), part.data(guid))
+        return self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
 
-    def enter_raw(self, key: str, name: str, data: bytes) -> str:
+    def join_queue_raw(self, key: str, name: str, data: bytes) -> str:
         path = self._client.create(f"{self._base}/{key}/{name}", data, ephemeral=True, sequence=True, makepath=True)
         return str(path)
 
-    def leave(self, path: str) -> None:
+    def quit_queue(self, path: str) -> None:
         self._client.delete(path)
 
     def crowd(self, locks: int, waiters: int, prefix: str = "crowd") -> None:

@@ -53,7 +53,7 @@ class Visitor:
     site: Site
     page: Page
     complaints: list[str] = field(default_factory=list)
-    """What the browser has to say of the pages: violations of the policy, scripts that failed."""
+    """The browser's complaints about the pages: violations of the policy, scripts that failed."""
 
     def __post_init__(self) -> None:
         self.page.on("console", self._on_console)
@@ -99,7 +99,7 @@ class Visitor:
     def interval(self) -> str:
         return self.page.get_by_label("Refresh").input_value()
 
-    def take_clock(self) -> None:
+    def install_clock(self) -> None:
         """From the next page on, let the page's clock be put forward."""
         self.page.clock.install()
 
@@ -142,7 +142,7 @@ class Visitor:
         )
 
     def focused(self) -> dict[str, Any]:
-        """What the keyboard is at, and whether that is to be seen."""
+        """Return the element that has the focus, and whether that is visible."""
         element: dict[str, Any] = self.page.evaluate(
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
@@ -191,7 +191,7 @@ class Visitor:
         self._go(section.get_by_role("button", name="Request release"))
 
     def messages(self) -> str:
-        """What the page has to say about what was done."""
+        """Return the messages of the page about the last action."""
         selector = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
         return "\n".join(self.page.locator(selector).all_inner_texts())
 

@@ -1,4 +1,4 @@
-"""What the app of events would have recorded."""
+"""Rows as the app of events would have recorded them."""
 
 from __future__ import annotations
 

@@ -14,20 +14,21 @@ def busy_shop(stage: Stage) -> None:
     invoice = Part.view("GET /invoices/<slug:month>/", "shop.views.invoice", "web-1", 77)
     report = Part("cron-1", 9, what="manage.py nightly_report")
     for part in (charge, refund, restock, invoice):
-        stage.enter("orders/1042", part)
-    stage.enter_raw("orders/1042", f"{'ab' * 16}__lock__", b"10.0.3.9")
-    stage.enter("invoice/2026-11", invoice)
-    stage.enter("report/nightly", report)
-    stage.enter("report/nightly", restock)
+        stage.join_queue("orders/1042", part)
+    stage.join_queue_raw("orders/1042", f"{'ab' * 16}__lock__", b"10.0.3.9")
+    stage.join_queue("invoice/2026-11", invoice)
+    stage.join_queue("report/nightly", report)
+    stage.join_queue("report/nightly", restock)
     for part in (invoice, refund):
-        stage.enter("prices", part, Kind.READ)
-    stage.enter("prices", restock, Kind.WRITE)
+        stage.join_queue("prices", part, Kind.READ)
+    stage.join_queue("prices", restock, Kind.WRITE)
     for index in range(3):
         about = {"request": "POST /labels/"}
-        stage.enter(
+        stage.join_queue(
             "printers", Part(f"web-{index}", 80 + index, what="shop.views.label", about=about, limit=2), Kind.PERMIT
         )
     for index in range(12):
-        stage.enter("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{index % 4}", 300 + index))
+        stage.join_queue("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{index % 4}", 300 + index))
     for number in range(7):
-        stage.enter(f"orders/{1043 + number}", Part.task("shop.tasks.charge", f"worker-{number % 4}", 812 + number))
+        part = Part.task("shop.tasks.charge", f"worker-{number % 4}", 812 + number)
+        stage.join_queue(f"orders/{1043 + number}", part)

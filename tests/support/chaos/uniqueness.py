@@ -165,7 +165,7 @@ class Turmoil:
 
 
 class Verdict:
-    """What the history of a turmoil amounts to."""
+    """The judgement on the history of a turmoil."""
 
     def __init__(self, events: list[Event]) -> None:
         self.events = events
@@ -199,20 +199,20 @@ class Verdict:
                 assert begin >= end, f"{key}: {second} was sent {end - begin:.3f} s before the end of {first}"
 
     def assert_told_the_truth(self) -> None:
-        """Who was told of another task was told of one that was sent."""
+        """Fail if a publisher was refused because of a task that was never sent."""
         for task, history in self.of.items():
             assert not history["taken"] or history["sent"], f"{task} was never sent"
 
     def assert_nothing_lost(self) -> None:
-        """What was sent was done, where messages outlive the workers."""
+        """Fail if a task that was sent was not done, where messages outlive the workers."""
         for task, history in self.of.items():
             assert not history["sent"] or not history["confirmed"] or history["leave"], f"{task} was lost"
 
     def assert_begun_after_each_call(self) -> None:
-        """Who was told of a task that is still to start saw it start after the call."""
+        """Fail if a publisher was refused because of a task that had started before the call."""
         for task, history in self.of.items():
             for call in history["taken"]:
-                assert any(enter.at > call.called for enter in history["enter"]), f"{task} had begun before"
+                assert any(start.at > call.called for start in history["enter"]), f"{task} had begun before"
 
 
 def deadline(seconds: float) -> Any:

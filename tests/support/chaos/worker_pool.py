@@ -120,7 +120,7 @@ class LockWorker:
         """Begin to acquire; the answer says `granted`, and when (`t`)."""
         return self.tell("acquire", **{"as": owner}, key=key, timeout=timeout, **options)
 
-    def take(
+    def must_acquire(
         self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any
     ) -> dict[str, Any]:
         """Acquire, and fail if that does not succeed; return the answer."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from support import debian
 from support.ensemble import find_java
-from support.neighbours.protocol import Neighbour
+from support.neighbours.protocol import OtherClient
 
 PACKAGE = "libcurator-recipes-java"
 JARS = Path("/usr/share/java")
@@ -57,10 +57,10 @@ def _classes() -> Path:
 _SMALL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dfile.encoding=UTF-8"]
 
 
-def curator(hosts: str, session_timeout: float = 4.0) -> Neighbour:
+def curator(hosts: str, session_timeout: float = 4.0) -> OtherClient:
     """Return a process with one client of Curator's, which is started as a context; paths are from the root on."""
     path = os.pathsep.join(map(str, [_classes(), *find_curator()[:-1]]))
-    return Neighbour([find_java(), *_SMALL, "-cp", path, "Neighbour", hosts, str(round(session_timeout * 1000))])
+    return OtherClient([find_java(), *_SMALL, "-cp", path, "Neighbour", hosts, str(round(session_timeout * 1000))])
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from support.chaos.history import Event, Recorder, read
-from support.neighbours.protocol import TIMEOUT, Neighbour, NeighbourGone
+from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone
 from support.neighbours.sides import Side
 
 LONGEST = 0.01  # seconds that a lock is held
 EXCLUSIVE = {"mutex", "selector", "election", "leader"}  # plain locks by other names
-Start = Callable[[], Neighbour]
+Start = Callable[[], OtherClient]
 
 
 class Load:
@@ -37,7 +37,7 @@ class Load:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
-        self._processes: dict[str, Neighbour] = {}
+        self._processes: dict[str, OtherClient] = {}
         self._nemesis = Recorder(directory, "nemesis")
         self._recorders = [self._nemesis]
         self._stack = ExitStack()
@@ -85,7 +85,7 @@ class Load:
         try:
             while not self._stop.is_set():
                 self._turn(*arguments)
-        except NeighbourGone:
+        except OtherClientGone:
             pass
         except BaseException as error:
             self._errors.append(error)
@@ -93,7 +93,7 @@ class Load:
     def _turn(
         self,
         name: str,
-        process: Neighbour,
+        process: OtherClient,
         recorder: Recorder,
         kinds: Sequence[str],
         numbers: Iterator[int],
@@ -107,7 +107,7 @@ class Load:
         recorder.write("invoke", timeout=None, kind=kind, **about)
         try:
             answer = side.begin(actor).result(TIMEOUT)
-        except NeighbourGone:
+        except OtherClientGone:
             recorder.write("refused", error="its process was killed", definite=False, **about)
             raise
         assert answer == "true"

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
-from support.neighbours.protocol import GLANCE, TIMEOUT, Neighbour
+from support.neighbours.protocol import GLANCE, TIMEOUT, OtherClient
 from support.zoo import Zoo
 
 OPTIONS: dict[str, dict[str, Any]] = {"lock": {}, "read": {"kind": "read"}, "write": {"kind": "write"}, "leader": {}}
@@ -91,7 +91,7 @@ class Ours:
         return self._actors[actor].submit(call)
 
     def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
-        """Have an actor take a lock, as `Neighbour.acquire`."""
+        """Have an actor acquire a lock, as `OtherClient.acquire`."""
 
         def call() -> str:
             lock = self._lock(actor, kind, path)
@@ -103,8 +103,8 @@ class Ours:
 
         return self._send(actor, call)
 
-    def take(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
-        """Have an actor take a lock, and wait for the outcome."""
+    def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
+        """Have an actor acquire a lock, wait for the outcome, and tell whether it did."""
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
@@ -117,10 +117,10 @@ class Ours:
             actor.shutdown(wait=False)
 
 
-def our_process(zoo: Zoo) -> Neighbour:
+def our_process(zoo: Zoo) -> OtherClient:
     """Return a process with locks of ours in this namespace."""
     command = [sys.executable, "-u", "-m", "support.neighbours.ours", zoo.base]
-    return Neighbour(command, **zoo.environment(session_timeout=2))
+    return OtherClient(command, **zoo.environment(session_timeout=2))
 
 
 def main(base: str) -> None:

@@ -21,15 +21,15 @@ TIMEOUT = 30.0  # seconds that a busy machine may take
 GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
 
 
-class NeighbourError(Exception):
+class OtherClientError(Exception):
     """The other client's recipe raised an error; the text is what it says."""
 
 
-class NeighbourGone(Exception):
+class OtherClientGone(Exception):
     """Its process ended before it answered."""
 
 
-class Neighbour:
+class OtherClient:
     """One process of another client; on Linux it ends with this one, even when that is killed."""
 
     def __init__(self, command: Sequence[str], **env: str) -> None:
@@ -42,7 +42,7 @@ class Neighbour:
         self._process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
 
-    def __enter__(self) -> Neighbour:
+    def __enter__(self) -> OtherClient:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [*debian.tied("KILL"), *self._command],
@@ -100,15 +100,15 @@ class Neighbour:
                 print(number, actor, verb, kind, path, *more, file=self._process.stdin, flush=True)
             except (OSError, ValueError):  # its end of the pipe is closed, or ours
                 self._waiting.pop(number)
-                answer.set_exception(NeighbourGone())
+                answer.set_exception(OtherClientGone())
         return answer
 
     def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
         """Have an actor take a lock, waiting so many seconds, -1: for ever; the answer is "true" or "false"."""
         return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), name)
 
-    def take(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
-        """Have an actor take a lock, and wait for the outcome."""
+    def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
+        """Have an actor acquire a lock, wait for the outcome, and tell whether it did."""
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
@@ -127,11 +127,11 @@ class Neighbour:
             if how == "ok":
                 answer.set_result(what)
             else:
-                answer.set_exception(NeighbourError(what))
+                answer.set_exception(OtherClientError(what))
         with self._lock:
             left, self._waiting = self._waiting, {}
         for answer in left.values():
-            answer.set_exception(NeighbourGone("".join(self._errors[-30:])))
+            answer.set_exception(OtherClientGone("".join(self._errors[-30:])))
 
     def _note(self, stream: Iterable[str]) -> None:
         for line in stream:

@@ -7,14 +7,14 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
 from support.neighbours.ours import Ours
-from support.neighbours.protocol import GLANCE, Neighbour
+from support.neighbours.protocol import GLANCE, OtherClient
 
 
 @dataclass(frozen=True)
 class Side:
     """One client's lock on a path."""
 
-    client: Neighbour | Ours
+    client: OtherClient | Ours
     kind: str
     path: str
 
@@ -22,9 +22,9 @@ class Side:
         """Have an actor take the lock, waiting for ever; return what will tell."""
         return self.client.acquire(actor, self.kind, self.path, -1)
 
-    def take(self, actor: str = "a", wait: float = 10) -> bool:
-        """Have an actor take the lock; tell whether it did."""
-        return self.client.take(actor, self.kind, self.path, wait)
+    def try_acquire(self, actor: str = "a", wait: float = 10) -> bool:
+        """Have an actor acquire the lock; tell whether it did."""
+        return self.client.try_acquire(actor, self.kind, self.path, wait)
 
     def release(self, actor: str = "a") -> None:
         """Have it release."""

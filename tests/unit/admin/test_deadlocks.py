@@ -60,7 +60,7 @@ def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("contender", "other"),
     [
         (somebody(1), somebody(2)),
         (somebody(1), somebody(1, session=2)),
@@ -69,9 +69,9 @@ def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
     ],
 )
 def test_contenders_with_different_or_unknown_owners_are_not_joined(
-    one: ScannedContender, other: ScannedContender
+    contender: ScannedContender, other: ScannedContender
 ) -> None:
-    assert find_waits([lock("x", one), lock("y", somebody(9), other)]) == ()
+    assert find_waits([lock("x", contender), lock("y", somebody(9), other)]) == ()
 
 
 def test_a_second_try_for_the_same_lock_is_not_a_wait() -> None:

@@ -1,4 +1,4 @@
-"""What the health of an ensemble says about its servers."""
+"""The report on the health of an ensemble has the problems of its servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_three_healthy_servers_are_reported_as_healthy() -> None:
     ],
 )
 def test_each_problem_is_reported_with_its_remedy(servers: tuple[Any, ...], result: str, words: str) -> None:
-    assert any(each[0] == result and words in each[1] for each in found(*servers)), found(*servers)
+    assert any(finding[0] == result and words in finding[1] for finding in found(*servers)), found(*servers)
 
 
 def test_a_single_follower_is_reported_as_part_of_an_ensemble() -> None:
@@ -85,7 +85,7 @@ def test_the_command_srvr_is_enough() -> None:
 
 @pytest.mark.parametrize("latency", ["nan", "1e999", "-1", "9" * 5000, "1.2.3", "", "many"])
 def test_an_invalid_latency_is_left_out(latency: str) -> None:
-    """Whatever listens at that port may have sent it."""
+    """Another program at that port may have sent it."""
     report = _report("zk1:2181", f"Mode: leader\nLatency min/avg/max: 0/{latency}/1\n")
     assert (report.role, report.latency, report.milliseconds) == ("leader", None, "")
 

@@ -93,13 +93,13 @@ def test_a_receiver_in_any_language_can_check_a_token() -> None:
 # --- who can make one ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", range(0, 200, 9))
-def test_a_token_with_one_character_changed_is_invalid(place: int) -> None:
+@pytest.mark.parametrize("position", range(0, 200, 9))
+def test_a_token_with_one_character_changed_is_invalid(position: int) -> None:
     """In the content and in the signature."""
     signed = seal(fence(), [NEW])
-    other = "A" if signed[place] != "A" else "B"
+    other = "A" if signed[position] != "A" else "B"
     with pytest.raises(InvalidToken):
-        verify(signed[:place] + other + signed[place + 1 :])
+        verify(signed[:position] + other + signed[position + 1 :])
 
 
 def forgeries() -> Iterator[Any]:

@@ -167,9 +167,9 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
         for path in (source / "django_zklock").rglob(kind)
     }
     assert len(others) > 10
-    for found in (names, packed):
-        assert modules | others | {"django_zklock/py.typed"} <= found
-        assert not [name for name in found if name.startswith("tests")]
+    for contents in (names, packed):
+        assert modules | others | {"django_zklock/py.typed"} <= contents
+        assert not [name for name in contents if name.startswith("tests")]
     assert {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "setup.cfg"} <= packed
     documents = [path for name in ("docs", "examples") for path in (source / name).rglob("*")]
     assert {str(path.relative_to(source)) for path in documents} <= packed

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.apps import AppConfig
 
-ADDED = "TEST_PATIENCE"
+ADDED = "TEST_REPLY_TIMEOUT"
 """The variable with the seconds that a process adds to both limits when it starts."""
 
 
@@ -22,10 +22,10 @@ def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> 
         set_(module, "RELEASE_TIMEOUT", confirmation)
 
 
-class Patience(AppConfig):
+class ReplyTimeout(AppConfig):
     """A process with these settings adds what the variable says."""
 
-    name = "support.patience"
+    name = "support.reply_timeout"
 
     def ready(self) -> None:
         if seconds := float(os.environ.get(ADDED, "0")):
