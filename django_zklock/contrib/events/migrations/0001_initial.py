@@ -1,4 +1,4 @@
-"""Make the tables."""
+"""Make the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_zklock.fencing.model import ExactCharField
 
 
 class Migration(migrations.Migration):
-    """The tables of attempts and of actions."""
+    """The table of attempts."""
 
     initial = True
 
@@ -42,27 +42,6 @@ class Migration(migrations.Migration):
                     models.Index(fields=["template", "at"], name="zklock_events_template"),
                     models.Index(condition=models.Q(("outcome", "lost")), fields=["at"], name="zklock_events_lost"),
                 ],
-            },
-        ),
-        migrations.CreateModel(
-            name="OperatorAction",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("key", ExactCharField(max_length=255)),
-                ("what", models.CharField(max_length=32)),
-                ("by", models.CharField(max_length=255)),
-                ("reason", models.TextField()),
-                ("via", models.CharField(max_length=16)),
-                ("at", models.DateTimeField()),
-                ("sure", models.BooleanField(default=True)),
-                ("holder", models.TextField()),
-                ("token", models.BigIntegerField(null=True)),
-                ("limit", models.IntegerField(null=True)),
-                ("seconds", models.FloatField(null=True)),
-            ],
-            options={
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["key", "at"], name="zklock_events_action")],
             },
         ),
     ]
