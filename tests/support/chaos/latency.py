@@ -130,7 +130,7 @@ def main() -> None:
                 thread.join()
         else:
             _work("main", way.work, stopped)
-        assert len(stopped) == max(1, way.crowd), "nobody stopped the work"
+        assert len(stopped) == max(1, way.crowd), "an abort has not reached its work"
         for moment in stopped:
             _tell(moment)
     with zk_lock("end", timeout=20):
@@ -148,8 +148,8 @@ def _tell(something: Any) -> None:
 @contextlib.contextmanager
 def _noted(stopped: list[float]) -> Iterator[None]:
     """Note when the work in the block is stopped."""
-    _tell("held")
     try:
+        _tell("held")  # a thread that has told may wait for its next turn, and get the exception at once
         yield
     except BaseException:
         stopped.append(time.monotonic())
