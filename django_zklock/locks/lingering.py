@@ -470,7 +470,9 @@ class LingeringLock(GrantObserver):
             self._published, self._stale_since = state, None
 
         if not isinstance(state, float):
-            fields = state
+            first = self.first
+            grant = first.grant if first is not None and first.description == state else None
+            fields = state if grant is None else {**state, "waited": self.contender.waited(grant.since)}
         else:
             idle_since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - state)
             fields = _description(os.getpid(), KEPT, idle=idle_since.isoformat(timespec="milliseconds"))
@@ -547,7 +549,7 @@ def _description(
     pid: int, what: str, thread: str = "", about: Mapping[str, str] = MappingProxyType({}), idle: str = ""
 ) -> Mapping[str, Any]:
     """Return the fields of a payload that change from owner to owner."""
-    return {"pid": pid, "what": what, "thread": thread, "about": about, "idle": idle}
+    return {"pid": pid, "what": what, "thread": thread, "about": about, "idle": idle, "waited": 0}
 
 
 class LingeringLocks(SessionObserver):

@@ -77,6 +77,8 @@ class ContenderInfo:
     """Seconds after which ZooKeeper ends its session if it hears nothing of its process; 0 if that is unknown."""
     idle_since: datetime | None = None
     """Since when nobody uses the lock, and its process keeps it for its next user (`linger`). None if it is in use."""
+    granted: datetime | None = None
+    """When it got the lock, by ZooKeeper's clock. A holder writes it after a second; None before, or if it waits."""
 
     @classmethod
     def from_node(cls, key: str, child: Child, node: Node, **more: Any) -> Self:
@@ -107,6 +109,7 @@ class ContenderInfo:
             max_hold=payload.max_hold / 1000,
             session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
+            granted=to_datetime(min(node.ctime + payload.waited / 1000, node.mtime)) if payload.waited else None,
             **more,
         )
 

@@ -35,8 +35,9 @@ _FIELDS = (
     "max_hold",
     "session_timeout",
     "idle",
+    "waited",
 )  # in the order of the JSON
-_OPTIONAL = frozenset({"limit", "owner", "max_hold", "session_timeout", "idle"})  # left out if they are empty or 0
+_OPTIONAL = frozenset({"limit", "owner", "max_hold", "session_timeout", "idle", "waited"})  # left out if they are empty or 0
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -180,6 +181,8 @@ class Payload:
     """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
     idle: str = ""
     """Since when nobody uses the lock that its process keeps for the next user, like `since`; empty if it is in use."""
+    waited: int = 0
+    """Milliseconds from the creation of the znode to the grant. A holder writes it after a second; 0 before that."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
@@ -237,6 +240,7 @@ class Payload:
             max_hold=_number(fields.get("max_hold")),
             session_timeout=_number(fields.get("session_timeout")),
             idle=_text(fields.get("idle")),
+            waited=_number(fields.get("waited")),
         )
 
     def is_of(self, child: Child) -> bool:

@@ -36,6 +36,7 @@ from django_zklock.zk.gateway import Node
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import BEAT_SHARE, Session, SessionObserver
 
+DESCRIBE_GRANT_AFTER = 0.75  # seconds more, until its znode says when it was granted; a shorter hold costs no write
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
 WATCH_SELF_SHARE = 1 / 6  # of the session timeout, spent waiting; a shorter wait costs no watch on its znode
 
@@ -98,6 +99,7 @@ class Contender(SessionObserver):
         self._timer: Timer | None = None
         self._local_queue: LocalQueue | None = None  # while it waits
         self._predecessors: Predecessors | None = None  # once it has waited for some
+        self._is_described = False  # its znode says when the lock was granted, or will soon
         self._is_queued = False  # it was accepted as a waiter, so `max_waiters` does not refuse it any more
         # Set by `_begin`.
         self._registry: Registry
@@ -142,6 +144,10 @@ class Contender(SessionObserver):
     def set_process(self, pid: int) -> None:
         """Show others in the queue that this process of the machine does the work; from any thread."""
         self.session.post(self.describe, {"pid": pid})
+
+    def waited(self, granted_at: float) -> int:
+        """Return the milliseconds from the creation of its znode to a grant at this time of `clock.now()`."""
+        return max(1, round((granted_at - self._node.sent_at) * 1000))
 
     # --- while it holds the lock ----------------------------------------------------------------------------------
 
@@ -393,6 +399,14 @@ class Contender(SessionObserver):
         """The znode was read while its lock is held."""
         if self._grant is not None and self._node.node is not None:
             interventions.read_request(self._registry.gateway, self._grant, node, self._node.node.data)
+            if not self._is_described:
+                self._is_described = True
+                self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
+
+    def _describe_grant(self) -> None:
+        """Write when the lock was granted, for people who look at the queue; ZooKeeper only dates the znode."""
+        if self._grant is not None:
+            self.describe({"waited": self.waited(self._grant.since)})
 
     def _share(self, seconds: float) -> None:
         if self._phase is not Phase.HOLDING:

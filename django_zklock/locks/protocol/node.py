@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from django_zklock import clock
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply
 from django_zklock.locks.protocol.operator_holds import Replacement
@@ -66,6 +67,7 @@ class ContenderNode(OwnNode):
     def __init__(self, registry: Registry, spec: QueueSpec, caller: Caller, listener: NodeListener) -> None:
         super().__init__(registry, spec.parent, about=caller.about)
         self.node: Node | None = None
+        self.sent_at = 0.0  # when its create was sent, on clock.now()
         self._spec = spec
         self._caller = caller
         self._listener = listener
@@ -104,6 +106,7 @@ class ContenderNode(OwnNode):
         guid = guids.new(guids.Mark.REPLACEABLE if self._spec.min_hold else guids.Mark.OWN)
         self.guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
+        self.sent_at = clock.now()
         self._registry.add(self.guid)
         try:
             self._registry.listing(self._parent).create_and_list(
