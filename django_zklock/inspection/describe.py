@@ -71,26 +71,16 @@ class HeldSinceTracker:
 
 def describe(result: ScanResult, since: HeldSince) -> tuple[LockInfo, ...]:
     """Return the locks of a result, sorted by key."""
-    locks = [_unreadable(result, key, count, why) for key, (count, why) in result.unreadable.items()]
+    locks = [
+        LockInfo(key=key, path=path(result.base, key), waiting=count, problem=why)
+        for key, (count, why) in result.unreadable.items()
+    ]
     for key, queue in result.queues.items():
         lock = _QueueDescription(result, key, queue, since).lock()
         if lock is not None:
             locks.append(lock)
         time.sleep(0)  # thousands of contenders take a second; let the protocol's thread run
     return tuple(sorted(locks, key=lambda lock: lock.key))
-
-
-def _unreadable(result: ScanResult, key: str, count: int, why: str) -> LockInfo:
-    return LockInfo(
-        key=key,
-        path=path(result.base, key),
-        kind="lock",
-        holders=(),
-        waiters=(),
-        waiting=count,
-        longest_wait=None,
-        problem=why,
-    )
 
 
 class _QueueDescription:

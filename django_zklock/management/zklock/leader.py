@@ -15,7 +15,7 @@ from django_zklock.locks import queue_reader
 from django_zklock.locks.election import read_leader
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.management.arguments import add_answer, add_name, key_of
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue import names
 
@@ -31,15 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Show the leader."""
-    with errors_as_exit_codes():
-        key = key_of(options)
-        parent = names.path(conf.current().base, key)
-        # Also with --watch: it would write nothing while ZooKeeper is not available.
-        queue = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
-        if options.watch:
-            with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-                _watch(out, key, parent, json=options.json)
-            return
+    key = key_of(options)
+    parent = names.path(conf.current().base, key)
+    # Also with --watch: it would write nothing while ZooKeeper is not available.
+    queue = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
+    if options.watch:
+        with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+            _watch(out, key, parent, json=options.json)
+        return
     if options.json:
         leader_json = contender_json(queue[0]) if queue else None
         write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(queue) - 1)})

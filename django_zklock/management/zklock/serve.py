@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock import conf
 from django_zklock.conf import url
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_line
 
 if TYPE_CHECKING:
@@ -53,12 +53,11 @@ def run(out: Output, options: argparse.Namespace) -> None:
         write_line(out, f"Token, for the client: {token}")
         write_line(out, f"Hash, for TOKENS in the settings: {access.hash_of(token)}")
         return
-    with errors_as_exit_codes():
-        _check(options)
-        try:
-            asyncio.run(_serve(out, options))
-        except OSError as error:
-            raise failure(str(error)) from error
+    _check(options)
+    try:
+        asyncio.run(_serve(out, options))
+    except OSError as error:
+        raise failure(str(error)) from error
 
 
 def _check(options: argparse.Namespace) -> None:

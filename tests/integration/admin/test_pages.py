@@ -88,9 +88,11 @@ def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer:
     assert "orders/42" in page
     assert "web-1 · pid 71" in page
     assert "shop.tasks.charge" in page
-    strip = viewer.get(LIST).context["zklock"]
-    assert (strip.state, strip.held, strip.contended, strip.waiting) == ("connected", 2, 1, 2)
-    assert strip.longest_wait
+    context = viewer.get(LIST).context
+    figures = context["figures"]
+    assert context["snapshot"].connection.state == "connected"
+    assert (figures.held, figures.contended, figures.waiting) == (2, 1, 2)
+    assert figures.longest_wait
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,6 @@ def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer:
         ("?o=5", ["orders/42", "invoice"]),
         ("?o=-5", ["invoice", "orders/42"]),
         ("?o=3.4.6", ["orders/42", "invoice"]),
-        ("?key__startswith=inv", ["invoice"]),
     ],
 )
 def test_the_list_is_searched_filtered_and_sorted(
@@ -327,7 +328,7 @@ def test_without_zookeeper_the_last_state_is_shown_with_its_age(
         page = response.content.decode()
         assert [lock.key for lock in response.context["cl"].result_list] == ["orders/42", "invoice"]
         assert "This state is" in page
-        assert response.context["zklock"].snapshot.age > 1
+        assert response.context["snapshot"].age > 1
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
         assert "web-1" in page
         assert "Last sign of life" not in page  # ZooKeeper may have heard nothing since
