@@ -66,6 +66,12 @@ def duration(seconds: float) -> str:
     return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
 
 
+def span(contender: ScannedContender) -> str:
+    """Return for how long a holder has held the lock, or a waiter has waited."""
+    text = duration(contender.duration)
+    return _("at most %(time)s") % {"time": text} if contender.at_most else text
+
+
 def process_of(contender: ContenderInfo) -> str:
     """Return host and process of a contender, or the operator, or the other client."""
     if contender.operator is not None:
@@ -172,7 +178,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
         return _("If the reason is gone, end this hold.")
     if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
-    if (lock.held_for or 0.0) >= long_held:
+    if lock.held_longer_than(long_held):
         return _("If that is too long, request its release, or break the lock. A break stops its work.")
     return ""
 
@@ -189,7 +195,7 @@ def _held_by(lock: LockInfo) -> str:
         text = _("%(name)s holds it until %(until)s: %(reason)s")
         return text % {"name": hold.by, "until": _time(hold.until), "reason": hold.reason}
     count = len(lock.holders)
-    age = duration(lock.held_for or 0.0)
+    age = span(first)
     values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": age}
     values |= {"count": count, "limit": lock.limit}
     if lock.limit is not None and first.kind == "semaphore":

@@ -16,7 +16,7 @@ from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt
-    from django_zklock.inspection import LockInfo
+    from django_zklock.inspection import LockInfo, ScannedContender
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -56,10 +56,11 @@ def usual_hold(template: str) -> float | None:
     return seconds
 
 
-def times_usual(seconds: float, template: str) -> str:
+def times_usual(holder: ScannedContender) -> str:
     """Return how many times as long as usual a hold lasts, as a text; empty if that is nothing special or unknown."""
-    usual = usual_hold(template) if seconds >= LEAST_SECONDS else None
-    times = int(seconds / max(usual, 0.001)) if usual is not None else 0
+    known = holder.duration >= LEAST_SECONDS and not holder.at_most
+    usual = usual_hold(holder.template) if known else None
+    times = int(holder.duration / max(usual, 0.001)) if usual is not None else 0
     return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
 
 
@@ -142,7 +143,7 @@ def past_of(lock: LockInfo) -> Past | None:
         grants=tuple(event_of(attempt, tokens) for attempt in grants),
         summaries=_summaries(grants) if len(grants) > 1 else (),
         usual="" if usual is None else duration(usual),
-        times="" if first is None else times_usual(first.duration, template),
+        times="" if first is None else times_usual(first),
     )
 
 

@@ -1,11 +1,9 @@
-"""Turn the result of a scan into `LockInfo`s, and track since when each holder has held its lock."""
+"""Turn the result of a scan into `LockInfo`s."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
 from django_zklock.inspection.info import LockInfo, ScannedContender
 from django_zklock.inspection.scan import ScanResult
@@ -15,68 +13,16 @@ from django_zklock.queue.names import path
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.zk.gateway import Node
-from django_zklock.zk.server_clock import to_datetime
-from django_zklock.zk.session import Session
-
-MAX_LOCKS: Final = 10_000  # locks that are remembered
-
-HeldSince: TypeAlias = Mapping[tuple[str, str], float]
-"""Seconds since 1970 by ZooKeeper's clock, by key and name of the holder."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LastScan:
-    since: Mapping[str, float]  # by name of a holder
-    at: float
-
-
-class HeldSinceTracker:
-    """
-    The holders in the last scan of each lock of a session; used on the protocol's thread.
-
-    ZooKeeper stores when a contender's znode was created, but not when it got the lock: to record that would cost a
-    write. A contender that was seen waiting got the lock later than that.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._last: dict[str, _LastScan] = {}  # by key
-
-    def update(self, result: ScanResult, *, complete: bool) -> HeldSince:
-        """
-        Remember the holders in this result, and return since when at most each has held its lock.
-
-        With `complete`, locks that are not in the result are forgotten.
-        """
-        scanned = {key: self._compare(result, key) for key in result.queues}
-        if complete or len(self._last) + len(scanned) > MAX_LOCKS:
-            self._last = scanned
-        else:
-            self._last.update(scanned)
-        return {(key, name): since for key, scan in scanned.items() for name, since in scan.since.items()}
-
-    def _compare(self, result: ScanResult, key: str) -> _LastScan:
-        last = self._last.get(key)
-        since: dict[str, float] = {}
-        queue = result.queues[key]
-        for child in (queue[index] for index in result.holders(key)):
-            node = result.nodes.get((key, child.name))
-            if node is None:
-                continue
-            if last is None:
-                since[child.name] = node.ctime
-            else:
-                since[child.name] = last.since.get(child.name, max(node.ctime, last.at))
-        return _LastScan(since, result.began_at)
-
-
-def describe(result: ScanResult, since: HeldSince) -> tuple[LockInfo, ...]:
+def describe(result: ScanResult) -> tuple[LockInfo, ...]:
     """Return the locks of a result, sorted by key."""
     locks = [
         LockInfo(key=key, path=path(result.base, key), waiting=count, problem=why)
         for key, (count, why) in result.unreadable.items()
     ]
     for key, queue in result.queues.items():
-        lock = _QueueDescription(result, key, queue, since).lock()
+        lock = _QueueDescription(result, key, queue).lock()
         if lock is not None:
             locks.append(lock)
         time.sleep(0)  # thousands of contenders take a second; let the protocol's thread run
@@ -86,11 +32,10 @@ def describe(result: ScanResult, since: HeldSince) -> tuple[LockInfo, ...]:
 class _QueueDescription:
     """The description of one queue."""
 
-    def __init__(self, result: ScanResult, key: str, queue: Queue, since: HeldSince) -> None:
+    def __init__(self, result: ScanResult, key: str, queue: Queue) -> None:
         self._result = result
         self._key = key
         self._queue = queue
-        self._since = since
         self._held = frozenset(result.holders(key))
 
     def lock(self) -> LockInfo | None:
@@ -152,15 +97,12 @@ class _QueueDescription:
         child = self._queue.children[index]
         expired = (self._key, child.name) in self._result.expired_holds
         waits_behind = "" if expired else waits_for(self._queue, index, self._held)
-        held_since = None
-        if not waits_behind and not expired:
-            held_since = to_datetime(self._since.get((self._key, child.name), node.ctime))
         return ScannedContender.from_node(
             self._key,
             child,
             node,
             age=max(0.0, self._result.ended_at - node.ctime),
-            held_since=held_since,
+            holds=not waits_behind and not expired,
             waits_behind=waits_behind,
             may_hold=bool(waits_behind) and self._may_hold(index, node),
         )

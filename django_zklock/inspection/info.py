@@ -12,6 +12,7 @@ from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 
+GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
 LONG_HELD: Final = 60.0  # seconds from which on a lock counts as held long
 
 
@@ -37,12 +38,22 @@ class ScannedContender(ContenderInfo):
 
     age: float
     """Seconds since it came."""
-    held_since: datetime | None
-    """When it got the lock, or a little earlier; None for a waiter, or an operator hold that is over."""
+    holds: bool
+    """Whether it holds the lock; False for a waiter, and for an operator hold that is over."""
     waits_behind: str
     """The name of the contender that must end first; empty for a holder."""
     may_hold: bool = False
     """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
+
+    @property
+    def held_since(self) -> datetime | None:
+        """When it got the lock, or when it came if that is not known; None for a waiter."""
+        return (self.granted or self.came) if self.holds else None
+
+    @property
+    def at_most(self) -> bool:
+        """Whether `duration` is an upper bound: it holds the lock, and its client did not write since when."""
+        return self.holds and self.granted is None and self.age > GRANT_WRITTEN_AFTER
 
     @property
     def since(self) -> datetime:
@@ -56,8 +67,9 @@ class ScannedContender(ContenderInfo):
 
     @property
     def ends(self) -> datetime | None:
-        """When it loses the lock by itself (`max_hold`); None if it does not, or if it waits."""
-        return self.held_since + timedelta(seconds=self.max_hold) if self.held_since and self.max_hold else None
+        """When it loses the lock by itself (`max_hold`); None if it does not, if it waits, or if that is not known."""
+        certain = self.held_since is not None and self.max_hold and not self.at_most
+        return self.since + timedelta(seconds=self.max_hold) if certain else None
 
     @property
     def source(self) -> str:
@@ -124,6 +136,10 @@ class LockInfo:
             return None
         return self.holders[0].duration
 
+    def held_longer_than(self, seconds: float) -> bool:
+        """Return whether its first holder has certainly held it for so long."""
+        return self.held_for is not None and self.held_for >= seconds and not self.holders[0].at_most
+
     @cached_property
     def idle_for(self) -> float | None:
         """Seconds for which a process has kept it for its next user (`linger`); None if it is in use."""
@@ -144,7 +160,7 @@ class LockInfo:
             return "operator"
         if self.idle_for is not None:
             return "kept"
-        if (self.held_for or 0.0) >= long_held:
+        if self.held_longer_than(long_held):
             return "long"
         return "contended" if self.contended else "held"
 
@@ -164,7 +180,7 @@ class Figures:
     longest_wait: float | None
     """In seconds; None without a waiter."""
     longest_hold: float | None
-    """In seconds; None if no lock is in use."""
+    """In seconds; None if no lock is in use, or if it is not known since when."""
 
     @property
     def trouble(self) -> tuple[float, float]:
@@ -182,7 +198,7 @@ class Figures:
             contended=len([lock for lock in locks if lock.contended]),
             waiting=sum([lock.waiting for lock in locks]),
             longest_wait=max([lock.longest_wait for lock in locks if lock.longest_wait is not None], default=None),
-            longest_hold=max(holds, default=None),
+            longest_hold=max([lock.held_for for lock in locks if lock.held_longer_than(0)], default=None),
         )
 
 

@@ -11,7 +11,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.shared import Shared
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
-from django_zklock.inspection.describe import HeldSince, HeldSinceTracker, describe
+from django_zklock.inspection.describe import describe
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.queue.names import is_key, show_tails
@@ -56,9 +56,9 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
         return None
     session = process.current()
     scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), reply_timeout)
-    if scan is None or not scan[0].listed or scan[0].problem:
-        raise ZooKeeperUnavailable(session.explain() if scan is None else scan[0].problem, lock=key)
-    locks = describe(*scan)
+    if scan is None or not scan.listed or scan.problem:
+        raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=key)
+    locks = describe(scan)
     return locks[0] if locks else None
 
 
@@ -72,41 +72,35 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     options, limits, _ = key
     session = process.current()
     scan = _scan(session, limits, timeout)
-    problem = session.explain() if scan is None else scan[0].problem
+    problem = session.explain() if scan is None else scan.problem
     last = _last if _last is not None and _last[0] == options else None
-    if last is not None and (scan is None or not scan[0].listed):
+    if last is not None and (scan is None or not scan.listed):
         return replace(last[1], problem=problem), last[2]
     if scan is None:
         now = datetime.now(timezone.utc)
         return Snapshot(taken_at=now, locks=(), problem=problem, connection=connection()), clock.now()
-    result, _ = scan
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
-    locks = describe(*scan)
+    locks = describe(scan)
     waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
     described = Snapshot(
-        taken_at=to_datetime(result.ended_at),
+        taken_at=to_datetime(scan.ended_at),
         locks=locks,
-        total=result.total - result.expired,
+        total=scan.total - scan.expired,
         problem=problem,
-        skipped=result.skipped,
+        skipped=scan.skipped,
         connection=connection(),
         waits=waits,
         cycles=find_cycles(waits, locks) if waits else (),
     )
-    if result.listed:
-        _last = options, described, result.ended
-    return described, result.ended
+    if scan.listed:
+        _last = options, described, scan.ended
+    return described, scan.ended
 
 
-def _scan(session: Session, limits: ScanLimits, timeout: float) -> tuple[ScanResult, HeldSince] | None:
+def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | None:
     """Scan in at most `timeout` seconds; return None if the process is too busy for that."""
-    waiter: ThreadWaiter[tuple[ScanResult, HeldSince]] = ThreadWaiter()
-
-    def on_result(result: ScanResult) -> None:
-        tracker = session.attached(HeldSinceTracker)
-        waiter.set((result, tracker.update(result, complete=not limits.key and result.complete)))
-
-    session.post(lambda: Scan(session, limits, timeout, on_result).begin())
+    waiter: ThreadWaiter[ScanResult] = ThreadWaiter()
+    session.post(lambda: Scan(session, limits, timeout, waiter.set).begin())
     return waiter.wait(timeout + SLACK)
 
 

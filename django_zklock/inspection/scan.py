@@ -67,8 +67,6 @@ class ScanResult:
     skipped: tuple[str, ...]
     ended: float
     """On `clock.now()`."""
-    began_at: float
-    """In seconds since 1970 by ZooKeeper's clock."""
     ended_at: float
     """In seconds since 1970 by ZooKeeper's clock."""
     listed: bool
@@ -335,7 +333,6 @@ class Scan:
                 total=self._total,
                 skipped=tuple(self._skipped),
                 ended=ended,
-                began_at=server_time.at(self.started),
                 ended_at=server_time.at(ended, youngest),
                 listed=self._listed,
                 problem=self._problem,

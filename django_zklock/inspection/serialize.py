@@ -57,6 +57,7 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "waiters": [scanned_json(contender) for contender in lock.waiters],
         "waiting": lock.waiting,
         "held_for": lock.held_for,
+        "held_at_most": any(holder.at_most for holder in lock.holders[:1]),
         "idle_for": lock.idle_for,
         "longest_wait": lock.longest_wait,
         "problem": lock.problem,
@@ -94,6 +95,7 @@ def scanned_json(contender: ScannedContender) -> dict[str, Any]:
     return {
         **contender_json(contender),
         "held_since": _time(contender.held_since),
+        "held_at_most": contender.at_most,
         "age": contender.age,
         "waits_behind": contender.waits_behind or None,
         "may_hold": contender.may_hold,

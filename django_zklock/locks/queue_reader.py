@@ -109,7 +109,7 @@ class ContenderInfo:
             max_hold=payload.max_hold / 1000,
             session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
-            granted=to_datetime(min(node.ctime + payload.waited / 1000, node.mtime)) if payload.waited else None,
+            granted=_granted(payload, node) if operator is None else operator.since,
             **more,
         )
 
@@ -132,6 +132,11 @@ def _idle_since(payload: Payload, node: Node) -> datetime | None:
         return to_datetime(max(node.ctime, min(node.ctime + (idle - came).total_seconds(), node.mtime)))
     except (TypeError, ValueError):
         return None
+
+
+def _granted(payload: Payload, node: Node) -> datetime | None:
+    """Return when it got the lock, by ZooKeeper's clock: so long after the create as it had waited."""
+    return to_datetime(min(node.ctime + payload.waited / 1000, node.mtime)) if payload.waited else None
 
 
 _Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.html import format_html
 
-from django_zklock.dashboard.changelist.columns import age
+from django_zklock.dashboard.changelist.columns import age, age_of
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean, duration
+
+if TYPE_CHECKING:
+    from django_zklock.inspection import ScannedContender
 
 register = template.Library()
 register.filter("zklock_clean", clean)
@@ -28,6 +31,12 @@ def zklock_connection(state: str) -> str:
 def zklock_age(seconds: float, since: datetime | None = None) -> str:
     """Return an age that the script of the page keeps up to date."""
     return age(seconds, since)
+
+
+@register.simple_tag
+def zklock_age_of(contender: ScannedContender) -> str:
+    """Return for how long a holder has held the lock, or a waiter has waited."""
+    return age_of(contender)
 
 
 @register.simple_tag(takes_context=True)

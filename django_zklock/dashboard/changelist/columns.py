@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.contrib import admin
 from django.utils.html import format_html
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import STATE_LABELS, clean, duration, kind_text, process_of, use_of
@@ -14,6 +14,8 @@ from django_zklock.models import Lock
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from django_zklock.inspection import ScannedContender
 
 MAX_BARS: Final = 5
 
@@ -26,6 +28,12 @@ def age(seconds: float, since: datetime | None = None) -> str:
         f"{max(seconds, 0):.1f}",
         duration(seconds),
     )
+
+
+def age_of(contender: ScannedContender) -> str:
+    """Return for how long a holder has held the lock, or a waiter has waited."""
+    shown = age(contender.duration, contender.since)
+    return format_html(gettext("at most {}"), shown) if contender.at_most else shown
 
 
 class Columns:
@@ -66,8 +74,8 @@ class Columns:
         if lock.info.held_for is None:
             return None
         first = lock.info.holders[0]
-        shown = age(lock.info.held_for, first.since)
-        times = past.times_usual(lock.info.held_for, first.template) if past.source else ""
+        shown = age_of(first)
+        times = past.times_usual(first) if past.source else ""
         return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")

@@ -26,7 +26,7 @@ GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("hos
 """Labels of the criteria by which locks can be grouped."""
 _STATES: Final[Mapping[str, Callable[[LockInfo, float], bool]]] = {
     "contended": lambda lock, long_held: lock.contended,
-    "long": lambda lock, long_held: lock.held_for is not None and lock.held_for >= long_held,
+    "long": lambda lock, long_held: lock.held_longer_than(long_held),
     "held": lambda lock, long_held: lock.held_for is not None,
     "kept": lambda lock, long_held: lock.idle_for is not None,
     "operator": lambda lock, long_held: lock.operator is not None,

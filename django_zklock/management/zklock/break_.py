@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from django_zklock import operations
-from django_zklock.dashboard.formatting import duration, process_of, use_of
+from django_zklock.dashboard.formatting import process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import scanned_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, require_reason, user
@@ -80,7 +80,7 @@ def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
             key=printable(lock.key),
             state="held" if holder.idle_for is None else "kept",
             who=printable(process_of(holder)),
-            age=duration(holder.duration),
+            age=span(holder),
             token=holder.token,
             work=printable(use_of(holder)),
             next=printable(f"Next is {process_of(following)}: {use_of(following)}.")

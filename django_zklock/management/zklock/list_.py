@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from django_zklock import inspection
-from django_zklock.dashboard.formatting import duration, kind_text, process_of, reasons, use_of
+from django_zklock.dashboard.formatting import duration, kind_text, process_of, reasons, span, use_of
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer, seconds
@@ -60,7 +60,7 @@ def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None
         for lock in snapshot.locks
         if fnmatch.fnmatchcase(lock.key, options.pattern)
         and (lock.contended or not options.contended)
-        and ((lock.held_for or 0.0) > options.longer_than or not options.longer_than)
+        and (lock.held_longer_than(options.longer_than) or not options.longer_than)
     ]
     if options.json:
         write_json(out, snapshot_json(snapshot, locks), lines=options.watch is not None)
@@ -81,7 +81,7 @@ def _row(lock: LockInfo) -> tuple[str, ...]:
         kind_text(lock),
         f"{process_of(holder)}{more}" if holder else f"? {' '.join(reasons(lock))}",
         use_of(holder) if holder else "",
-        "" if lock.held_for is None else duration(lock.held_for),
+        "" if lock.held_for is None else span(lock.holders[0]),
         str(lock.waiting),
         "" if lock.longest_wait is None else duration(lock.longest_wait),
         str(holder.token) if holder else "",

@@ -6,7 +6,7 @@ import argparse
 from typing import Final, NoReturn
 
 from django_zklock import conf, inspection, operations
-from django_zklock.dashboard.formatting import duration, kind_text, limit_text, process_of, reasons, use_of
+from django_zklock.dashboard.formatting import kind_text, limit_text, process_of, reasons, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import lock_json
 from django_zklock.management.arguments import add_answer, add_name, entries_below, key_of
@@ -73,8 +73,8 @@ def _cells(contender: ScannedContender) -> tuple[str, ...]:
         process_of(contender),
         contender.kind,
         use_of(contender),
-        f"{contender.came:%Y-%m-%d %H:%M:%S}",
-        duration(contender.age),
+        f"{contender.since:%Y-%m-%d %H:%M:%S}",
+        span(contender),
         str(contender.token),
         contender.thread,
         session_hex(contender.session_id) or "none",

@@ -22,7 +22,7 @@ def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> Sca
         session_id=session or pid,
         came=datetime.now(timezone.utc),
         age=1.0,
-        held_since=None,
+        holds=False,
         client="zklock",
         host="web-1",
         pid=pid,
