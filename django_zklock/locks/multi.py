@@ -47,7 +47,7 @@ class MultiHold(HoldBase):
         self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
 
     def __repr__(self) -> str:
-        is_released = any(held_of(hold).is_released for hold in self._holds)
+        is_released = any(hold.state == "released" for hold in self._holds)
         state = "released" if is_released else "lost" if self.lost else "held"
         return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
 

@@ -62,7 +62,7 @@ def check_arguments(
     call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
 ) -> None:
     """Raise `TypeError` for arguments that `call` does not have."""
-    if more or not allowed.__annotations__.keys() >= options.keys():
+    if more or options.keys() - allowed.__annotations__.keys():
         refuse_arguments(call, name, more, options, allowed)
 
 
@@ -154,6 +154,8 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
 
 def report_failure(contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
     """Send the signals of an acquisition that failed, after `waited` seconds."""
+    if type(error) is LockNotAcquired:
+        return  # `Leader.stop` has ended the wait
     spec, session, ahead = contender.spec, contender.session, contender.ahead
     if isinstance(error, LockNotAcquired):
         notify.send_from(
