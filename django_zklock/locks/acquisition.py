@@ -27,7 +27,8 @@ from django_zklock.execution.waiters import Routine, ThreadWaiter
 from django_zklock.locks import guard, notify
 from django_zklock.locks.blocks import Block
 from django_zklock.locks.held import HeldLock, held_locks
-from django_zklock.locks.lingering import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks
+from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.refusals import refusal, report_failure, report_wait
@@ -163,7 +164,7 @@ class Acquisition:
         on_outcome = functools.partial(self._on_outcome, waiter)
         contender: Contender | LocalWaiter
         if spec.linger:
-            contender = LocalWaiter(session, spec, caller, on_outcome, waits=waits)
+            contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
             deadline = None if seconds is None else now + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
