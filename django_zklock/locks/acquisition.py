@@ -118,7 +118,7 @@ class Acquisition:
                     if held is not None:
                         self._acquire_again(held, spec, by_acquire=by_acquire)
                         continue
-                    if new_waiter is ThreadWaiter:
+                    if new_waiter is ThreadWaiter and transactions.in_blocks():
                         check_no_open_transaction(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
                     waiter = new_waiter()

@@ -71,8 +71,10 @@ class Block:
             except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
                 self._transaction.abandon()  # its end may not have begun
                 error = failed
-        if not inherited:
-            error = self._lost(error, around, committed=committed) or error
+        for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
+            if guard.abort_requested_at is not None or not hold.uses or hold.grant.why_invalid() is not None:
+                error = self._lost(error, around, committed=committed) or error
+                break
         self.is_open = False
         return error
 

@@ -22,7 +22,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.refusals import check_arguments
+from django_zklock.locks.spec import check_arguments
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 

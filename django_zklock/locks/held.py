@@ -134,7 +134,8 @@ class HeldLock(Hold):
                 done(True)
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
-        if release_on == "commit" or (release_on is None and len(self.uses) <= (use in self.uses)):
+        matters = release_on == "commit" or (release_on is None and len(self.uses) <= (use in self.uses))
+        if matters and transactions.in_blocks():
             self._keep_for_transactions()
         self.uses.pop(use, None)
         self._release_unused(done)
@@ -144,7 +145,10 @@ class HeldLock(Hold):
         """End all uses but some, as `release_use` does, even inside open transactions."""
         for use in [use for use in self.uses if use not in except_for]:
             self.uses.pop(use, None)
-        self._release_unused(done)
+        if not self.grant.inherited:
+            self._release_unused(done)
+        elif done is not None:
+            done(True)
 
     @abort.shielded
     def _release_acquired(self) -> None:
@@ -167,9 +171,9 @@ class HeldLock(Hold):
 
     @abort.shielded
     def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
-        """Release the lock if nothing uses it and no transaction keeps it."""
+        """Release the lock if nothing uses it and no transaction keeps it. Not in a forked child."""
         grant = self.grant
-        if not self.uses and self.observer is None and not grant.inherited:
+        if not self.uses and self.observer is None:
             held_locks.remove(self)  # first, or its owner could acquire again what is being released
             # First drop this share, then look at the others: of two that are released at once, one is the last.
             if self._reference is not None:
@@ -177,7 +181,7 @@ class HeldLock(Hold):
             if not grant.parts:
                 self.contender.abandon(done)
                 self._reference = None
-                if grant.claim_end():
+                if grant.claim_end() and notify.has_receivers(signals.lock_released, signals.lock_lost):
                     self._report_end()
                 return
             self._reference = None
@@ -187,8 +191,6 @@ class HeldLock(Hold):
             done(True)
 
     def _report_end(self) -> None:
-        if not (notify.has_receivers(signals.lock_released) or notify.has_receivers(signals.lock_lost)):
-            return
         reason = self.grant.why_invalid()
         if reason is None:
             notify.send(self.grant, self, signals.lock_released, held=clock.now() - self.grant.since)

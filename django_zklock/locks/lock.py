@@ -22,8 +22,8 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import check_arguments, refuse_arguments
-from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, spec_of_key, spec_of_name
+from django_zklock.locks.refusals import refuse_arguments
+from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
 from django_zklock.queue import names
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from django_zklock.locks.held import HeldLock, held_of
 from django_zklock.locks.hold import Hold, HoldBase, wait_for
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.notify import HoldEvent
-from django_zklock.locks.refusals import check_arguments
-from django_zklock.locks.spec import DEFAULT_TIMEOUT, LockSpec
+from django_zklock.locks.spec import DEFAULT_TIMEOUT, LockSpec, check_arguments
 from django_zklock.queue.release_request import ReleaseRequest
 
 if TYPE_CHECKING:

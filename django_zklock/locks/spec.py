@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,6 +19,7 @@ from django_zklock.execution.owner import Owner
 from django_zklock.execution.transactions import check_aliases
 from django_zklock.locks.protocol.grant import Policy
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.locks.refusals import refuse_arguments
 from django_zklock.queue import names
 from django_zklock.queue.nodes import Kind
 
@@ -56,6 +57,14 @@ class LockSpec(QueueSpec):
 
 
 _file_name = functools.lru_cache(os.path.basename)  # of the program; asked for each acquisition
+
+
+def check_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or options.keys() - allowed.__annotations__.keys():
+        refuse_arguments(call, name, more, options, allowed)
 
 
 def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
