@@ -23,8 +23,7 @@ from django_zklock.execution.cleanup import CleanupOnError, net_under
 from django_zklock.execution.owner import check_no_running_loop, current_owner
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks
-from django_zklock.locks.blocks import await_all, wait_all
-from django_zklock.locks.held import HeldLock, held_locks, not_held
+from django_zklock.locks.held import HeldLock, await_all, held_locks, not_held, wait_all
 from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.refusals import check_not_own_task, threading_timeout
 from django_zklock.locks.spec import LockSpec

@@ -19,7 +19,7 @@ from django_zklock import clock, signals
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
-from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import notify
 from django_zklock.locks.guard import Guard, release_if_overdue, send_lost
 from django_zklock.locks.hold import Hold
@@ -29,6 +29,21 @@ from django_zklock.queue.nodes import Kind
 _Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
 
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
+
+
+@abort.shielded
+def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
+    """Wait for the confirmation of releases, at most `RELEASE_TIMEOUT` seconds in all."""
+    deadline = clock.now() + RELEASE_TIMEOUT
+    for waiter in waiters:
+        waiter.wait(deadline - clock.now())
+
+
+async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
+    """Wait in a coroutine, as `wait_all` does in a thread."""
+    deadline = clock.now() + RELEASE_TIMEOUT
+    for waiter in waiters:
+        await waiter.wait(deadline - clock.now())
 
 
 class HeldLock(Hold):

@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution import cleanup, owner, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, local_waiters, lock, multi
+from django_zklock.locks import acquisition, base, guard, held, hold, lingering, local_waiters, lock, multi
 from django_zklock.locks.held import held_locks
 
 pytestmark = [
@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = functions_of(
-    lock, base, blocks, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering, local_waiters
+    lock, base, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering, local_waiters
 )
 
 strides = pytest.mark.parametrize(
