@@ -38,8 +38,7 @@ from django_zklock.http import atomic_requests, bodies, views
 from django_zklock.http.responses import ViewContext
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
-from django_zklock.locks.refusals import check_arguments
-from django_zklock.locks.spec import resolve_options
+from django_zklock.locks.spec import check_arguments, resolve_options
 
 P = ParamSpec("P")
 R = TypeVar("R")

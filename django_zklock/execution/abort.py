@@ -220,7 +220,7 @@ class ThreadAbort(Abort):
     how = "thread"
 
     def __init__(self) -> None:
-        self._ident = threading.get_ident()
+        self.ident = threading.get_ident()
         self._mutex = threading.RLock()
 
     def arm(self) -> None:
@@ -229,10 +229,10 @@ class ThreadAbort(Abort):
 
     def request(self, reason: str) -> None:
         with self._mutex:
-            shielded = _is_shielded(sys._current_frames().get(self._ident))
+            shielded = _is_shielded(sys._current_frames().get(self.ident))
             if self.armed and not self.delivered and not shielded:
                 self.delivered = True
-                _set_async_exception(self._ident, LockLostInterrupt)
+                _set_async_exception(self.ident, LockLostInterrupt)
                 self._drop_unwanted()  # the garbage collector may have disarmed this just now, in this thread
 
     @shielded
@@ -250,19 +250,19 @@ class ThreadAbort(Abort):
                 arrived = True
 
     def _make_it_arrive(self) -> None:
-        if threading.get_ident() != self._ident:
+        if threading.get_ident() != self.ident:
             self._drop_unwanted()
             return
         # This replaces an exception that has not arrived: a thread has room for one. Clearing it instead would make
         # Python 3.11 check for it at each call for ever, and loop endlessly under a debugger or coverage.
-        _set_async_exception(self._ident, LockLostInterrupt)
+        _set_async_exception(self.ident, LockLostInterrupt)
         for _ in range(1000):
             pass
 
     def _drop_unwanted(self) -> None:
         """Drop an exception that has not arrived, from another thread; unless another block of the thread needs it."""
-        if not any(abort._ident == self._ident and abort.armed and abort.delivered for abort in list(_thread_aborts)):
-            _set_async_exception(self._ident, None)
+        if not any(abort.ident == self.ident and abort.armed and abort.delivered for abort in list(_thread_aborts)):
+            _set_async_exception(self.ident, None)
 
 
 _thread_aborts: dict[ThreadAbort, None] = {}  # those of the open blocks of all other threads

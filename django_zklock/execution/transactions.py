@@ -29,7 +29,7 @@ def is_of_test_case(block: Atomic) -> bool:
 
 def open_blocks() -> tuple[str, ...]:
     """Return the databases on which the calling thread is in an `atomic` block, except that of a `TestCase`."""
-    return tuple(connection.alias for connection in _connections_in_blocks() if not _is_in_test_case_only(connection))
+    return tuple(connection.alias for connection in in_blocks() if not _is_in_test_case_only(connection))
 
 
 def unfinished() -> list[BaseDatabaseWrapper]:
@@ -40,7 +40,7 @@ def unfinished() -> list[BaseDatabaseWrapper]:
     """
     return [
         connection
-        for connection in _connections_in_blocks()
+        for connection in in_blocks()
         if not any(is_of_test_case(block) for block in connection.atomic_blocks)
     ]
 
@@ -57,14 +57,15 @@ def check_aliases(aliases: Iterable[str]) -> None:
         connections[alias]
 
 
-def _connections_in_blocks() -> list[BaseDatabaseWrapper]:
+def in_blocks() -> list[BaseDatabaseWrapper]:
+    """Return the connections of the calling thread that are in an `atomic` block, also in that of a `TestCase`."""
     initialized = connections._connections  # type: ignore[attr-defined]  # three times as fast as `all`
-    in_blocks = []
+    open_connections = []
     for alias in connections:
         connection = getattr(initialized, alias, None)
         if connection is not None and connection.in_atomic_block and connection.atomic_blocks:
-            in_blocks.append(connection)
-    return in_blocks
+            open_connections.append(connection)
+    return open_connections
 
 
 def _is_in_test_case_only(connection: BaseDatabaseWrapper) -> bool:

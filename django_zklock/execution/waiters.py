@@ -46,19 +46,6 @@ class Awaited(Generic[_Value]):
         return self._routine
 
 
-def at_a_time(seconds: float | None) -> float:
-    """
-    Return how long the calling thread may block without a break, of the seconds that it wants to wait (None: no limit).
-
-    Python runs the handlers of signals in the main thread, between two operations. A signal that comes while that
-    thread is about to block (on a busy machine this takes milliseconds) interrupts nothing: its handler runs when the
-    thread wakes up. So the main thread wakes up now and then.
-    """
-    in_main = threading.get_ident() == threading.main_thread().ident
-    longest = SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX
-    return longest if seconds is None else min(seconds, longest)  # this order keeps NaN
-
-
 class ThreadWaiter(Generic[_Value]):
     """
     Waits in a thread, or in a greenlet if gevent has patched threads.
@@ -89,8 +76,13 @@ class ThreadWaiter(Generic[_Value]):
         remaining = math.inf if timeout is None else timeout
         until = clock.now() + remaining
         while self.value is None:
+            # Python runs the handlers of signals in the main thread, between two operations. A signal that comes while
+            # that thread is about to block (on a busy machine this takes milliseconds) interrupts nothing: its handler
+            # runs when the thread wakes up. So the main thread wakes up now and then.
+            in_main = threading.get_ident() == threading.main_thread().ident
+            longest = SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX
             # -1 means no limit for the latch, so a negative time must not reach it. This order keeps NaN.
-            self._latch.acquire(timeout=at_a_time(max(remaining, 0.0)))
+            self._latch.acquire(timeout=min(max(remaining, 0.0), longest))
             remaining = until - clock.now()
             if remaining <= 0:
                 break

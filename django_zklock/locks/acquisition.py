@@ -1,5 +1,5 @@
 """
-One acquisition, of one lock or of several as one: from the request until all of them are released.
+One acquisition, of one lock or of several as one: from the request until all of them are released; and its block.
 
 The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the caller. So the caller
 changes an acquisition by single steps, and `release` gives back all that these have left, in any state.
@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from django_zklock import clock, signals
 from django_zklock.exceptions import (
     LockBusy,
-    LockInTransaction,
     LockLost,
+    LockNotHeld,
     LockTimeout,
     ZkLockError,
     ZooKeeperUnavailable,
@@ -23,15 +23,17 @@ from django_zklock.exceptions import (
 from django_zklock.execution import abort, transactions
 from django_zklock.execution.cleanup import Net
 from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import Routine, ThreadWaiter
-from django_zklock.locks import guard, notify
-from django_zklock.locks.blocks import Block
+from django_zklock.locks import notify
+from django_zklock.locks.guard import Guard, LossReport, apply_bounds, send_lost
 from django_zklock.locks.held import HeldLock, held_locks
-from django_zklock.locks.lingering import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks
+from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.refusals import refusal, report_failure, report_wait
-from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.spec import LockSpec, check_no_open_transaction
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
 
@@ -117,7 +119,7 @@ class Acquisition:
                     if held is not None:
                         self._acquire_again(held, spec, by_acquire=by_acquire)
                         continue
-                    if new_waiter is ThreadWaiter:
+                    if new_waiter is ThreadWaiter and transactions.in_blocks():
                         check_no_open_transaction(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
                     waiter = new_waiter()
@@ -163,7 +165,7 @@ class Acquisition:
         on_outcome = functools.partial(self._on_outcome, waiter)
         contender: Contender | LocalWaiter
         if spec.linger:
-            contender = LocalWaiter(session, spec, caller, on_outcome, waits=waits)
+            contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
             deadline = None if seconds is None else now + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
@@ -194,10 +196,10 @@ class Acquisition:
         held_locks.add(held, keep=by_acquire)
         if self.owner.kind != "message":  # else this is done where the lock is taken over for the work
             if spec.max_hold is not None or spec.warn_after is not None:
-                guard.apply_bounds(outcome, contender, spec)
+                apply_bounds(outcome, contender, spec)
             notify.send(outcome, held, signals.lock_acquired, waited=outcome.since - self._since)
         if by_acquire and notify.has_receivers(signals.lock_lost):
-            outcome.observe(guard.LossReport(outcome, held))
+            outcome.observe(LossReport(outcome, held))
 
     def _detach_observers(self) -> None:
         while self._loss_observers:
@@ -303,22 +305,6 @@ class Acquisition:
         return waiters
 
 
-def check_no_open_transaction(spec: LockSpec) -> None:
-    """Raise if a transaction is open that would be committed after the release."""
-    aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
-    if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
-        aliases = [alias for alias in aliases if alias in spec.atomic]
-    if aliases:
-        raise LockInTransaction(
-            f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
-            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
-            "see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; or give "
-            'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
-            "protects nothing in that database.",
-            lock=spec.key,
-        )
-
-
 def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
@@ -334,3 +320,100 @@ class _LossObserver(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         self._acquisition.cancel(self.grant.loss(reason))
+
+
+class Block:
+    """One open `with` block, under one lock or several."""
+
+    __slots__ = ("_guards", "_holds", "_owner", "_transaction", "is_open")
+
+    def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
+        self._owner = owner
+        self._holds = holds  # in the order of their keys
+        self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
+        self._transaction = Transaction(specs[-1].atomic) if specs[-1].atomic else None
+        self.is_open = True
+
+    @abort.shielded
+    def open(self) -> None:
+        """Arm the guards, and begin the transaction and the work."""
+        for guard in self._guards:
+            held_locks.open_block(self._owner, guard)
+            guard.arm()
+        if self._transaction is not None:
+            self._transaction.begin()
+        for hold in self._holds:
+            hold.grant.begun = True
+
+    @abort.shielded
+    def close(self, error: BaseException | None) -> BaseException | None:
+        """
+        End the block, except for the release of its locks; return the error to raise, if any.
+
+        Commits the transaction inside the locks if they are still held; rolls it back if `error` has ended the block.
+        The guards are disarmed before, so no abort interrupts COMMIT. Instead, the locks are checked just before it.
+        """
+        around = self._disarm()
+        committed = False
+        inherited = self._holds[0].grant.inherited  # then the locks are the parent's
+        if self._transaction is not None and inherited:
+            self._transaction.forget()
+        elif self._transaction is not None:
+            try:
+                self._transaction.end(error, self._check)
+                committed = error is None  # so a loss after the check is no failure
+            except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
+                self._transaction.abandon()  # its end may not have begun
+                error = failed
+        for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
+            if guard.abort_requested_at is not None or not hold.uses or hold.grant.why_invalid() is not None:
+                error = self._lost(error, around, committed=committed) or error
+                break
+        self.is_open = False
+        return error
+
+    @abort.shielded
+    def discard(self) -> None:
+        """End what remains of a block that an exception has destroyed: disarm its guards, and roll back."""
+        self._disarm()
+        if self._transaction is not None and self._holds[0].grant.inherited:
+            self._transaction.forget()
+        elif self._transaction is not None:
+            self._transaction.abandon()
+        self.is_open = False
+
+    @abort.shielded
+    def _disarm(self) -> list[Guard]:
+        """Disarm the guards, perhaps again; return those of the blocks around this one, outermost first."""
+        around: list[Guard] = []
+        for guard in reversed(self._guards):
+            guard.disarm()
+            around = held_locks.close_block(self._owner, guard)
+        return around
+
+    def _check(self) -> None:
+        for hold, guard in zip(self._holds, self._guards, strict=True):
+            if guard.loss_matters:
+                hold.check()
+
+    @abort.shielded
+    def _lost(self, error: BaseException | None, around: list[Guard], *, committed: bool) -> ZkLockError | None:
+        """Report lost locks; return the error that replaces `error`, if the block was aborted or lost a lock."""
+        guards = around + self._guards
+        lost: ZkLockError | None = None
+        for held in reversed(self._holds):
+            guard = guards.pop()
+            cause = lost or error
+            stopped = guard.stopped(cause)
+            reason = held.grant.why_invalid()
+            if reason is None:
+                if not held.uses and cause is None:
+                    lost = LockNotHeld("The lock was released inside the block.", lock=held.key)
+                continue
+            receipt = guard.receipt(stopped=stopped)
+            if not any(outer.grant is held.grant for outer in guards):
+                send_lost(held.grant, held, reason, receipt)
+            outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
+            if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
+                lost = held.grant.loss(reason)
+        return lost

@@ -23,8 +23,7 @@ from django_zklock.execution.cleanup import CleanupOnError, net_under
 from django_zklock.execution.owner import check_no_running_loop, current_owner
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks
-from django_zklock.locks.blocks import await_all, wait_all
-from django_zklock.locks.held import HeldLock, held_locks, not_held
+from django_zklock.locks.held import HeldLock, await_all, held_locks, not_held, wait_all
 from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.refusals import check_not_own_task, threading_timeout
 from django_zklock.locks.spec import LockSpec
@@ -37,14 +36,14 @@ _Held = TypeVar("_Held")
 _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
 
-class _Exit:
+class BlockExit:
     """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
 
     def __init__(self, new_end: Callable[[Any], Any], close_innermost: Callable[..., None]) -> None:
         self._new_end = new_end
         self._close_innermost = close_innermost
 
-    def __get__(self, lock: LockBase[Any] | None, cls: type[LockBase[Any]]) -> Any:
+    def __get__(self, lock: object | None, cls: type) -> Any:
         return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
@@ -170,12 +169,14 @@ class LockBase(Generic[AnyHold]):
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = self._expected.pop(get_ident(), None)
-        return run(self._open_with_net(ThreadWaiter) if acquisition is None else self._open(acquisition, ThreadWaiter))
+        if acquisition is None:
+            return run(self._open_without_net(ThreadWaiter))
+        return run(self._open(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        return Awaited(self._open_with_net(TaskWaiter))
+        return Awaited(self._open_without_net(TaskWaiter))
 
-    def _open_with_net(self, waiter: type[Any]) -> Routine[AnyHold]:
+    def _open_without_net(self, waiter: type[Any]) -> Routine[AnyHold]:
         """Enter in a coroutine or an `ExitStack`, where no net is under the end of the block."""
         acquisition = Acquisition()
         with CleanupOnError(acquisition.release):
@@ -190,9 +191,7 @@ class LockBase(Generic[AnyHold]):
             acquisition.open_block(self._blocks)
             return self._view(acquisition.holds)
         except BaseException as error:
-            failed, _ = acquisition.end_block(error)
-            if failed is not error:
-                _raise(failed, error)
+            _finish_block(error, *acquisition.end_block(error))
             raise
 
     def _new_end(self) -> Callable[..., None]:
@@ -209,24 +208,12 @@ class LockBase(Generic[AnyHold]):
         if acquisition.block is None:  # `__exit__` was called by hand
             self._close_innermost(kind, error, traceback)
             return
-        failed, waiters = acquisition.end_block(error, ThreadWaiter)
-        try:
-            wait_all(waiters)
-            if failed is not error:
-                _raise(failed, error)
-        finally:
-            del failed
+        _finish_block(error, *acquisition.end_block(error, ThreadWaiter))
 
     @abort.shielded
     def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the innermost block of the caller, which `error` has ended."""
-        failed, waiters = self._end_innermost(error, ThreadWaiter)
-        try:
-            wait_all(waiters)
-            if failed is not error:
-                _raise(failed, error)
-        finally:
-            del failed
+        _finish_block(error, *self._end_innermost(error, ThreadWaiter))
 
     if TYPE_CHECKING:
 
@@ -235,7 +222,7 @@ class LockBase(Generic[AnyHold]):
         ) -> None: ...
 
     else:
-        __exit__ = _Exit(_new_end, _close_innermost)
+        __exit__ = BlockExit(_new_end, _close_innermost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -244,8 +231,7 @@ class LockBase(Generic[AnyHold]):
         try:
             if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
                 await await_all(waiters)
-            if failed is not error:
-                _raise(failed, error)
+            _finish_block(error, failed, [])
         finally:
             del failed
 
@@ -339,10 +325,11 @@ def _check_no_transaction(where: str, spec: LockSpec) -> None:
     )
 
 
-def _raise(failed: BaseException | None, error: BaseException | None) -> None:
-    """Raise the error that goes on at the end of a block instead of `error`, which has ended the block."""
+def _finish_block(error: BaseException | None, failed: BaseException | None, waiters: list[Any]) -> None:
+    """Wait for the releases. Then raise what `error`, which has ended the block, was replaced by; see `end_block`."""
     try:
-        if failed is None:
+        wait_all(waiters)
+        if failed is None or failed is error:
             return
         if error is not None and isinstance(failed, ZkLockError):
             raise failed from error

@@ -16,12 +16,13 @@ from django_zklock.conf.options import UNSET
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.locks.base import BlockExit
 from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.refusals import check_arguments
+from django_zklock.locks.spec import check_arguments
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -59,17 +60,6 @@ class Backoff:
             self._next = FIRST_PAUSE
         pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
-class _Exit:
-    """Makes `__exit__` that of the lock, which is a new one for each block."""
-
-    def __get__(self, leader: Leader | None, cls: type[Leader]) -> Any:
-        return _close if leader is None else leader._lock.__exit__
-
-
-def _close(leader: Leader, *error: Any) -> None:
-    CandidateLock.__exit__(leader._lock, *error)  # for `ExitStack`, which looks it up on the class
 
 
 class CandidateLock(Lock):
@@ -231,6 +221,12 @@ class Leader:
         _check_entry(self.name)
         return self._elected(self._lock.__enter__())
 
+    def _new_end(self) -> Callable[..., None]:
+        return self._lock.__exit__  # a new object for each block
+
+    def _close_innermost(self, *error: Any) -> None:
+        CandidateLock.__exit__(self._lock, *error)
+
     if TYPE_CHECKING:
 
         def __exit__(
@@ -238,7 +234,7 @@ class Leader:
         ) -> None: ...
 
     else:
-        __exit__ = _Exit()
+        __exit__ = BlockExit(_new_end, _close_innermost)
 
     async def __aenter__(self) -> Hold:
         _check_entry(self.name)

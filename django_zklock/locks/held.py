@@ -19,7 +19,7 @@ from django_zklock import clock, signals
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
-from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import notify
 from django_zklock.locks.guard import Guard, release_if_overdue, send_lost
 from django_zklock.locks.hold import Hold
@@ -31,6 +31,21 @@ _Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
+@abort.shielded
+def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
+    """Wait for the confirmation of releases, at most `RELEASE_TIMEOUT` seconds in all."""
+    deadline = clock.now() + RELEASE_TIMEOUT
+    for waiter in waiters:
+        waiter.wait(deadline - clock.now())
+
+
+async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
+    """Wait in a coroutine, as `wait_all` does in a thread."""
+    deadline = clock.now() + RELEASE_TIMEOUT
+    for waiter in waiters:
+        await waiter.wait(deadline - clock.now())
+
+
 class HeldLock(Hold):
     """
     A hold, with what this package does with it: one owner's share of a grant.
@@ -38,35 +53,30 @@ class HeldLock(Hold):
     Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
     """
 
-    __slots__ = ("_reference", "contender", "observer", "owner", "slot", "work")
-
-    # The attributes of `Hold`, for this package.
-    grant = Hold._grant  # type: ignore[misc]  # for mypy, a slot is no attribute of the class
-    policy = Hold._policy  # type: ignore[misc]
-    reads = Hold._reads  # type: ignore[misc]
-    uses = Hold._uses  # type: ignore[misc]
-    is_released = Hold._is_released
+    __slots__ = ("_reference", "contender", "grant", "observer", "owner", "policy", "reads", "slot", "uses", "work")
 
     def __init__(
         self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self.contender = contender
-        self._grant = grant
+        self.grant = self._grant = grant
         self.owner = owner
-        self._policy = policy
+        self.policy = self._policy = policy
         self.work = work.current()  # in which it was acquired
-        self._uses = {}
+        # The acquisitions that use it. True: by `acquire`, so that no block ends it. Changed by its owner only.
+        self.uses: dict[object, bool] = {}
+        self._uses = self.uses
         self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
-        self._reads = reads or grant.kind is Kind.READ
-        self.slot: _Slot = owner.subject, grant.key, self._reads
+        self.reads = self._reads = reads or grant.kind is Kind.READ
+        self.slot: _Slot = owner.subject, grant.key, self.reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
-        grant.parts[reference] = self._reads
+        grant.parts[reference] = self.reads
 
     @property
     def is_unwatched(self) -> bool:
         """Whether no block and no transaction would notice that the lock is lost."""
-        return self.observer is None and all(list(self._uses.values()))
+        return self.observer is None and all(list(self.uses.values()))
 
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
@@ -78,14 +88,14 @@ class HeldLock(Hold):
         and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
-        self._grant.check()
+        self.grant.check()
         reads = kind is Kind.READ
-        if self._reads is reads:
+        if self.reads is reads:
             return self
-        return HeldLock(self.contender, self._grant, self.owner, self._policy, reads=True)  # the writer may go first
+        return HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)  # the writer may go first
 
     def _refuse_upgrade(self, kind: Kind) -> None:
-        shared = Kind.READ if self._reads else self._grant.kind
+        shared = Kind.READ if self.reads else self.grant.kind
         if shared in (Kind.LOCK, Kind.WRITE, kind):
             return
         held, instead = "a permit of", "Release the permit first."
@@ -102,15 +112,15 @@ class HeldLock(Hold):
         )
 
     def downgrade(self) -> None:
-        grant = self._grant
+        grant = self.grant
         if grant.inherited or self._is_released:
             raise LockNotHeld(lock=self.key)
         grant.check()
-        if self._reads or grant.kind is Kind.READ:
+        if self.reads or grant.kind is Kind.READ:
             return
         if grant.kind is not Kind.WRITE:
             raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
-        if len(self._uses) > 1 or sum(not reads for reads in list(grant.parts.values())) > 1:
+        if len(self.uses) > 1 or sum(not reads for reads in list(grant.parts.values())) > 1:
             raise ZkLockError(
                 f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
                 lock=self.key,
@@ -123,8 +133,8 @@ class HeldLock(Hold):
 
     def last_use(self) -> object | None:
         """Return the use that `release` of the lock ends: the last one by `acquire`, else the innermost block's."""
-        acquired = [use for use, by_acquire in self._uses.items() if by_acquire]
-        return (acquired or list(self._uses) or [None])[-1]
+        acquired = [use for use, by_acquire in self.uses.items() if by_acquire]
+        return (acquired or list(self.uses) or [None])[-1]
 
     @abort.shielded
     def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
@@ -134,27 +144,31 @@ class HeldLock(Hold):
         Waits for nothing, and is idempotent. `done` is called once: on the protocol's thread with True when the znode
         is gone, or with False when it is clear that this takes longer; at once with True if the lock stays.
         """
-        if self._grant.inherited:  # the lock is the parent's
+        if self.grant.inherited:  # the lock is the parent's
             if done is not None:
                 done(True)
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
-        if release_on == "commit" or (release_on is None and len(self._uses) <= (use in self._uses)):
+        matters = release_on == "commit" or (release_on is None and len(self.uses) <= (use in self.uses))
+        if matters and transactions.in_blocks():
             self._keep_for_transactions()
-        self._uses.pop(use, None)
+        self.uses.pop(use, None)
         self._release_unused(done)
 
     @abort.shielded
     def release_uses(self, done: Callable[[bool], object] | None = None, *, except_for: Container[object] = ()) -> None:
         """End all uses but some, as `release_use` does, even inside open transactions."""
-        for use in [use for use in self._uses if use not in except_for]:
-            self._uses.pop(use, None)
-        self._release_unused(done)
+        for use in [use for use in self.uses if use not in except_for]:
+            self.uses.pop(use, None)
+        if not self.grant.inherited:
+            self._release_unused(done)
+        elif done is not None:
+            done(True)
 
     @abort.shielded
     def _release_acquired(self) -> None:
         use = self.last_use()
-        if self._uses.get(use) and self.owner == current_owner():
+        if self.uses.get(use) and self.owner == current_owner():
             self.release_use(use, None)
 
     release_acquired = _release_acquired
@@ -172,9 +186,9 @@ class HeldLock(Hold):
 
     @abort.shielded
     def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
-        """Release the lock if nothing uses it and no transaction keeps it."""
-        grant = self._grant
-        if not self._uses and self.observer is None and not grant.inherited:
+        """Release the lock if nothing uses it and no transaction keeps it. Not in a forked child."""
+        grant = self.grant
+        if not self.uses and self.observer is None:
             held_locks.remove(self)  # first, or its owner could acquire again what is being released
             # First drop this share, then look at the others: of two that are released at once, one is the last.
             if self._reference is not None:
@@ -182,7 +196,7 @@ class HeldLock(Hold):
             if not grant.parts:
                 self.contender.abandon(done)
                 self._reference = None
-                if grant.claim_end():
+                if grant.claim_end() and notify.has_receivers(signals.lock_released, signals.lock_lost):
                     self._report_end()
                 return
             self._reference = None
@@ -192,13 +206,11 @@ class HeldLock(Hold):
             done(True)
 
     def _report_end(self) -> None:
-        if not (notify.has_receivers(signals.lock_released) or notify.has_receivers(signals.lock_lost)):
-            return
-        reason = self._grant.why_invalid()
+        reason = self.grant.why_invalid()
         if reason is None:
-            notify.send(self._grant, self, signals.lock_released, held=clock.now() - self._grant.since)
+            notify.send(self.grant, self, signals.lock_released, held=clock.now() - self.grant.since)
         else:
-            send_lost(self._grant, self, reason, None)
+            send_lost(self.grant, self, reason, None)
 
 
 def held_of(hold: Hold) -> HeldLock:

@@ -70,10 +70,8 @@ class Hold(HoldBase):
     # `HeldLock` sets these.
     _grant: Grant
     _policy: Policy
-    _reads: bool
-    """Whether it only reads, though the grant may be for writing."""
-    _uses: dict[object, bool]
-    """The acquisitions that use it. True: by `acquire`, so that no block ends it. Changed by its owner only."""
+    _reads: bool  # whether it only reads, though the grant may be for writing
+    _uses: dict[object, bool]  # as `HeldLock.uses`
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"

@@ -22,8 +22,8 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import check_arguments, refuse_arguments
-from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, spec_of_key, spec_of_name
+from django_zklock.locks.refusals import refuse_arguments
+from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
 from django_zklock.queue import names
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ class Lock(LockBase[Hold]):
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
-        if more or not LockArguments.__annotations__.keys() >= options.keys():
-            refuse_arguments("zk_lock", name, more, options, LockArguments)
+        check_arguments("zk_lock", name, more, options, LockArguments)
         super().__init__()
         given: dict[str, Any] = dict(options)
         fields, what, about = given.pop("fields", None), given.pop("what", ""), given.pop("about", None)
         # Copies, which the caller cannot change.
         fields, about = dict(fields) if fields else None, dict(about) if about else None
         self.name = name
-        self._resolve: _Resolve = partial(spec_of_name, name, given_options(given), fields, what, about)
+        # For this package: it completes the options by the settings.
+        self.resolve: _Resolve = partial(spec_of_name, name, given_options(given), fields, what, about)
         # Replaced as a whole; any thread computes the same.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -67,7 +67,7 @@ class Lock(LockBase[Hold]):
     ) -> Self:
         """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
         lock = cls(name)
-        lock._resolve = partial(resolve, name, options, fields, what, about)
+        lock.resolve = partial(resolve, name, options, fields, what, about)
         return lock
 
     @classmethod
@@ -84,7 +84,7 @@ class Lock(LockBase[Hold]):
         complete = given_options(given).merged_over(conf.current().options_of_key(key))
         check_contradictions(key, complete)
         lock = cls(key)
-        lock._resolve = partial(spec_of_key, key, complete, what, about)
+        lock.resolve = partial(spec_of_key, key, complete, what, about)
         return lock
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Lock(LockBase[Hold]):
         """The spec, as a tuple; see `LockBase`."""
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, (self._resolve(config),)
+            self._resolved = config, (self.resolve(config),)
         return self._resolved[1]
 
     def _view(self, holds: list[HeldLock]) -> Hold:

@@ -20,8 +20,7 @@ from django_zklock.locks.held import HeldLock, held_of
 from django_zklock.locks.hold import Hold, HoldBase, wait_for
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.notify import HoldEvent
-from django_zklock.locks.refusals import check_arguments
-from django_zklock.locks.spec import DEFAULT_TIMEOUT, LockSpec
+from django_zklock.locks.spec import DEFAULT_TIMEOUT, LockSpec, check_arguments
 from django_zklock.queue.release_request import ReleaseRequest
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class MultiHold(HoldBase):
         self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
 
     def __repr__(self) -> str:
-        is_released = any(held_of(hold).is_released for hold in self._holds)
+        is_released = any(hold.state == "released" for hold in self._holds)
         state = "released" if is_released else "lost" if self.lost else "held"
         return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
 

@@ -63,9 +63,12 @@ def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
         session.dispatch(_deliver, signal, _sender, kwargs)
 
 
-def has_receivers(signal: Signal) -> bool:
-    """Return whether a receiver or a hook gets this signal about locks."""
-    return signal in event_hooks or (bool(signal.receivers) and signal.has_listeners(_sender))
+def has_receivers(*candidates: Signal) -> bool:
+    """Return whether a receiver or a hook gets one of these signals about locks."""
+    for signal in candidates:  # noqa: SIM110 - `any` would need a generator, for each lock
+        if signal in event_hooks or (signal.receivers and signal.has_listeners(_sender)):
+            return True
+    return False
 
 
 def send_release_requested(grant: Grant, request: ReleaseRequest) -> None:

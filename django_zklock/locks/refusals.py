@@ -15,7 +15,7 @@ from django_zklock.conf.arguments import LockArguments, LockedOptions
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner, running_loop
 from django_zklock.locks import notify
-from django_zklock.locks.lingering import LocalWaiter
+from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue.nodes import Kind
@@ -56,14 +56,6 @@ _FOREIGN_OPTIONS = {
     "retry": 'for a Celery task, @zk_locked takes on_conflict="retry" and max_conflicts=3',
 }
 """Names of options in other packages, and what to use here."""
-
-
-def check_arguments(
-    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
-) -> None:
-    """Raise `TypeError` for arguments that `call` does not have."""
-    if more or not allowed.__annotations__.keys() >= options.keys():
-        refuse_arguments(call, name, more, options, allowed)
 
 
 def refuse_arguments(
@@ -154,6 +146,8 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
 
 def report_failure(contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
     """Send the signals of an acquisition that failed, after `waited` seconds."""
+    if type(error) is LockNotAcquired:
+        return  # `Leader.stop` has ended the wait
     spec, session, ahead = contender.spec, contender.session, contender.ahead
     if isinstance(error, LockNotAcquired):
         notify.send_from(

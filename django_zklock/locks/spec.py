@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,11 +14,12 @@ from typing import Any, Final
 from django_zklock.conf import Config
 from django_zklock.conf.options import LockOptions, contradiction
 from django_zklock.conf.spelling import check_spelling
-from django_zklock.execution import trace, work
+from django_zklock.exceptions import LockInTransaction
+from django_zklock.execution import trace, transactions, work
 from django_zklock.execution.owner import Owner
-from django_zklock.execution.transactions import check_aliases
 from django_zklock.locks.protocol.grant import Policy
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.locks.refusals import refuse_arguments
 from django_zklock.queue import names
 from django_zklock.queue.nodes import Kind
 
@@ -56,6 +57,14 @@ class LockSpec(QueueSpec):
 
 
 _file_name = functools.lru_cache(os.path.basename)  # of the program; asked for each acquisition
+
+
+def check_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or options.keys() - allowed.__annotations__.keys():
+        refuse_arguments(call, name, more, options, allowed)
 
 
 def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
@@ -107,7 +116,7 @@ def spec_of_key(
 ) -> LockSpec:
     """Return the spec of the lock with this key, with options from `resolve_options`."""
     given = options.given()
-    check_aliases(given.get("atomic", ()))
+    transactions.check_aliases(given.get("atomic", ()))
     return LockSpec(
         key=key,
         template=template,
@@ -139,4 +148,20 @@ def check_contradictions(name: str, options: LockOptions) -> None:
         raise ValueError(
             f"The lock {name!r} has {problem}; change one of them. To override its entry or DEFAULTS in a call, pass "
             'limit=None, kind="lock", compat=None, max_hold=None, min_hold=0 or linger=0.'
+        )
+
+
+def check_no_open_transaction(spec: LockSpec) -> None:
+    """Raise if a transaction is open that would be committed after the release."""
+    aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
+    if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
+        aliases = [alias for alias in aliases if alias in spec.atomic]
+    if aliases:
+        raise LockInTransaction(
+            f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
+            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
+            "see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; or give "
+            'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
+            "protects nothing in that database.",
+            lock=spec.key,
         )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.acquisition import REPLY_TIMEOUT
-from django_zklock.locks.lingering import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks
+from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
@@ -104,7 +105,7 @@ class Caller(GrantObserver):
                 self._on_outcome(turn, outcome)
 
         if script.linger:
-            contender = LocalWaiter(session, spec, caller, done, waits=waits)
+            contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
         else:
             contender = Contender(session, spec, caller, done, waits=waits)
         self.contender = contender

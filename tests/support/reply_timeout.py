@@ -14,12 +14,10 @@ ADDED = "TEST_REPLY_TIMEOUT"
 
 def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
     """Add seconds to the time for an answer to a call that does not wait, and for the confirmation of a release."""
-    from django_zklock.locks import acquisition, blocks, held
+    from django_zklock.locks import acquisition, held
 
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
-    confirmation = held.RELEASE_TIMEOUT + seconds
-    for module in (held, blocks):
-        set_(module, "RELEASE_TIMEOUT", confirmation)
+    set_(held, "RELEASE_TIMEOUT", held.RELEASE_TIMEOUT + seconds)
 
 
 class ReplyTimeout(AppConfig):

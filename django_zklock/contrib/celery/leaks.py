@@ -22,9 +22,8 @@ from django_zklock.execution.cleanup import CleanupOnError
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.execution.work import Work
-from django_zklock.locks.blocks import wait_all
 from django_zklock.locks.guard import Guard
-from django_zklock.locks.held import HeldLock, held_locks
+from django_zklock.locks.held import HeldLock, held_locks, wait_all
 
 logger = logging.getLogger("django_zklock.locks")
 

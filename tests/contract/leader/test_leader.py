@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, expire, proxied, within
+from support.signalled import signalled
 from support.work import lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually, next_line
 
@@ -310,6 +311,19 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None
         zoo.wait_contenders("lead", 0)
         assert not leader.is_leader
         assert leader.run(terms) is None
+
+
+def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:
+    """It sends no signal about an acquisition that failed, which would raise an alarm at each deployment."""
+    with signalled("lock_failed", "lock_contended") as sent, zk_lock("lead"):
+        leader = zk_leader("lead")
+        running = BackgroundCall(lambda: leader.run(lambda hold: None))
+        zoo.wait_contenders("lead", 2)
+        leader.stop()
+        assert running.result() is None
+        BackgroundCall(lambda: zk_lock("lead").acquire(timeout=0)).result()  # a failure, and the only one
+        eventually(lambda: "lock_failed" in sent.names)
+    assert sent.names == ["lock_contended", "lock_failed"]
 
 
 def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None:

@@ -19,14 +19,14 @@ from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import commit_hooks, transactions
-from django_zklock.locks import base, blocks, held, hold, lock
+from django_zklock.locks import acquisition, base, held, hold, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
 
-OURS = functions_of(transactions, commit_hooks, lock, base, blocks, held)
+OURS = functions_of(transactions, commit_hooks, lock, base, acquisition, held)
 DJANGOS: list[Callable[..., object]] = [
     Atomic.__enter__,
     Atomic.__exit__,

@@ -25,7 +25,7 @@ from support.zoo import Zoo
 
 from django_zklock import zk_leader, zk_locks
 from django_zklock.execution import owner, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock
+from django_zklock.locks import acquisition, base, guard, held, hold, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, owner)
+    return functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

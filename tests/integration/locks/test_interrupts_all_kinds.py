@@ -11,7 +11,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import owner, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock
+from django_zklock.locks import acquisition, base, guard, held, hold, lingering, local_waiters, lock
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, base, blocks, hold, held, guard, acquisition, waiters, owner, lingering),
+    *functions_of(lock, base, hold, held, guard, acquisition, waiters, owner, lingering, local_waiters),
     Contender.share,
     Contender.abandon,
 ]

@@ -12,16 +12,16 @@ from contextlib import ExitStack
 from types import FrameType
 
 import pytest
+from support import primitives
 from support.faults import BackgroundCall
 from support.ledger import Ledger
-from support.primitives import local_waiters
 from support.strike import Struck, assert_none_listed, functions_of, sweep, work_hand_over, work_linger
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution import cleanup, owner, waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lingering, lock, multi
+from django_zklock.locks import acquisition, base, guard, held, hold, lingering, local_waiters, lock, multi
 from django_zklock.locks.held import held_locks
 
 pytestmark = [
@@ -32,7 +32,9 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-FUNCTIONS = functions_of(lock, base, blocks, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering)
+FUNCTIONS = functions_of(
+    lock, base, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering, local_waiters
+)
 
 strides = pytest.mark.parametrize(
     ("first", "second"),
@@ -116,7 +118,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(
     def check(key: str) -> None:
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
-        eventually(lambda: len(local_waiters(mutex)) <= here, 2, "a waiter is left")
+        eventually(lambda: len(primitives.local_waiters(mutex)) <= here, 2, "a waiter is left")
 
     with holder(zoo, here):
         sweep(FUNCTIONS, work, check, first, second_stride=second)
@@ -149,7 +151,7 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float, r
             done.wait(30)
 
     def strike() -> None:
-        eventually(lambda: len(local_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
+        eventually(lambda: len(primitives.local_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
         signal.pthread_kill(main, signal.SIGUSR1)
         signal.pthread_kill(main, signal.SIGUSR2)
 

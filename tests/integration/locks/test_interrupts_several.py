@@ -23,7 +23,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.execution import transactions
-from django_zklock.locks import acquisition, base, blocks, held, hold, lock, multi
+from django_zklock.locks import acquisition, base, held, hold, lock, multi
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import zk_lock
 from django_zklock.locks.multi import MultiLock, zk_locks
@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
 ]
 
-FUNCTIONS = functions_of(multi, base, hold, lock, blocks, held, acquisition)
+FUNCTIONS = functions_of(multi, base, hold, lock, held, acquisition)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

@@ -15,11 +15,10 @@ from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import guard, notify
-from django_zklock.locks.acquisition import check_no_open_transaction
 from django_zklock.locks.held import HeldLock, held_locks
 from django_zklock.locks.multi import Locks, locks_of
 from django_zklock.locks.protocol.spec import Caller
-from django_zklock.locks.spec import LockSpec
+from django_zklock.locks.spec import LockSpec, check_no_open_transaction
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
