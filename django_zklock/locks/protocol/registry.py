@@ -85,7 +85,7 @@ class Registry(SessionObserver):
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
     def audit(self) -> None:
-        """Delete znodes of this session that are not registered here. A server before 3.6 cannot list them."""
+        """Delete znodes of this session that are not registered here."""
         self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
     def _on_own_nodes(self, answer: NamesReply) -> None:
@@ -191,7 +191,6 @@ class OwnNode:
         if isinstance(answer, ZkError):
             self._retry_delete(answer)
         else:
-            self._registry.gateway.delete_if_empty(self._parent)
             self.on_gone()
 
     def _on_replaced(self, answer: WriteReply) -> None:
