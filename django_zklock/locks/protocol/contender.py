@@ -242,12 +242,8 @@ class Contender(SessionObserver):
 
     def _list(self, *, after_sync: bool = False) -> None:
         self._phase = Phase.LISTING
-        listing = self._registry.listing(self.spec.parent)
         on_listed = self._replies.wrap(self._on_listed)
-        if after_sync:
-            listing.names_after_sync(on_listed)
-        else:
-            listing.names(on_listed)
+        self._registry.listing(self.spec.parent).names(on_listed, after_sync=after_sync)
 
     def _on_listed(self, answer: ListingReply) -> None:
         if isinstance(answer, ListedNames):

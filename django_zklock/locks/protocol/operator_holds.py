@@ -195,7 +195,7 @@ class Replacement:
             return ()
         self._tried = True
         data = operator_hold.hold_data(
-            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0),
+            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0, release_request={}),
             by=label.by if label is not None else payload.what or "python",
             reason=label.reason if label is not None else f"held for at least {least:g} s",
             seconds=self._seconds,

@@ -159,7 +159,7 @@ class OwnNode:
 
     def _send_delete(self) -> None:
         if self.path is None:
-            self._registry.listing(self._parent).names_after_sync(self._on_searched)
+            self._registry.listing(self._parent).names(self._on_searched, after_sync=True)
             return
         changes = self._replacement.changes() if self._replacement is not None else ()
         if changes:
