@@ -16,7 +16,7 @@ from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt
-    from django_zklock.inspection import LockInfo, ScannedContender
+    from django_zklock.inspection import LockInfo
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -56,11 +56,10 @@ def usual_hold(template: str) -> float | None:
     return seconds
 
 
-def times_usual(holder: ScannedContender) -> str:
+def times_usual(seconds: float, template: str) -> str:
     """Return how many times as long as usual a hold lasts, as a text; empty if that is nothing special or unknown."""
-    known = holder.duration >= LEAST_SECONDS and not holder.at_most
-    usual = usual_hold(holder.template) if known else None
-    times = int(holder.duration / max(usual, 0.001)) if usual is not None else 0
+    usual = usual_hold(template) if seconds >= LEAST_SECONDS else None
+    times = int(seconds / max(usual, 0.001)) if usual is not None else 0
     return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
 
 
@@ -143,7 +142,7 @@ def past_of(lock: LockInfo) -> Past | None:
         grants=tuple(event_of(attempt, tokens) for attempt in grants),
         summaries=_summaries(grants) if len(grants) > 1 else (),
         usual="" if usual is None else duration(usual),
-        times="" if first is None else times_usual(first),
+        times="" if first is None else times_usual(first.certain_duration, template),
     )
 
 

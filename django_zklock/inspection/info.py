@@ -66,6 +66,11 @@ class ScannedContender(ContenderInfo):
         return max(0.0, self.age - (self.since - self.came).total_seconds())
 
     @property
+    def certain_duration(self) -> float:
+        """Seconds for which it has certainly held the lock."""
+        return 0.0 if self.at_most else self.duration
+
+    @property
     def ends(self) -> datetime | None:
         """When it loses the lock by itself (`max_hold`); None if it does not, if it waits, or if that is not known."""
         certain = self.held_since is not None and self.max_hold and not self.at_most
@@ -138,7 +143,7 @@ class LockInfo:
 
     def held_longer_than(self, seconds: float) -> bool:
         """Return whether its first holder has certainly held it for so long."""
-        return self.held_for is not None and self.held_for >= seconds and not self.holders[0].at_most
+        return self.held_for is not None and self.holders[0].certain_duration >= seconds
 
     @cached_property
     def idle_for(self) -> float | None:
@@ -180,7 +185,7 @@ class Figures:
     longest_wait: float | None
     """In seconds; None without a waiter."""
     longest_hold: float | None
-    """In seconds; None if no lock is in use, or if it is not known since when."""
+    """In seconds, as far as it is certain; None if no lock is in use."""
 
     @property
     def trouble(self) -> tuple[float, float]:
@@ -198,7 +203,7 @@ class Figures:
             contended=len([lock for lock in locks if lock.contended]),
             waiting=sum([lock.waiting for lock in locks]),
             longest_wait=max([lock.longest_wait for lock in locks if lock.longest_wait is not None], default=None),
-            longest_hold=max([lock.held_for for lock in locks if lock.held_longer_than(0)], default=None),
+            longest_hold=max([lock.holders[0].certain_duration for lock in locks if lock.held_for is not None], default=None),
         )
 
 

@@ -20,7 +20,7 @@ _MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
 _MOST_ITEMS = 8  # items of `about` that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
-_LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64))  # of other texts, and of items of `about`
+_LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))  # of other texts, of `about`
 
 _FIELDS = (
     "guid",
@@ -37,7 +37,9 @@ _FIELDS = (
     "idle",
     "waited",
 )  # in the order of the JSON
-_OPTIONAL = frozenset({"limit", "owner", "max_hold", "session_timeout", "idle", "waited"})  # left out if they are empty or 0
+_OPTIONAL = frozenset(
+    {"limit", "owner", "max_hold", "session_timeout", "idle", "waited"}
+)  # left out if they are empty or 0
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -183,6 +185,8 @@ class Payload:
     """Since when nobody uses the lock that its process keeps for the next user, like `since`; empty if it is in use."""
     waited: int = 0
     """Milliseconds from the creation of the znode to the grant. A holder writes it after a second; 0 before that."""
+    release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
@@ -190,7 +194,7 @@ class Payload:
             data = self._json(limit, item)
             if len(data) <= MAX_PAYLOAD:
                 return data
-        return self._json(16, 0)  # it always fits, because JSON writes each character in at most six bytes
+        return self._json(4, 0)  # it always fits, because JSON writes each character in at most six bytes
 
     def _json(self, limit: int, item: int) -> bytes:
         fields: dict[str, object] = {"version": self.version}
@@ -207,6 +211,8 @@ class Payload:
         if item:
             for name, value in list(self.about.items())[:_MOST_ITEMS]:
                 about[_text(name, _ITEM)] = _text(value, item)
+        if self.release_request:
+            fields["release_request"] = dict(self.release_request)
         return _to_json(fields).encode()
 
     @classmethod
@@ -241,6 +247,7 @@ class Payload:
             session_timeout=_number(fields.get("session_timeout")),
             idle=_text(fields.get("idle")),
             waited=_number(fields.get("waited")),
+            release_request=_items(fields.get("release_request")),
         )
 
     def is_of(self, child: Child) -> bool:

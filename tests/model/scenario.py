@@ -21,7 +21,6 @@ class Scenario:
     tick: float = TIMEOUT / 4
     phase: float = 0.0  # of the steps that sessions' timers are kept in
     sync_limit: float = 5.0  # seconds
-    containers: bool = True
     chaos: float = 6.0  # seconds that faults may strike
     limits: tuple[LimitChange, ...] = ()
 
@@ -132,7 +131,6 @@ def drawn(rng: random.Random) -> Scenario:
         tick=TIMEOUT / rng.choice((4, 5, 8)),
         phase=round(rng.random(), 3),
         sync_limit=rng.choice((1.0, 3.0, 8.0)),
-        containers=rng.random() < 0.8,
         chaos=rng.choice((3.0, 6.0, 12.0)),
     )
 

@@ -85,7 +85,7 @@ class Registry(SessionObserver):
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
     def audit(self) -> None:
-        """Delete znodes of this session that are not registered here. A server before 3.6 cannot list them."""
+        """Delete znodes of this session that are not registered here."""
         self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
     def _on_own_nodes(self, answer: NamesReply) -> None:
@@ -159,7 +159,7 @@ class OwnNode:
 
     def _send_delete(self) -> None:
         if self.path is None:
-            self._registry.listing(self._parent).names_after_sync(self._on_searched)
+            self._registry.listing(self._parent).names(self._on_searched, after_sync=True)
             return
         changes = self._replacement.changes() if self._replacement is not None else ()
         if changes:
@@ -191,7 +191,6 @@ class OwnNode:
         if isinstance(answer, ZkError):
             self._retry_delete(answer)
         else:
-            self._registry.gateway.delete_if_empty(self._parent)
             self.on_gone()
 
     def _on_replaced(self, answer: WriteReply) -> None:

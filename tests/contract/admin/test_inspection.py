@@ -322,7 +322,7 @@ def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.Monkey
 
 
 def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo: Zoo) -> None:
-    """Another client, for example. So nobody takes it for a long hold; in its first seconds, that makes no difference."""
+    """It may be another client. So its hold does not count as long. In the first seconds, that makes no difference."""
     contender(zoo, "k")
     (lock,) = fresh().locks
     assert not lock.holders[0].at_most
