@@ -203,7 +203,9 @@ class Figures:
             contended=len([lock for lock in locks if lock.contended]),
             waiting=sum([lock.waiting for lock in locks]),
             longest_wait=max([lock.longest_wait for lock in locks if lock.longest_wait is not None], default=None),
-            longest_hold=max([lock.holders[0].certain_duration for lock in locks if lock.held_for is not None], default=None),
+            longest_hold=max(
+                [lock.holders[0].certain_duration for lock in locks if lock.held_for is not None], default=None
+            ),
         )
 
 

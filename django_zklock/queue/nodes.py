@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
@@ -37,9 +38,8 @@ _FIELDS = (
     "idle",
     "waited",
 )  # in the order of the JSON
-_OPTIONAL = frozenset(
-    {"limit", "owner", "max_hold", "session_timeout", "idle", "waited"}
-)  # left out if they are empty or 0
+_NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited"})
+_OPTIONAL = (_NUMBERS | {"idle"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -135,17 +135,8 @@ def parse(name: str) -> Child | None:
     if not SEQUENCE_TAIL.search(name):
         return None
     match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
-    if match is None and _LATCH.fullmatch(name):
-        raise UnreadableQueue(
-            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
-            "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
-            "shares a queue with zk_leader."
-        )
     if match is None:
-        raise UnreadableQueue(
-            f"The queue of the lock holds {quoted(name)}, which no known client writes. So the order of the queue "
-            "is unknown. Find out which program created it, and delete it or give that program another path."
-        )
+        raise _unreadable(name)
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
     child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
     if child.kind is Kind.PERMIT and not child.by_us:
@@ -154,6 +145,19 @@ def parse(name: str) -> Child | None:
             "share a queue with other clients. Give one of the programs another path."
         )
     return child
+
+
+def _unreadable(name: str) -> UnreadableQueue:
+    if _LATCH.fullmatch(name):
+        return UnreadableQueue(
+            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
+            "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
+            "shares a queue with zk_leader."
+        )
+    return UnreadableQueue(
+        f"The queue of the lock holds {quoted(name)}, which no known client writes. So the order of the queue "
+        "is unknown. Find out which program created it, and delete it or give that program another path."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,36 +227,27 @@ class Payload:
         Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
         one of another type, is empty or 0. Fields of later versions are ignored.
         """
-        if data is None or len(data) > _MAX_READ:
+        fields = json_object(data, _MAX_READ)
+        if not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(fields, dict) or not isinstance(fields.get("guid"), str) or not fields["guid"]:
-            return None
-        return cls(
-            version=_number(fields.get("version")),
-            guid=_text(fields.get("guid")),
-            host=_text(fields.get("host")),
-            pid=_number(fields.get("pid")),
-            thread=_text(fields.get("thread")),
-            what=_text(fields.get("what")),
-            since=_text(fields.get("since")),
-            template=_text(fields.get("template")),
-            about=_items(fields.get("about")),
-            limit=_number(fields.get("limit")),
-            owner=_number(fields.get("owner")),
-            max_hold=_number(fields.get("max_hold")),
-            session_timeout=_number(fields.get("session_timeout")),
-            idle=_text(fields.get("idle")),
-            waited=_number(fields.get("waited")),
-            release_request=_items(fields.get("release_request")),
-        )
+        values: dict[str, Any] = {
+            name: (_number if name in _NUMBERS else _text)(fields.get(name)) for name in ("version", *_FIELDS)
+        }
+        about, request = _items(fields.get("about")), _items(fields.get("release_request"))
+        return cls(**values, about=about, release_request=request)
 
     def is_of(self, child: Child) -> bool:
         """Return whether this contender wrote it, by the guid. In kazoo's grammar a guid has no dashes."""
         return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
+
+
+def json_object(data: bytes | None, most: int) -> dict[str, Any]:
+    """Return the JSON object in at most `most` bytes of data; an empty one for any other data. Never raises."""
+    try:
+        fields = json.loads(data) if data is not None and len(data) <= most else None
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def own_limit(data: bytes) -> int:

@@ -241,7 +241,7 @@ class Contender(Newcomer):
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
-            queue.granted(self)
+            queue.remove(self, granted=True)
 
     def on_node_gone(self) -> None:
         """Another session has deleted the znode."""
@@ -312,6 +312,7 @@ class Contender(Newcomer):
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
+            self._cancel_timer()
             self._create_or_peek()
             return
         if self._phase in (Phase.LISTING, Phase.QUEUED):

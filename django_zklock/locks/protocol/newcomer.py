@@ -114,7 +114,6 @@ class Newcomer(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
-        self._cancel_timer()
         if not self._waits:
             self._phase = Phase.PEEKING
             Peek(self._registry, self.spec, self._replies, self._on_peeked).start()

@@ -271,7 +271,7 @@ class ContenderNode(OwnNode):
 
     def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
         """
-        Write these fields of the payload, for others in the queue. A release request stays in it.
+        Write these fields of the payload, for others in the queue. A release request goes first.
 
         `done` is called when they are written. It may fail; then the caller tries again if it has to.
         """
@@ -279,7 +279,7 @@ class ContenderNode(OwnNode):
         if node is None or (self.node is not None and node.version < self.node.version):
             node = self.node
         payload = Payload.decode(node.data) if node is not None else None
-        if node is None or payload is None:
+        if node is None or payload is None or payload.release_request:
             return
 
         def on_written(answer: NodeReply) -> None:

@@ -149,6 +149,7 @@ def test_a_payload_never_exceeds_its_limit(
         about={"task": what, "request": template, host: thread},
         max_hold=2**31 - 1,
         session_timeout=2**31 - 1,
+        waited=2**31 - 1,
     )
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
@@ -197,7 +198,7 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
 
 
 NOT_TEXT = {
-    **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout"), int),
+    **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
     "about": dict,
     "release_request": dict,
 }
