@@ -79,10 +79,10 @@ class Acquisition:
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
         self._timeout: float | None = None  # seconds, for all locks together
-        self._began = self._since = clock.now()  # all; the lock that it waits for
+        self._began = self._since = clock.now()  # the call; the wait for the present lock
         self.mark = object()  # in the `uses` of its holds; not the acquisition itself, which refers to them
         self.specs: tuple[LockSpec, ...] = ()
-        self.holds: list[HeldLock] = []  # of the first specs
+        self.holds: list[HeldLock] = []  # of the first specs, in their order
         self._loss_observers: list[_LossObserver] = []  # while it waits for another one
         self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
         self.contender: Contender | LocalWaiter | None = None  # the one that waits
