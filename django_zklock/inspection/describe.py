@@ -14,8 +14,7 @@ from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.zk.gateway import Node
-from django_zklock.zk.server_clock import to_datetime
+from django_zklock.zk.gateway import Node, to_datetime
 from django_zklock.zk.session import Session
 
 MAX_LOCKS: Final = 10_000  # locks that are remembered

@@ -17,11 +17,10 @@ from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.queue.names import is_key, show_tails
 from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.gateway import Gateway, to_datetime
 from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import address
 from django_zklock.zk.requests import call
-from django_zklock.zk.server_clock import to_datetime
 from django_zklock.zk.session import Session
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process

@@ -12,8 +12,7 @@ from typing import Final
 
 from django_zklock import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
-from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
+from django_zklock.zk.gateway import CLOCK_NODE, Gateway
 from django_zklock.zk.session import Session
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
@@ -50,10 +49,10 @@ class ServerTime:
 
         The result is not less than `youngest`, the time of a znode that existed at that moment.
         """
-        now = self._session.attached(ServerClock).now()
+        now = self._session.attached(Gateway).clock.now()
         return max((time.time() if now is None else now) - clock.now() + moment, youngest)
 
     def passed(self) -> float:
         """Return a time that has certainly passed by ZooKeeper's clock, in seconds since 1970; 0 if it is unknown."""
-        now = self._session.attached(ServerClock).now()
+        now = self._session.attached(Gateway).clock.now()
         return 0.0 if now is None else now - MARGIN

@@ -19,9 +19,8 @@ from django_zklock.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import NamesReply, Node, NodeReply
+from django_zklock.zk.gateway import NamesReply, Node, NodeReply, to_datetime
 from django_zklock.zk.requests import OnConnected
-from django_zklock.zk.server_clock import to_datetime
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from django_zklock.queue.markers import LimitRecord, SetLimit
 from django_zklock.queue.names import check_own_key
 from django_zklock.queue.nodes import Child, own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.zk.gateway import DirectoryState, Gateway, Node
+from django_zklock.zk.gateway import DirectoryState, Node
 from django_zklock.zk.multi import Create, Delete, SetData
 from django_zklock.zk.requests import Commit, Done, Step
 
@@ -95,7 +95,6 @@ def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_
     except ZooKeeperUnavailable:
         record_action("limit cleared", client.key, by, reason, sure=False)
         raise
-    client.session.post(lambda: client.session.attached(Gateway).delete_if_empty(client.parent))
     if done:
         record_action("limit cleared", client.key, by, reason)
         send_from(client.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)

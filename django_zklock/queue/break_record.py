@@ -9,6 +9,7 @@ from typing import Final
 
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.names import path
+from django_zklock.queue.nodes import json_object
 
 DIRECTORY: Final = "!broken"
 """No segment of a key begins like this, as `!` is percent-encoded there."""
@@ -34,12 +35,7 @@ class BreakRecord:
     @classmethod
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
-        try:
-            fields = json.loads(data) if len(data) <= _MAX_READ else None
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(fields, dict):
-            return None
+        fields = json_object(data, _MAX_READ)
         by, reason, known = (fields.get(name) for name in ("by", "reason", "id"))
         if not (isinstance(by, str) and isinstance(reason, str) and isinstance(known, str)):
             return None

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.queue.escaping import MAX_BY, MAX_REASON, printable
+from django_zklock.queue.nodes import json_object
 
 START: Final = "!"
 """The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
@@ -96,11 +97,7 @@ class LimitRecord:
     @classmethod
     def decode(cls, data: bytes) -> LimitRecord:
         """Return the record in `data`; what is missing or of another type is empty, or unknown. Never raises."""
-        try:
-            fields = json.loads(data) if len(data) <= _MAX_READ else None
-        except (ValueError, RecursionError):
-            fields = None
-        fields = fields if isinstance(fields, dict) else {}
+        fields = json_object(data, _MAX_READ)
         by, reason, known = (text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id"))
         before = fields.get("before")
         return cls(

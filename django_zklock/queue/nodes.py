@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
@@ -20,7 +21,7 @@ _MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
 _MOST_ITEMS = 8  # items of `about` that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
-_LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64))  # of other texts, and of items of `about`
+_LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))  # of other texts, of `about`
 
 _FIELDS = (
     "guid",
@@ -36,6 +37,7 @@ _FIELDS = (
     "session_timeout",
     "idle",
 )  # in the order of the JSON
+_NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout"})
 _OPTIONAL = frozenset({"limit", "owner", "max_hold", "session_timeout", "idle"})  # left out if they are empty or 0
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
 
@@ -82,7 +84,7 @@ class Child:
 
     @property
     def replaceable(self) -> bool:
-        """Whether its delete is no grant for the next contender: an operator hold may have replaced it."""
+        """True if the next contender must list again after its delete: an operator hold may have replaced it."""
         return guids.mark_of(self.guid) is guids.Mark.REPLACEABLE
 
     @property
@@ -132,17 +134,8 @@ def parse(name: str) -> Child | None:
     if not SEQUENCE_TAIL.search(name):
         return None
     match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
-    if match is None and _LATCH.fullmatch(name):
-        raise UnreadableQueue(
-            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
-            "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
-            "shares a queue with zk_leader."
-        )
     if match is None:
-        raise UnreadableQueue(
-            f"The queue of the lock holds {quoted(name)}, which no known client writes. So the order of the queue "
-            "is unknown. Find out which program created it, and delete it or give that program another path."
-        )
+        raise _unreadable(name)
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
     child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
     if child.kind is Kind.PERMIT and not child.by_us:
@@ -151,6 +144,19 @@ def parse(name: str) -> Child | None:
             "share a queue with other clients. Give one of the programs another path."
         )
     return child
+
+
+def _unreadable(name: str) -> UnreadableQueue:
+    if _LATCH.fullmatch(name):
+        return UnreadableQueue(
+            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
+            "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
+            "shares a queue with zk_leader."
+        )
+    return UnreadableQueue(
+        f"The queue of the lock holds {quoted(name)}, which no known client writes. So the order of the queue "
+        "is unknown. Find out which program created it, and delete it or give that program another path."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +186,8 @@ class Payload:
     """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
     idle: str = ""
     """Since when nobody uses the lock that its process keeps for the next user, like `since`; empty if it is in use."""
+    release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
@@ -187,7 +195,7 @@ class Payload:
             data = self._json(limit, item)
             if len(data) <= MAX_PAYLOAD:
                 return data
-        return self._json(16, 0)  # it always fits, because JSON writes each character in at most six bytes
+        return self._json(4, 0)  # it always fits, because JSON writes each character in at most six bytes
 
     def _json(self, limit: int, item: int) -> bytes:
         fields: dict[str, object] = {"version": self.version}
@@ -204,6 +212,8 @@ class Payload:
         if item:
             for name, value in list(self.about.items())[:_MOST_ITEMS]:
                 about[_text(name, _ITEM)] = _text(value, item)
+        if self.release_request:
+            fields["release_request"] = dict(self.release_request)
         return _to_json(fields).encode()
 
     @classmethod
@@ -214,34 +224,27 @@ class Payload:
         Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
         one of another type, is empty or 0. Fields of later versions are ignored.
         """
-        if data is None or len(data) > _MAX_READ:
+        fields = json_object(data, _MAX_READ)
+        if not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(fields, dict) or not isinstance(fields.get("guid"), str) or not fields["guid"]:
-            return None
-        return cls(
-            version=_number(fields.get("version")),
-            guid=_text(fields.get("guid")),
-            host=_text(fields.get("host")),
-            pid=_number(fields.get("pid")),
-            thread=_text(fields.get("thread")),
-            what=_text(fields.get("what")),
-            since=_text(fields.get("since")),
-            template=_text(fields.get("template")),
-            about=_items(fields.get("about")),
-            limit=_number(fields.get("limit")),
-            owner=_number(fields.get("owner")),
-            max_hold=_number(fields.get("max_hold")),
-            session_timeout=_number(fields.get("session_timeout")),
-            idle=_text(fields.get("idle")),
-        )
+        values: dict[str, Any] = {
+            name: (_number if name in _NUMBERS else _text)(fields.get(name)) for name in ("version", *_FIELDS)
+        }
+        about, request = _items(fields.get("about")), _items(fields.get("release_request"))
+        return cls(**values, about=about, release_request=request)
 
     def is_of(self, child: Child) -> bool:
         """Return whether this contender wrote it, by the guid. In kazoo's grammar a guid has no dashes."""
         return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
+
+
+def json_object(data: bytes | None, most: int) -> dict[str, Any]:
+    """Return the JSON object in at most `most` bytes of data; an empty one for any other data. Never raises."""
+    try:
+        fields = json.loads(data) if data is not None and len(data) <= most else None
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def own_limit(data: bytes) -> int:

@@ -7,9 +7,9 @@ the lock. So a rule looks only at those ahead, and no contender starves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
@@ -25,9 +25,9 @@ class WaitFor:
     """
     The contender waits until one of `children` is gone.
 
-    `is_last`: the first delete among them grants the lock, and the queue need not be listed again. Sequence numbers
-    only rise, so no contender can have come in between. `depends_on_limit`: a change of the limit, which writes the
-    data of the directory, changes the verdict.
+    `is_last`: when one of them is deleted, the lock is granted without another list. Sequence numbers only rise, so no
+    contender can have come in between. `depends_on_limit`: a change of the limit changes the verdict, and writes the
+    data of the directory.
     """
 
     children: tuple[str, ...]
@@ -43,16 +43,8 @@ class Absent:
 Verdict: TypeAlias = Granted | WaitFor | Absent
 
 
-class Rule(Protocol):
-    """
-    The rule of one kind of lock. It reads the queue and has no side effects.
-
-    `queue` is the result of `order.ordered`, and `me` the name of the contender's znode.
-    """
-
-    def __call__(self, queue: Queue, me: str, /) -> Verdict:
-        """Return the verdict for the contender `me`."""
-        ...
+Rule: TypeAlias = Callable[[Queue, str], Verdict]
+"""The rule of one kind of lock. It gets the queue and the name of the contender's znode, and has no side effects."""
 
 
 def exclusive(queue: Queue, me: str, /) -> Verdict:
@@ -109,16 +101,12 @@ class Permits:
         others = _others(queue[:index], Kind.PERMIT)
         if others:
             return _wait_for(others[-1], is_last=index == 1)
-        limit = self.permits(queue)
+        limit = self.limit if queue.limit is None else queue.limit
         if index < limit:
             return Granted()
         ahead = queue[index - limit : index]
         is_last = index == limit and not any(child.replaceable for child in ahead)
         return WaitFor(tuple(child.name for child in ahead), is_last, depends_on_limit=True)
-
-    def permits(self, queue: Queue) -> int:
-        """Return the limit that applies."""
-        return self.limit if queue.limit is None else queue.limit
 
 
 def rule_for(kind: Kind, limit: int) -> Rule:

@@ -25,7 +25,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
 from django_zklock.queue.escaping import SEQUENCE
 from django_zklock.zk.connection import FIRST_RETRY, Connection, new_handler
@@ -37,36 +37,21 @@ from django_zklock.zk.outage import Outage, address
 if TYPE_CHECKING:
     from kazoo.protocol.states import WatchedEvent
 
-_PERMISSIONS = {
-    "r": Permissions.READ,
-    "w": Permissions.WRITE,
-    "c": Permissions.CREATE,
-    "d": Permissions.DELETE,
-    "a": Permissions.ADMIN,
-}
+PERMISSIONS = "rwcda"
+"""Letters for the permissions to read, write, create, delete and administer, in the order of their bits."""
 
 
 def acls(options: SessionOptions) -> list[ACL]:
     """Return the access list of new znodes. It is always given, as kazoo's default is open."""
     if isinstance(options.acl, str):
         return list(CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE)
-    return [ACL(_permissions(perms), Id(scheme, ident)) for scheme, ident, perms in options.acl]
+    return [
+        ACL(sum(1 << PERMISSIONS.index(letter) for letter in set(letters)), Id(scheme, ident))
+        for scheme, ident, letters in options.acl
+    ]
 
 
-def _permissions(letters: str) -> int:
-    mask = 0
-    for letter in letters:
-        mask |= _PERMISSIONS[letter]
-    return mask
-
-
-_READS = (
-    wire.GetData,
-    wire.GetChildren,
-    wire.Exists,
-    wire.GetACL,
-    wire.Sync,
-)  # requests that change nothing, so they have no outcome
+_READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync)  # they change nothing, so they have no outcome
 
 
 class Client(KazooClient):

@@ -32,10 +32,6 @@ class Outdated(ZkError):
     """The znode has another version."""
 
 
-class Unsupported(ZkError):
-    """The server does not know the operation."""
-
-
 class OutcomeUnknown(ZkError):
     """The reply was lost or unclear. The request may have been carried out, or not."""
 
@@ -53,7 +49,6 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.NodeExistsError, NodeExists),
     (kazoo.NotEmptyError, NotEmpty),
     (kazoo.BadVersionError, Outdated),
-    (kazoo.UnimplementedError, Unsupported),
     # On a client that is being stopped, kazoo answers a request with "closed", which is a subclass of "expired".
     # Only the state of the client tells whether the session is over, never the reply to one request.
     (kazoo.ConnectionClosedError, OutcomeUnknown),

@@ -10,35 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol import serialization as wire
 
 from django_zklock import clock
-from django_zklock.zk.client import CreateContainer, GetEphemerals, Watch, acls
-from django_zklock.zk.errors import (
-    NodeExists,
-    NodeMissing,
-    OutcomeUnknown,
-    SessionGone,
-    Unsupported,
-    ZkError,
-    failure,
-    translate,
-)
+from django_zklock.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Watch, acls
+from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, SessionGone, ZkError, failure, translate
 from django_zklock.zk.multi import Create, Delete, Operation, SetData
-from django_zklock.zk.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
 
     from django_zklock.zk.session import Session
 
+CLOCK_NODE: Final = "!clock"
+"""The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
+
+_LATEST: Final = 253402300799.0  # seconds since 1970: the end of the year 9999
 _PERSISTENT = 0
 _EPHEMERAL = 1
 _SEQUENTIAL = 2
-_EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
 _ANY_VERSION = -1
 
@@ -84,14 +78,46 @@ WriteReply: TypeAlias = ZkError | None
 """None: it was carried out."""
 
 
+class ServerClock:
+    """
+    The wall clock of ZooKeeper, for one session; on the loop's thread.
+
+    The leader stamps each write, and some replies contain the stamp. The boot-time clock counts on from there, so the
+    two clocks of different machines are never compared. The result is late by the travel time of the reply. It is
+    never early, unless the leader's clock jumps or another server becomes the leader. `latest` is never late.
+    """
+
+    def __init__(self) -> None:
+        self._offset: float | None = None  # of the server's clock from `clock.now()`
+        self._round_trip = 0.0  # of the write with the stamp, in seconds
+
+    def record(self, stamp: int, sent_at: float) -> None:
+        """Record the stamp of a write (milliseconds since 1970) that was sent at `sent_at` and is now answered."""
+        arrived = clock.now()
+        self._offset = stamp / 1000 - arrived
+        self._round_trip = arrived - sent_at
+
+    def now(self) -> float | None:
+        """Return the server's time in seconds since 1970, or None if no reply of this session contained one."""
+        return None if self._offset is None else clock.now() + self._offset
+
+    def latest(self) -> float | None:
+        """Return the latest that the server's time can be, as if the reply had needed no time; None if unknown."""
+        return None if self._offset is None else clock.now() + self._offset + self._round_trip
+
+
+def to_datetime(seconds: float) -> datetime:
+    """Return seconds since 1970 as a time in UTC; the nearest possible if a znode has an impossible time."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), timezone.utc)
+
+
 class Gateway:
     """The requests of locks, on one session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.clock = ServerClock()
         self._acl = acls(session.options)
-        self._clock = session.attached(ServerClock)
-        self._containers = True  # until the server refuses one
 
     # --- reads --------------------------------------------------------------------------------------------------
 
@@ -102,14 +128,9 @@ class Gateway:
         The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
         for ever (ZOOKEEPER-442).
         """
-        watch = self._new_watch(path, on_event)
+        watch = self.session.requests.watch(path, on_event)
         self.session.requests.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
         return watch
-
-    def _new_watch(self, path: str, on_event: Callback[bool] | None) -> Watch | None:
-        if on_event is None:
-            return None
-        return Watch(self.session.loop, path, on_event, self.session.requests.unwatch)
 
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
         """
@@ -117,24 +138,17 @@ class Gateway:
 
         `callback` gets those that exist and that this client may read, by path; an error if a reply was lost.
         """
-        nodes: dict[str, Node] = {}
-        errors: list[ZkError] = []
-        missing = len(paths)
 
-        def on_read(reply: NodeReply) -> None:
-            nonlocal missing
-            missing -= 1
-            if isinstance(reply, Node):
-                nodes[reply.path] = reply
-            elif isinstance(reply, (OutcomeUnknown, SessionGone)):
-                errors.append(reply)
-            if not missing:
-                callback(errors[0] if errors else nodes)
+        def on_all_read(replies: Sequence[NodeReply]) -> None:
+            lost = next((reply for reply in replies if isinstance(reply, (OutcomeUnknown, SessionGone))), None)
+            nodes = {reply.path: reply for reply in replies if isinstance(reply, Node)}
+            callback(nodes if lost is None else lost)
 
+        on_read = _collecting(len(paths), on_all_read)
         for path in paths:
             self.read(path, on_read)
         if not paths:
-            callback(nodes)
+            callback({})
 
     def children(
         self, parent: str, callback: Callback[NamesReply], on_event: Callback[bool] | None = None
@@ -145,7 +159,7 @@ class Gateway:
         With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
         znode itself is deleted. A missing znode leaves no watch.
         """
-        watch = self._new_watch(parent, on_event)
+        watch = self.session.requests.watch(parent, on_event)
         self.session.requests.send(wire.GetChildren(parent, watch), callback)
         return watch
 
@@ -156,17 +170,9 @@ class Gateway:
         The sync makes the list final for a create whose reply was lost. Without it, the create could still be carried
         out after a list that does not show it.
         """
-        errors: list[ZkError] = []
-
-        def on_synced(reply: str | ZkError) -> None:
-            if isinstance(reply, ZkError):
-                errors.append(reply)
-
-        def on_listed(reply: NamesReply) -> None:
-            callback(errors[0] if errors else reply)
-
-        self.session.requests.send_together(
-            [(wire.Sync(parent), on_synced), (wire.GetChildren(parent, None), on_listed)]
+        self._send_all(
+            (wire.Sync(parent), wire.GetChildren(parent, None)),
+            lambda replies: callback(replies[0] if isinstance(replies[0], ZkError) else replies[1]),
         )
 
     def read_directory(self, path: str, callback: Callback[DirectoryReply]) -> None:
@@ -176,12 +182,8 @@ class Gateway:
         A sync makes the result no older than the call. Data and children are read one after the other, so a change in
         between may show in one only. A write that relies on them must name the version.
         """
-        replies: list[Any] = []
 
-        def on_reply(reply: object) -> None:
-            replies.append(reply)
-            if len(replies) < len(requests):
-                return
+        def on_replies(replies: Sequence[Any]) -> None:
             errors = [error for error in replies if isinstance(error, ZkError)]
             unclear = [error for error in errors if not isinstance(error, NodeMissing)]
             if errors:
@@ -190,7 +192,11 @@ class Gateway:
             _, (data, stat), names = replies
             callback(DirectoryState(path=path, data=data or b"", version=stat.version, children=tuple(names)))
 
-        requests = (wire.Sync(path), wire.GetData(path, None), wire.GetChildren(path, None))
+        self._send_all((wire.Sync(path), wire.GetData(path, None), wire.GetChildren(path, None)), on_replies)
+
+    def _send_all(self, requests: Sequence[Any], callback: Callback[Sequence[Any]]) -> None:
+        """Send requests in one round trip; `callback` gets all replies, in their order."""
+        on_reply = _collecting(len(requests), callback)
         self.session.requests.send_together([(request, on_reply) for request in requests])
 
     def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
@@ -198,10 +204,13 @@ class Gateway:
         self.session.requests.send(GetEphemerals(below), callback)
 
     def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
-        """Read the access list of a znode: (scheme, id, permissions) with letters of "rwcda"."""
+        """Read the access list of a znode: (scheme, id, permissions) with letters of `PERMISSIONS`."""
 
         def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
-            return [(entry.id.scheme, entry.id.id, _letters(entry.perms)) for entry in reply[0]]
+            return [
+                (entry.id.scheme, entry.id.id, "".join(c for i, c in enumerate(PERMISSIONS) if entry.perms & 1 << i))
+                for entry in reply[0]
+            ]
 
         self.session.requests.send(wire.GetACL(path), _converting(entries, callback))
 
@@ -229,10 +238,10 @@ class Gateway:
                 return
             path, stat = reply
             self.session.extend_lease(sent_at)
-            self._clock.record(stat.ctime / 1000, sent_at)
+            self.clock.record(stat.ctime, sent_at)
             on_created(_node(path, data, stat))
 
-        create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
+        create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL | _SEQUENTIAL)
         requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
         if on_listed is not None:
             requests.append((wire.GetChildren(parent, None), on_listed))
@@ -243,7 +252,7 @@ class Gateway:
         sent_at = clock.now()
 
         def written(stat: ZnodeStat) -> Node:
-            self._clock.record(stat.mtime / 1000, sent_at)
+            self.clock.record(stat.mtime, sent_at)
             return _node(path, data, stat)
 
         self.session.requests.send(wire.SetData(path, data, version), _converting(written, callback))
@@ -280,25 +289,16 @@ class Gateway:
 
         self.session.requests.send(wire.Delete(path, _ANY_VERSION), on_deleted)
 
-    def delete_if_empty(self, parent: str) -> None:
-        """Delete an empty directory where the server does not do so itself. The outcome does not matter."""
-        if not self._containers:
-            self.session.requests.send(wire.Delete(parent, _ANY_VERSION), lambda reply: None)
-
     def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
         """
         Create a znode and its missing parents.
 
-        They are containers: the server deletes them some time after the last child is gone. Where the server knows no
-        containers, they are persistent. A `lasting` znode is persistent in any case. kazoo's recipes need that, as they
-        create the directory only once.
+        They are containers: the server deletes them some time after the last child is gone. A `lasting` znode is
+        persistent. kazoo's recipes need that, as they create the directory only once.
         """
 
         def on_reply(reply: object) -> None:
-            if isinstance(reply, Unsupported) and container:
-                self._containers = False
-                self.ensure_path(path, callback)
-            elif isinstance(reply, NodeMissing) and parent:
+            if isinstance(reply, NodeMissing) and parent:
                 self.ensure_path(parent, on_parent)
             else:
                 callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeExists) else None)
@@ -310,11 +310,8 @@ class Gateway:
                 self.ensure_path(path, callback, lasting=lasting)
 
         parent = path.rpartition("/")[0]
-        container = self._containers and not lasting  # what is requested now; the attribute may change before the reply
-        if container:
-            self.session.requests.send(CreateContainer(path, b"", self._acl, _CONTAINER), on_reply)
-        else:
-            self.session.requests.send(wire.Create(path, b"", self._acl, _PERSISTENT), on_reply)
+        create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
+        self.session.requests.send(create(path, b"", self._acl, flags), on_reply)
 
     # --- quorum -------------------------------------------------------------------------------------------------
 
@@ -350,7 +347,7 @@ class Gateway:
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
-        Set this session's `ServerClock` from a write.
+        Set the clock of this gateway from a write.
 
         No request returns the time, but each write is stamped with it. So one transaction creates a znode at `path`,
         writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
@@ -361,7 +358,7 @@ class Gateway:
             failed = failure(results)
             if failed is not None:
                 return translate(failed)
-            self._clock.record(results[1].mtime / 1000, sent_at)
+            self.clock.record(results[1].mtime, sent_at)
             return None
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
@@ -377,6 +374,18 @@ def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) 
     return on_reply
 
 
+def _collecting(count: int, callback: Callback[list[Any]]) -> Callback[Any]:
+    """Return a callback for each of `count` requests, whose replies arrive in order; `callback` gets all of them."""
+    replies: list[Any] = []
+
+    def on_reply(reply: Any) -> None:
+        replies.append(reply)
+        if len(replies) == count:
+            callback(replies)
+
+    return on_reply
+
+
 def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
     return Node(
         path=path,
@@ -387,7 +396,3 @@ def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
         mtime=stat.mtime / 1000,
         version=stat.version,
     )
-
-
-def _letters(permissions: int) -> str:
-    return "".join(letter for bit, letter in enumerate("rwcda") if permissions & 1 << bit)

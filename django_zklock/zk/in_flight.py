@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from django_zklock import clock
-from django_zklock.zk.client import Client, PendingRequest
+from django_zklock.zk.client import Client, PendingRequest, Watch
 from django_zklock.zk.errors import OutcomeUnknown, ZkError
 from django_zklock.zk.lease import LastContact
 from django_zklock.zk.loop import Loop, Timer
 
 logger = logging.getLogger("django_zklock.zk")
 
-STALL_SHARE = (
-    1 / 6
-)  # of the timeout: after so long without a reply the connection counts as dead; the lease still lasts
+# Of the session timeout: after so long without a reply, the connection counts as dead. The lease still lasts then.
+STALL_SHARE = 1 / 6
 MAX_IN_FLIGHT = 200  # requests without a reply; further ones wait here, so a heartbeat never queues behind many
 
 _Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
@@ -116,10 +115,14 @@ class Requests:
             self._stall_timer = self._loop.call_later(self._timeout * STALL_SHARE, self._on_stall_timer)
         client.call_together(calls)
 
-    def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
-        """Forget a watcher. On the server, the watch ends with the next event of that znode."""
+    def watch(self, path: str, on_event: Callable[[bool], object] | None) -> Watch | None:
+        """Return a watch for a request to carry; None without `on_event`."""
+        return None if on_event is None else Watch(self._loop, path, on_event, self._unwatch)
+
+    def _unwatch(self, path: str, watch: Watch) -> None:
+        """Forget a watch. On the server, it ends with the next event of that znode."""
         if self._client is not None:  # else it has ended with the connection
-            self._client.unwatch(path, watcher)
+            self._client.unwatch(path, watch)
 
     def _on_reply(self, pending: PendingRequest, reply: object) -> None:
         """Handle the reply to a request, or its error; once per request."""

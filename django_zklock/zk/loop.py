@@ -35,7 +35,7 @@ def protocol_thread(name: str, call: _Call) -> threading.Thread:
     """
 
     def run() -> None:
-        if hasattr(signal, "pthread_sigmask") and not threads_are_greenlets():  # a greenlet's mask is the main thread's
+        if not threads_are_greenlets():  # a greenlet's mask is the main thread's
             signal.pthread_sigmask(
                 signal.SIG_BLOCK, {signum for signum in signal.Signals if signum.name not in _FAULTS}
             )

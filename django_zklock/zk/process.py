@@ -129,6 +129,5 @@ def _forget_in_child() -> None:
         session.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_forget_in_child)
 atexit.register(end, at_exit=True)

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
@@ -338,7 +339,8 @@ class Session:
         )
         signal = signals.connection_state_changed
         if signal.has_listeners(Session):
-            self.dispatch(_send_state, state, previous, self.session_id)
+            states = {"state": str(state), "previous": str(previous), "session_id": self.session_id}
+            self.dispatch(partial(signal.send_robust, Session, **states))
 
     def _tell(self, call: Callable[[SessionObserver], None]) -> None:
         for observer in list(self.observers):
@@ -390,9 +392,3 @@ class Session:
         else:
             self._closed.set()
         self.loop.stop()
-
-
-def _send_state(state: ConnectionState, previous: ConnectionState, session_id: int | None) -> None:
-    signals.connection_state_changed.send_robust(
-        Session, state=str(state), previous=str(previous), session_id=session_id
-    )

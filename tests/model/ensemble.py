@@ -21,7 +21,7 @@ from model.world import World
 
 CONTAINER = 19
 NO_NODE, BAD_VERSION, NODE_EXISTS, NOT_EMPTY = -101, -103, -110, -111
-UNIMPLEMENTED, EXPIRED, MOVED, ROLLED_BACK, INCONSISTENT = -6, -112, -118, 0, -2
+EXPIRED, MOVED, ROLLED_BACK, INCONSISTENT = -112, -118, 0, -2
 
 WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, Transaction.type, Close.type})
 
@@ -71,14 +71,11 @@ class Proposal:
 class Ensemble:
     """Three servers, one of which leads."""
 
-    def __init__(
-        self, world: World, *, timeout: float, tick: float, phase: float, sync_limit: float, containers: bool
-    ) -> None:
+    def __init__(self, world: World, *, timeout: float, tick: float, phase: float, sync_limit: float) -> None:
         self.world = world
         self.timeout = timeout
         self.tick = tick
         self.sync_limit = sync_limit  # seconds
-        self.containers = containers
         self.truth = Tree()  # all that is committed
         self.history: dict[str, Znode] = {}  # every node that ever was
         self.on_change: Callable[[Change], None] = lambda change: None  # when something is committed
@@ -216,8 +213,6 @@ class Ensemble:
         return self._prepare_create(request, session)
 
     def _prepare_create(self, request: Any, session: int) -> tuple[Change, Any]:
-        if request.type == CONTAINER and not self.containers:
-            raise Refused(UNIMPLEMENTED)
         above = self._prepared.nodes.get(request.path.rpartition("/")[0])
         path = request.path
         if request.type == Create2.type and above is not None:

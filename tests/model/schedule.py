@@ -48,7 +48,6 @@ class _Play:
             tick=scenario.tick,
             phase=START + scenario.phase,
             sync_limit=scenario.sync_limit,
-            containers=scenario.containers,
         )
         self.invariants = Invariants(world, self.ensemble)
         self.invariants.begin()

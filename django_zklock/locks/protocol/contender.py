@@ -3,115 +3,43 @@ The contender: a state machine that enters the queue of a lock, waits for its tu
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`), so
 an exception in the caller never interrupts the protocol: the caller gives up, and `abandon` makes the contender clean
-up. The kind of lock is in its rule (`queue.rules`), its znode in `ContenderNode`.
+up. The kind of lock is in its rule (`queue.rules`), its znode in `ContenderNode`, its way into the queue in `Newcomer`.
 """
 
 from __future__ import annotations
 
-import enum
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from django_zklock import clock
-from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.protocol import interventions
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply
-from django_zklock.locks.protocol.local_queue import LocalQueue
+from django_zklock.locks.protocol.newcomer import Busy, Newcomer, Outcome, Phase
 from django_zklock.locks.protocol.node import ContenderNode
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck, replacement
-from django_zklock.locks.protocol.peek import Holder, Peek, PeekReply
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import holders, nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Node
-from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import BEAT_SHARE, Session, SessionObserver
+from django_zklock.zk.session import BEAT_SHARE
+
+__all__ = ["Busy", "Contender", "Outcome", "Phase"]
 
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
 WATCH_SELF_SHARE = 1 / 6  # of the session timeout, spent waiting; a shorter wait costs no watch on its znode
 
 
-class Phase(enum.Enum):
-    """The present activity of a contender."""
-
-    NEW = "has not begun"
-    AWAITING = "waits for a session"
-    PEEKING = "lists the directory, to see whether the lock is free"
-    LOCAL_QUEUE = "waits until this process has room for one more in the queue"
-    CREATING = "creates its znode"
-    LISTING = "is in the queue, and lists it"
-    QUEUED = "is in the queue, and watches its predecessors"
-    PROVING = "is first, and waits for a quorum to confirm its session and its znode"
-    HOLDING = "holds the lock"
-    RELEASING = "deletes its znode"
-    GONE = "has no znode any more"
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """The queue is not empty, and this contender does not wait."""
-
-    waiters: int | None = None
-    """How many contenders wait, if `max_waiters` is the reason."""
-
-
-Outcome: TypeAlias = Grant | Busy | ZkLockError
-
-
-class Contender(SessionObserver):
+class Contender(Newcomer):
     """One contender for one lock, from the first request until it has left the queue."""
 
-    def __init__(
-        self,
-        session: Session,
-        spec: QueueSpec,
-        caller: Caller,
-        on_outcome: Callable[[Outcome], object],
-        *,
-        waits: bool,
-        deadline: float | None = None,
-    ) -> None:
-        self.session = session
-        self.placed = False  # its position in the queue is known; read by the caller, who may set it before the start
-        self.ahead: Payload | None = None  # of the contender just ahead, if it can be read; read by the caller
-        self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known; read by the caller
-        self.in_local_queue = False  # it waits in the local queue of this process; read by the caller
-        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
-        self.spec = spec
-        self.caller = caller
-        self.deadline = deadline  # when the caller gives up, on clock.now()
-        self._waits = waits  # False: look first, and write nothing if the queue is not empty
-        self._on_outcome: Callable[[Outcome], object] | None = on_outcome
-        self._done: tuple[Callable[[bool], object], ...] = ()
-        self._phase = Phase.NEW
-        self._replies = ReplyGuard(spec.key, self.on_failure, caller.about)
-        self._grant: Grant | None = None
-        self._timer: Timer | None = None
-        self._local_queue: LocalQueue | None = None  # while it waits
-        self._predecessors: Predecessors | None = None  # once it has waited for some
-        self._is_queued = False  # it was accepted as a waiter, so `max_waiters` does not refuse it any more
-        # Set by `_begin`.
-        self._registry: Registry
-        self._node: ContenderNode
-
-    def __repr__(self) -> str:
-        return f"<contender for {self.spec.key!r}: {self._phase.value}>"
+    _predecessors: Predecessors | None = None  # once it has waited for some
 
     # --- from any thread ----------------------------------------------------------------------------------------
-
-    @property
-    def guid(self) -> str:
-        """The guid of its znode; empty if it has none."""
-        return self._node.guid if hasattr(self, "_node") else ""
 
     def start(self) -> None:
         """Begin."""
@@ -167,69 +95,6 @@ class Contender(SessionObserver):
         else:
             self._await_session()
 
-    def _await_session(self) -> None:
-        self._phase = Phase.AWAITING
-        if not self.placed and self._timer is None:
-            self._call_later(self.session.options.connect_timeout, self._on_no_session)
-
-    def _on_no_session(self) -> None:
-        if self._phase is Phase.AWAITING and not self.placed:
-            self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
-
-    def _create_or_peek(self) -> None:
-        self._cancel_timer()
-        if not self._waits:
-            self._phase = Phase.PEEKING
-            Peek(self._registry, self.spec, self._replies, self._on_peeked).start()
-            return
-        queue = self._registry.local_queue(self.spec.parent)
-        if queue.admit(self):
-            self._local_queue = queue
-            self._create()
-            return
-        permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
-        waiters = queue.waiting - permits
-        if self._are_too_many(waiters):
-            self._conclude_busy(waiters)
-            return
-        self._local_queue = queue
-        queue.append(self)
-        self._phase = Phase.LOCAL_QUEUE
-        self.placed = self.in_local_queue = True
-        self._tell_queued()
-
-    def on_admitted(self) -> None:
-        """There is room in the queue for this contender."""
-        self.in_local_queue = False
-        self._replies.run(self._create if self.session.connected else self._await_session)
-
-    def _are_too_many(self, waiters: int) -> bool:
-        return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
-
-    def _on_peeked(self, answer: PeekReply) -> None:
-        if answer is None:
-            self._create()
-        elif isinstance(answer, NodeMissing):
-            self._phase = Phase.CREATING
-            self._node.create_with_parent()
-        elif isinstance(answer, Holder):
-            self.ahead, self.operator = answer.payload, answer.operator
-            self._conclude_busy()
-        elif isinstance(answer, (OutcomeUnknown, SessionGone)):
-            self._await_session()
-        else:
-            self.on_refused(answer)
-
-    def _conclude_busy(self, waiters: int | None = None) -> None:
-        """Leave instead of waiting. `waiters` are given if they are too many."""
-        self.placed = True
-        self._conclude(Busy(waiters))
-        self._abandon()
-
-    def _create(self) -> None:
-        self._phase = Phase.CREATING
-        self._node.create()
-
     def on_created(self, listed: ListingReply | None) -> None:
         """The znode is in the queue."""
         if listed is None:
@@ -242,12 +107,8 @@ class Contender(SessionObserver):
 
     def _list(self, *, after_sync: bool = False) -> None:
         self._phase = Phase.LISTING
-        listing = self._registry.listing(self.spec.parent)
         on_listed = self._replies.wrap(self._on_listed)
-        if after_sync:
-            listing.names_after_sync(on_listed)
-        else:
-            listing.names(on_listed)
+        self._registry.listing(self.spec.parent).names(on_listed, after_sync=after_sync)
 
     def _on_listed(self, answer: ListingReply) -> None:
         if isinstance(answer, ListedNames):
@@ -320,11 +181,6 @@ class Contender(SessionObserver):
         self.ahead = Payload.decode(node.data)
         self._tell_queued()
 
-    def _tell_queued(self) -> None:
-        on_queued, self.on_queued = self.on_queued, None
-        if on_queued is not None:
-            on_queued()
-
     def on_ahead_gone(self, *, was_last: bool) -> None:
         """A predecessor is gone. If no other one is ahead (`was_last`), the lock is granted."""
         if self._phase is not Phase.QUEUED:
@@ -379,7 +235,7 @@ class Contender(SessionObserver):
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
-            queue.granted(self)
+            queue.remove(self, granted=True)
 
     def on_node_gone(self) -> None:
         """Another session has deleted the znode."""
@@ -437,29 +293,12 @@ class Contender(SessionObserver):
         for done in callbacks:
             done(gone)
 
-    def on_refused(self, error: ZkLockError) -> None:
-        """Give up with this error: ZooKeeper has refused something, or cannot be reached."""
-        if not error.lock:
-            error.lock = self.spec.key
-        if self._grant is not None:
-            self._grant.lose(str(error))  # before its node goes
-        self._conclude(error)
-        self._abandon()
-
-    def on_failure(self, error: Exception) -> None:
-        """Give up after a failure of this code. A contender that just stopped would block the queue."""
-        self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
-
-    def _conclude(self, outcome: Outcome) -> None:
-        on_outcome, self._on_outcome = self._on_outcome, None
-        if on_outcome is not None:
-            on_outcome(outcome)
-
     # --- events of the session -------------------------------------------------------------------------------------
 
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
+            self._cancel_timer()
             self._create_or_peek()
             return
         if self._phase in (Phase.LISTING, Phase.QUEUED):
@@ -499,13 +338,3 @@ class Contender(SessionObserver):
         """The lock may have another holder by now."""
         if self._grant is not None:
             self._grant.lose("the lease is over: no quorum has confirmed the session in time")
-
-    def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
-        """Set the one timer of this contender."""
-        self._cancel_timer()
-        self._timer = self.session.loop.call_later(seconds, lambda: self._replies.run(call))
-
-    def _cancel_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()

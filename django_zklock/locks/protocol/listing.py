@@ -65,27 +65,21 @@ class SharedListing:
         self._callbacks, self._synced = [on_listed], False
         self._gateway.create_and_list(self._parent, prefix, data, on_created, self._on_listed)
 
-    def names(self, callback: Callback[ListingReply]) -> None:
-        """List the directory as it is after this call."""
-        if self._callbacks is not None:
-            self._next.append(callback)
-        else:
-            self._send([callback], synced=False)
-
-    def names_after_sync(self, callback: Callback[ListingReply]) -> None:
+    def names(self, callback: Callback[ListingReply], *, after_sync: bool = False) -> None:
         """
-        List the directory as the leader of the ensemble knows it, after a sync on the present connection.
+        List the directory as it is after this call.
 
-        It shows the outcome of requests whose replies were lost with an earlier connection. One listing serves all
+        With `after_sync`, list it as the leader of the ensemble knows it after a sync on the present connection. That
+        shows the outcome of requests whose replies were lost with an earlier connection. One such listing serves all
         contenders that need it.
         """
-        if self._callbacks is not None and self._synced:
+        if self._callbacks is None:
+            self._send([callback], synced=after_sync)
+        elif after_sync and self._synced:
             self._callbacks.append(callback)
-        elif self._callbacks is not None:
-            self._next.append(callback)
-            self._next_synced = True
         else:
-            self._send([callback], synced=True)
+            self._next.append(callback)
+            self._next_synced = self._next_synced or after_sync
 
     def _send(self, callbacks: list[Callback[ListingReply]], *, synced: bool) -> None:
         self._callbacks, self._synced = callbacks, synced

@@ -67,15 +67,11 @@ class LocalQueue:
         """Have a contender wait until it is admitted."""
         self._queue[contender] = None
 
-    def granted(self, contender: LocalContender) -> None:
-        """Remove a contender that has the lock now, and admit the next one."""
-        if contender in self._admitted:
-            self._last_wait = clock.now() - self._admitted[contender]
-        self.remove(contender)
-
-    def remove(self, contender: LocalContender) -> None:
-        """Remove a contender, and admit the next one."""
-        self._admitted.pop(contender, None)
+    def remove(self, contender: LocalContender, *, granted: bool = False) -> None:
+        """Remove a contender, which may have been `granted` the lock, and admit the next one."""
+        admitted_at = self._admitted.pop(contender, None)
+        if granted and admitted_at is not None:
+            self._last_wait = clock.now() - admitted_at
         self._queue.pop(contender, None)
         self._late.pop(contender, None)
         if self._admitting:

@@ -18,7 +18,7 @@ from django_zklock.locks.protocol.reader_marker import ReaderMarker
 from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue import guids, nodes, release_request
+from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -72,8 +72,7 @@ class ContenderNode(OwnNode):
         self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
         self.creates = 0  # since the queue last showed the znode; the contender sets it back
-        self._watch: Watch | None = None
-        self._watch_timer: Timer | None = None
+        self._watch: Watch | Timer | None = None  # a timer until the znode is watched
         self._last_read: Node | None = None  # the znode as it was last read
         self._marker: ReaderMarker | None = None  # once the writer has become a reader
 
@@ -174,7 +173,7 @@ class ContenderNode(OwnNode):
         elif self._state is State.UNSURE:
             self._search()
         else:
-            if self._watch is not None:
+            if isinstance(self._watch, Watch):
                 self.watch()  # the old one ended with the connection
             self._put_marker()
 
@@ -187,7 +186,7 @@ class ContenderNode(OwnNode):
         self._search()
 
     def _search(self) -> None:
-        self._registry.listing(self._parent).names_after_sync(self._replies.wrap(self._on_names_after_sync))
+        self._registry.listing(self._parent).names(self._replies.wrap(self._on_names_after_sync), after_sync=True)
 
     def _on_names_after_sync(self, answer: ListingReply) -> None:
         """Find the znode whose create got no reply, or a wrong one."""
@@ -237,12 +236,12 @@ class ContenderNode(OwnNode):
     @property
     def watched(self) -> bool:
         """True if the znode is watched, or will be."""
-        return self._watch is not None or self._watch_timer is not None
+        return self._watch is not None
 
     def watch_in(self, seconds: float) -> None:
         """Watch the znode in so many seconds."""
-        self._cancel_watch_timer()
-        self._watch_timer = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
+        self._unwatch()
+        self._watch = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
 
     def watch(self) -> None:
         """Notice at once when another session deletes the znode."""
@@ -269,7 +268,7 @@ class ContenderNode(OwnNode):
 
     def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
         """
-        Write these fields of the payload, for others in the queue. A release request in it goes first.
+        Write these fields of the payload, for others in the queue. A release request goes first.
 
         `done` is called when they are written. It may fail; then the caller tries again if it has to.
         """
@@ -277,7 +276,7 @@ class ContenderNode(OwnNode):
         if node is None or (self.node is not None and node.version < self.node.version):
             node = self.node
         payload = Payload.decode(node.data) if node is not None else None
-        if node is None or payload is None or release_request.requested(node.data) is not None:
+        if node is None or payload is None or payload.release_request:
             return
 
         def on_written(answer: NodeReply) -> None:
@@ -305,13 +304,7 @@ class ContenderNode(OwnNode):
         if marker is not None:
             marker.delete()
 
-    def _cancel_watch_timer(self) -> None:
-        timer, self._watch_timer = self._watch_timer, None
-        if timer is not None:
-            timer.cancel()
-
     def _unwatch(self) -> None:
-        self._cancel_watch_timer()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()

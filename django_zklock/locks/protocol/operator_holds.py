@@ -22,9 +22,8 @@ from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Kind, Payload, prefix
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply, WriteReply
+from django_zklock.zk.gateway import CLOCK_NODE, Callback, Gateway, Node, NodeReply, WriteReply
 from django_zklock.zk.multi import Create, Delete, Operation
-from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.session import Session
 
 audit = logging.getLogger("zklock.audit")
@@ -77,7 +76,7 @@ class HoldCheck:
         self._key = key
         self._parent = parent
         self._guard = guard
-        self._clock = gateway.session.attached(ServerClock)
+        self._clock = gateway.clock
         self._ended: set[str] = set()
         self._remaining: dict[str, OperatorHold] = {}
         self._done: Callable[[CheckedHolds | None], object]
@@ -161,8 +160,6 @@ def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
         pause = RETRY if checked is None else checked.next_check((name,))
         if pause is not None:
             session.loop.call_later(pause, check)
-        else:
-            session.attached(Gateway).delete_if_empty(parent)
 
     session.loop.call_later(seconds, check)
 
@@ -198,7 +195,7 @@ class Replacement:
             return ()
         self._tried = True
         data = operator_hold.hold_data(
-            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0),
+            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0, release_request={}),
             by=label.by if label is not None else payload.what or "python",
             reason=label.reason if label is not None else f"held for at least {least:g} s",
             seconds=self._seconds,

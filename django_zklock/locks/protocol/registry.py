@@ -85,7 +85,7 @@ class Registry(SessionObserver):
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
     def audit(self) -> None:
-        """Delete znodes of this session that are not registered here. A server before 3.6 cannot list them."""
+        """Delete znodes of this session that are not registered here."""
         self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
     def _on_own_nodes(self, answer: NamesReply) -> None:
@@ -145,21 +145,15 @@ class OwnNode:
         self._is_busy = True
         try:
             self._send_delete()
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - `_delete_later` logs it
             # There may be no reply, and nothing else would delete this znode.
-            logger.exception(
-                "deleting the znode %s failed, trying again%s",
-                self.path or self.guid,
-                work.log_suffix(self._about),
-                extra=work.log_fields(self._about),
-            )
             self._is_busy = False
             self._report(False)
-            self._registry.session.loop.call_later(RETRY_DELETE, self.continue_delete)
+            self._delete_later(error, exc_info=True)
 
     def _send_delete(self) -> None:
         if self.path is None:
-            self._registry.listing(self._parent).names_after_sync(self._on_searched)
+            self._registry.listing(self._parent).names(self._on_searched, after_sync=True)
             return
         changes = self._replacement.changes() if self._replacement is not None else ()
         if changes:
@@ -191,7 +185,6 @@ class OwnNode:
         if isinstance(answer, ZkError):
             self._retry_delete(answer)
         else:
-            self._registry.gateway.delete_if_empty(self._parent)
             self.on_gone()
 
     def _on_replaced(self, answer: WriteReply) -> None:
@@ -205,14 +198,18 @@ class OwnNode:
     def _retry_delete(self, error: ZkError) -> None:
         self._report(False)
         if not isinstance(error, (OutcomeUnknown, SessionGone)):  # an event of the session follows these two
-            logger.error(
-                "deleting the znode %s failed, trying again: %s%s",
-                self.path or self.guid,
-                error,
-                work.log_suffix(self._about),
-                extra=work.log_fields(self._about),
-            )
-            self._registry.session.loop.call_later(RETRY_DELETE, self.continue_delete)
+            self._delete_later(error)
+
+    def _delete_later(self, error: Exception, *, exc_info: bool = False) -> None:
+        logger.error(
+            "deleting the znode %s failed, trying again: %s%s",
+            self.path or self.guid,
+            error,
+            work.log_suffix(self._about),
+            extra=work.log_fields(self._about),
+            exc_info=exc_info,
+        )
+        self._registry.session.loop.call_later(RETRY_DELETE, self.continue_delete)
 
     def _path_in(self, listed: ListedNames) -> str | None:
         """Return the path of this znode, if the listing shows it."""

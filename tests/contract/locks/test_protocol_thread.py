@@ -28,7 +28,8 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 
 ANYWHERE = {
     # A contender is made and started, and gets messages.
-    "contender.py": {"__init__", "start", "abandon", "share"},
+    "newcomer.py": {"__init__"},
+    "contender.py": {"start", "abandon", "share"},
     "replies.py": {"__init__"},
     # Any thread reads a grant, and observes it.
     "grant.py": {

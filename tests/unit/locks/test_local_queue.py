@@ -31,9 +31,9 @@ def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
         queue.append(first)
         queue.append(patient)
         now.return_value = 90.0
-        queue.granted(slow)
+        queue.remove(slow, granted=True)
         assert entered == ["patient"]
         queue.append(Caller("newcomer", 200.0, entered))
         now.return_value = 91.0
-        queue.granted(patient)
+        queue.remove(patient, granted=True)
         assert entered == ["patient", "first"]

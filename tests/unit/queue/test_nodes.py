@@ -152,7 +152,7 @@ def test_a_payload_never_exceeds_its_limit(
     )
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
-    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "owner", "idle"}
+    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "owner", "idle", "release_request"}
 
 
 def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
@@ -199,6 +199,7 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout"), int),
     "about": dict,
+    "release_request": dict,
 }
 
 
