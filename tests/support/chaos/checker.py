@@ -67,8 +67,6 @@ class Verdict:
     def short(self) -> str:
         """Return a short text: some violations with the events that show them, times from the first event on."""
         start = time_of(self.events[0]) if self.events else 0.0
-        if not self.violations:
-            return f"no violation in {len(self.events)} events; {self.figures}"
         counts = Counter(violation.rule for violation in self.violations)
         lines = [f"{', '.join(f'{rule}: {count}' for rule, count in counts.items())}; in {len(self.events)} events"]
         first = {violation.rule: violation for violation in reversed(self.violations)}
