@@ -18,7 +18,7 @@ alarm:
   between the call and its return. It is certain where one returned before the other was called, and where each proves
   by its lease that it was still held when it returned.
 
-Who may hold a key together, and in what order, is judged in `sharing`.
+The module `sharing` judges which contenders may hold a key together, and in what order.
 """
 
 from __future__ import annotations
