@@ -161,19 +161,6 @@ def permit(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_a_semaphore_has_as_many_holders_as_permits(zoo: Zoo, max_waiters: int) -> None:
-    """By the limit in code, if none is set."""
-    names = [permit(zoo, "k", 3, what=f"print {index}") for index in range(6)]
-    (lock,) = fresh(max_waiters=max_waiters).locks
-    assert (lock.kind, lock.limit, lock.limit_set, lock.waiting) == ("semaphore", 3, None, 3)
-    assert [holder.name for holder in lock.holders] == names[:3]
-    assert [waiter.name for waiter in lock.waiters] == names[3 : 3 + max_waiters]
-    assert {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
-    assert all(holder.held_since is not None and not holder.waits_behind for holder in lock.holders)
-    assert [(waiter.held_since, waiter.waits_behind) for waiter in lock.waiters[:1]] == [(None, names[2])][:max_waiters]
-
-
-@pytest.mark.parametrize("max_waiters", [0, 1, 50])
 def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waiters: int) -> None:
     """A contender with a low limit may wait before a holder with a higher one. `own_limits` reports the difference."""
     limits = [2, 1, 3, 4, 2, 2, 2]

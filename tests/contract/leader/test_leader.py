@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.faults import BackgroundCall, connected, expire, proxied, within
 from support.work import lose, sleep_in_pieces
-from support.zoo import ROOM, Zoo, eventually, next_line
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, signals, zk_leader, zk_lock
 from django_zklock.exceptions import (
@@ -31,8 +31,6 @@ from django_zklock.zk.lease import LEASE_SHARE
 pytestmark = pytest.mark.zookeeper
 
 TIMEOUT = 4.0  # seconds, of a session
-SHORT = 2.0  # seconds, of the session of who is killed
-TICK = 0.5  # seconds, of the servers
 LATER = ROOM
 
 
@@ -337,26 +335,6 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None
     with within(3):
         assert leader.run(stubborn) is None
     assert steps == ["finished", "interrupted"]
-
-
-def test_the_next_candidate_leads_after_a_kill(zoo: Zoo) -> None:
-    """Within the session timeout and two ticks of the server."""
-    script = """
-from django_zklock import zk_leader
-zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()))
-"""
-    terms = Terms()
-    leader = zk_leader("lead")
-    with zoo.running(script, ZKLOCK_URL=zoo.url(session_timeout=SHORT)) as child:
-        assert next_line(child) == "leads"
-        running = BackgroundCall(lambda: leader.run(terms))
-        zoo.wait_contenders("lead", 2)
-        child.kill()
-        killed = time.monotonic()
-        terms.wait(1)
-        assert time.monotonic() - killed <= SHORT + 2 * TICK + LATER
-        terms.end.set()
-        assert running.result() == 1
 
 
 # --- one Leader object for each candidate --------------------------------------------------------------------------

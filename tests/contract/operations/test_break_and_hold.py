@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, die, queue_up, within
-from support.zoo import Zoo, eventually, guid_of, next_line
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockChangedHands, LockLost, LockTimeout, UnreadableQueue
@@ -298,13 +298,6 @@ def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
         assert len(zoo.children("k")) == 1
 
 
-def test_an_expired_hold_is_followed_by_another(zoo: Zoo) -> None:
-    expired_hold(zoo)
-    with within(3):
-        hold = hold_lock("k", seconds=LONG, reason="mine now", by="ben")
-    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
-
-
 def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:
     """An operator who does not wait is told who holds the lock."""
     hold_lock("k", seconds=1.0, **WHY)
@@ -333,21 +326,6 @@ def test_a_process_that_dies_while_it_waits_to_hold_leaves_nothing(zoo: Zoo) -> 
         with zoo.running(script):
             zoo.wait_contenders("k", 2, timeout=20)
         zoo.wait_contenders("k", 1, timeout=20)
-
-
-def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
-    """A deploy restarts the web workers, one of which may have made the hold."""
-    script = """
-from django_zklock.operations import hold_lock
-hold_lock("k", seconds=2, reason="r", by="b"); print("held"); input()
-"""
-    with zoo.running(script) as child:
-        assert next_line(child) == "held"
-        held = time.monotonic()
-    with pytest.raises(LockBusy, match="operator b"), zk_lock("k", timeout=0):
-        pass
-    with within(4), zk_lock("k"):
-        assert time.monotonic() - held > 1.5
 
 
 def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:

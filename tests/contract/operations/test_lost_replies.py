@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
 from typing import Any
 
@@ -153,29 +152,3 @@ def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo: Zoo, proxy: Pro
     fired = getattr(proxy, when)(MULTI)
     waiter.result()
     assert fired.is_set()
-
-
-def test_many_waiters_behind_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
-    """They may all try to end it. There is one holder at a time, and they keep their order."""
-    inside = threading.Semaphore(1)
-    order: list[int] = []
-
-    def acquire_once(number: int) -> None:
-        with zk_lock("k", timeout=15) as hold:
-            assert inside.acquire(blocking=False), "two at once"
-            hold.check()
-            order.append(number)
-            inside.release()
-
-    for _ in range(2):
-        hold = hold_lock("k", seconds=2.0, wait=5, **WHY)  # longer than all take to come
-        process.reset()
-        order.clear()
-        waiters = []
-        for number in range(10):
-            waiters.append(BackgroundCall(lambda number=number: acquire_once(number)))  # type: ignore[misc]
-            zoo.wait_contenders("k", number + 2)
-        for waiter in waiters:
-            waiter.result()
-        assert order == list(range(10))
-        assert not zoo.client.exists(hold.path)
