@@ -13,7 +13,6 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from support.adminsite import user_with
-from support.ensemble import free_ports
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
@@ -229,9 +228,3 @@ def test_a_waiter_that_may_hold_a_permit_is_treated_like_a_holder(zoo: Zoo, prin
     assert f'value="{waiter.target}">' in page
     assert client.post(f"{LIST}break/", {"target": waiter.target, "reason": "paper jam"}).status_code == 302
     assert hold.wait_lost(10)
-
-
-def test_without_zookeeper_the_form_reports_it(zoo: Zoo, operator: Client) -> None:
-    """In time, and nothing is done."""
-    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):
-        assert operator.get(f"{LIST}limit/?key=printers").status_code == 503

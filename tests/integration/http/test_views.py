@@ -124,22 +124,6 @@ def test_a_view_may_raise_instead(zoo: Zoo, client: Client) -> None:
         client.get("/buy-or-raise/7/")
 
 
-def test_a_view_whose_lock_is_lost_answers_503(zoo: Zoo) -> None:
-    """The view is aborted, and the client is asked to retry."""
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(Client().get("/buy/7/?linger").status_code))
-    thread.start()
-    try:
-        assert viewsite.inside.wait(10)
-        (name,) = zoo.children("stock/7")
-        zoo.client.delete(f"{zoo.base}/stock/7/{name}")
-        thread.join(20)
-    finally:
-        viewsite.go_on.set()
-        thread.join()
-    assert answers == [503]
-
-
 def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
     """Call a view that loses its lock after the first of its writes."""
 
