@@ -24,7 +24,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
     """
     token = actor.hold(KEY, "shop.views.buy", {"request": "POST /buy/"})
     with acting(swept) as other:
-        other.take(KEY, "shop.views.refund")
+        other.acquire(KEY, "shop.views.refund")
         swept.wait_contenders(KEY, 2)
         operator = visitor("operator")
         operator.open_lock(KEY)

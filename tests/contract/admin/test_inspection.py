@@ -387,9 +387,9 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
     """In time, with the reason and the state of the connection."""
     contender(zoo, "k")
     fresh()
+    eventually(lambda: snapshot(max_age=60).age >= 0.3)
     proxy.hang = True
     proxy.cut_all()
-    time.sleep(0.3)
     with within(1.2):
         shown = snapshot(max_age=0, reply_timeout=0.5)
     assert "No connection to ZooKeeper at" in shown.problem
@@ -425,19 +425,6 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     outcome = asker.result()
     assert outcome is not None
     assert len(outcome.holders) == 1
-
-
-def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
-    contender(zoo, "k")
-    fresh()
-    proxy.delay = 20.0
-    with within(2.0):
-        askers = [BackgroundCall(lambda: snapshot(max_age=0, reply_timeout=0.6)) for _ in range(5)]
-        answers = [asker.result() for asker in askers]
-    assert all(answer.problem and answer.locks[0].key == "k" for answer in answers)
-    proxy.delay = 0.0
-    proxy.cut_all()
-    connected()
 
 
 def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo) -> None:

@@ -136,8 +136,10 @@ def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
     for _ in range(20):
         with zk_lock("k", max_hold=0.7, warn_after=0.6):
             pass
-    time.sleep(0.8)
-    assert sent.names == ["lock_released"] * 20
+    with zk_lock("later", warn_after=0.7):
+        eventually(lambda: "lock_held_long" in sent.names)
+    eventually(lambda: len(sent) == 22)
+    assert sent.names == ["lock_released"] * 20 + ["lock_held_long", "lock_released"]
 
 
 # --- warn_after -------------------------------------------------------------------------------------------------------

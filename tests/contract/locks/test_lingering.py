@@ -365,7 +365,6 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     """At once if it is idle, and with the release of its owner."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
-    time.sleep(0.5)  # it watches its own znode only then
     assert request_release(KEY, reason="a test", by="tester").holders
     zoo.wait_contenders(KEY, 0)
     with lock as hold:

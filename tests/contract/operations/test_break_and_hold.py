@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, die, queue_up, within
+from support.primitives import Taker
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
@@ -410,34 +411,24 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
 
 def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:
     """A hold is exclusive."""
-
-    def acquire_and_hold(number: int) -> None:
-        with zk_lock("k", limit=2, timeout=20):
-            inside.append(number)
-            done[number].wait(20)
-
-    inside: list[int] = []
-    done = [threading.Event() for _ in range(3)]
-    holders = [BackgroundCall(lambda number=number: acquire_and_hold(number)) for number in range(2)]  # type: ignore[misc]
-    eventually(lambda: len(inside) == 2)
+    holders = [Taker(zk_lock("k", limit=2)) for _ in range(2)]
+    for holder in holders:
+        holder.wait_granted()
     operator = BackgroundCall(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
     zoo.wait_contenders("k", 3)
-    done[0].set()
-    holders[0].result()
+    holders[0].go()
     with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
         pass
     assert operator.is_alive()
-    newcomer = BackgroundCall(lambda: acquire_and_hold(2))
+    newcomer = Taker(zk_lock("k", limit=2, timeout=20))
     zoo.wait_contenders("k", 3)
-    done[1].set()
+    holders[1].go()
     hold = operator.result()
     assert len(zoo.children("k")) == 2
-    assert 2 not in inside
-    done[2].set()
+    assert not newcomer.granted.is_set()
     end_hold("k", token=hold.token, by="anna")
-    newcomer.result()
-    holders[1].result()
-    assert 2 in inside
+    newcomer.wait_granted()
+    newcomer.go()
 
 
 @pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])

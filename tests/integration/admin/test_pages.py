@@ -166,12 +166,6 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
     assert f"zkCli.sh -server {zoo.address} get -s {queues[0]}" in page
 
 
-def test_a_free_lock_has_a_page_and_a_history(zoo: Zoo, viewer: Client) -> None:
-    """So links in the history work when the lock is free."""
-    assert "This lock is free" in viewer.get(f"{LIST}gone/change/").content.decode()
-    assert viewer.get(f"{LIST}gone/history/").status_code == 200
-
-
 @pytest.mark.parametrize("key", ["_2Fa", "a_2F_2Fb", "a_2F..", "%21waiting", "a%1B", "a_2F%21x", "a_0A"])
 def test_an_invalid_key_has_no_page(zoo: Zoo, viewer: Client, key: str) -> None:
     assert viewer.get(f"{LIST}{key}/change/").status_code == 302
@@ -304,18 +298,21 @@ def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) 
         assert operator.get(f"{LIST}data.json").json()["problem"]
 
 
+def aged(response: Any) -> Any:
+    """Return the response if what it shows is older than a second."""
+    return response if response.context["zklock"].snapshot.age > 1 else None
+
+
 def test_without_zookeeper_the_last_state_is_shown_with_its_age(
     single: Ensemble, zoo: Zoo, queues: list[str], viewer: Client
 ) -> None:
     assert keys(viewer) == ["orders/42", "invoice"]
     single.servers[0].pause()
     try:
-        time.sleep(1.1)
-        response = viewer.get(LIST)
+        response = eventually(lambda: aged(viewer.get(LIST)))
         page = response.content.decode()
         assert [lock.key for lock in response.context["cl"].result_list] == ["orders/42", "invoice"]
         assert "This state is" in page
-        assert response.context["zklock"].snapshot.age > 1
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
         assert "web-1" in page
         assert "Last sign of life" not in page  # ZooKeeper may have heard nothing since

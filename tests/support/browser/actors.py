@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from django_zklock.queue import guids, nodes
 from support.zoo import Zoo, eventually
 
-# One thread for each lock that this process takes; what it does is written down line by line.
+# One thread for each lock that this process acquires; what it does is written down line by line.
 SCRIPT = """
 import json, sys, threading
 from django_zklock.exceptions import ZkLockError
@@ -27,7 +27,7 @@ def say(what, key, more=""):
     with say_one_at_a_time:
         print(json.dumps([what, key, str(more)]), flush=True)
 
-def take(key, what, about):
+def acquire(key, what, about):
     begin(Work(what, about) if what else None)
     try:
         with zk_lock(key, timeout=60, abort_on="never") as hold:
@@ -38,17 +38,17 @@ def take(key, what, about):
         say("failed", key, error)
 
 for line in sys.stdin:
-    threading.Thread(target=take, args=json.loads(line), daemon=True).start()
+    threading.Thread(target=acquire, args=json.loads(line), daemon=True).start()
 """
 
 
 class Actor:
-    """A process that takes locks, and holds them until it ends."""
+    """A process that acquires locks, and holds them until it ends."""
 
     def __init__(self, zoo: Zoo) -> None:
         self.process = zoo.spawn(SCRIPT)
 
-    def take(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> None:
+    def acquire(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> None:
         """Have it acquire a lock, or wait for it."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([key, what, about or {}]) + "\n")
@@ -64,8 +64,8 @@ class Actor:
         raise AssertionError(f"{what} {key} was never said")
 
     def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> int:
-        """Have it take a free lock; return the token."""
-        self.take(key, what, about)
+        """Have it acquire a free lock; return the token."""
+        self.acquire(key, what, about)
         return int(self.hear("held", key))
 
     def end(self) -> None:
