@@ -319,16 +319,6 @@ def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo
         assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
 
 
-@pytest.mark.chaos
-def test_a_process_that_dies_while_it_waits_to_hold_leaves_nothing(zoo: Zoo) -> None:
-    """A hold would be unknown to its operator, and last for long."""
-    script = "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=60, reason='r', by='b')"
-    with zoo.hold_elsewhere("k"):
-        with zoo.running(script):
-            zoo.wait_contenders("k", 2, timeout=20)
-        zoo.wait_contenders("k", 1, timeout=20)
-
-
 def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
     """Its session deletes it, and no other client does, even if its payload is that of a hold."""
     hold = hold_lock("other", seconds=0.5, **WHY)
