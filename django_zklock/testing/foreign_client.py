@@ -63,7 +63,7 @@ class ForeignClient:
             ) from error
         return node
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let the server end the session, and delete its contender, also while a fault cuts the connection."""
         if self._session_id is not None:
             self._server.expire(self._session_id)

@@ -235,7 +235,7 @@ class LockTester:
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
         finally:
-            other.leave()
+            other.release()
 
     # --- assertions ----------------------------------------------------------------------------------------------
 
