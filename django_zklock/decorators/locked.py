@@ -320,7 +320,7 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             with call.lock:
                 call.begin()
                 result = locked.function(*args, **kwargs)
-                check_result(result, locked.function)
+                check_result(result, locked.function, locked.name)
                 return result.render() if is_unrendered(result) else result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
@@ -335,7 +335,7 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             async with call.lock:
                 call.begin()
                 result = await locked.function(*args, **kwargs)
-                check_result(result, locked.function)
+                check_result(result, locked.function, locked.name)
                 if is_unrendered(result):
                     return await sync_to_async(result.render)()  # a template may read the database
                 return result

@@ -20,14 +20,15 @@ _GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType, contextlib.
 _UNFINISHED: Final = (*_FUTURES, *_GENERATORS, map, filter, types.CoroutineType)
 
 
-def check_result(result: object, function: Callable[..., Any]) -> None:
+def check_result(result: object, function: Callable[..., Any], name: str) -> None:
     """
     Raise `TypeError` for a result whose work would run after the release, such as a coroutine or a streamed body.
 
-    A file response passes: the view has opened the file, and only its content is still to be sent.
+    `name` is that of the function, for the error. A file response passes: the view has opened the file, and only its
+    content is still to be sent.
     """
     if isinstance(result, StreamingHttpResponse):
-        _check_body(result, function)
+        _check_body(result, name)
         return
     if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
         return
@@ -36,12 +37,12 @@ def check_result(result: object, function: Callable[..., Any]) -> None:
     if inspect.iscoroutine(result):
         result.close()
     raise TypeError(
-        f"{_name(function)} returned a {type(result).__name__}, whose work would run after the lock is released. "
+        f"{name} returned a {type(result).__name__}, whose work would run after the lock is released. "
         'Return what it gives: list(...), future.result(), or await it in an "async def".'
     )
 
 
-def _check_body(response: StreamingHttpResponse, function: Callable[..., Any]) -> None:
+def _check_body(response: StreamingHttpResponse, name: str) -> None:
     if getattr(response, "file_to_stream", None) is not None:
         return
     # `response.close()` would report the end of the request, too, and so close database connections.
@@ -49,7 +50,7 @@ def _check_body(response: StreamingHttpResponse, function: Callable[..., Any]) -
         with contextlib.suppress(Exception):  # as Django does
             close()
     raise TypeError(
-        f"{_name(function)} returned a {type(response).__name__}, whose body would be computed after the lock is "
+        f"{name} returned a {type(response).__name__}, whose body would be computed after the lock is "
         'released. Acquire the lock in the generator that computes the body, by "with zk_lock(...)", instead of around '
         'the view. Or compute the body in the view: HttpResponse(b"".join(parts)).'
     )
@@ -66,7 +67,3 @@ def is_unrendered(response: object) -> TypeGuard[SimpleTemplateResponse]:
         return False
     rest = sys.modules.get("rest_framework.response")
     return rest is None or not isinstance(response, rest.Response) or hasattr(response, "accepted_renderer")
-
-
-def _name(function: object) -> str:
-    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
