@@ -45,7 +45,7 @@ work runs once more than needed, but no call is lost.
 _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
 
 
-class TaskContext:
+class TaskContext(FunctionContext):
     """
     A call of a task's function, mostly by a worker.
 
@@ -63,7 +63,7 @@ class TaskContext:
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
         work = work_of(task)
         self.what = work.what
-        self.about = work.about
+        self.about = dict(work.about)
         self._waited: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
