@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NoReturn, get_args
 
 from celery import Task
@@ -228,7 +229,7 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or all(function is not wrapper for function, _ in functions_of(task)):
+    if task is None or wrapper not in map(itemgetter(0), functions_of(task)):
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:
