@@ -38,7 +38,7 @@ class ScannedContender(ContenderInfo):
     age: float
     """Seconds since it came."""
     held_since: datetime | None
-    """When it got the lock, or a little earlier; None for a waiter, or an operator hold that is over."""
+    """The earliest time at which it can have got the lock; None for a waiter, or an operator hold that is over."""
     waits_behind: str
     """The name of the contender that must end first; empty for a holder."""
     may_hold: bool = False

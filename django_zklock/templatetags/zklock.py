@@ -11,17 +11,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from django_zklock.dashboard.changelist.columns import age
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean, duration
+from django_zklock.dashboard.formatting import clean, duration
 
 register = template.Library()
 register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
-
-
-@register.filter
-def zklock_connection(state: str) -> str:
-    """Return the label of a `ConnectionInfo.state`."""
-    return str(CONNECTION_LABELS[state])
 
 
 @register.simple_tag

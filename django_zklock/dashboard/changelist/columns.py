@@ -67,7 +67,7 @@ class Columns:
             return None
         first = lock.info.holders[0]
         shown = age(lock.info.held_for, first.since)
-        times = past.times_usual(lock.info.held_for, first.template) if past.source else ""
+        times = past.times_usual(lock.info.held_for, first.template)
         return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
