@@ -22,8 +22,8 @@ class Lock(models.Model):
 
     key: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=MAX_KEY)
 
-    info: LockInfo | None = None
-    """Its state; None if it is free."""
+    info: LockInfo
+    """Its state. Only the locks of the list have it."""
 
     class Meta:
         """No table and no migration, but permissions."""

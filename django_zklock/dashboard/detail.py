@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import string
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -13,15 +12,14 @@ from django_zklock import conf
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import (
+    STATE_LABELS,
     advice,
     clean,
-    duration,
     kind_text,
     limit_text,
     process_of,
     reasons,
     role_text,
-    state_of,
     use_of,
 )
 from django_zklock.dashboard.forms import Target
@@ -30,7 +28,6 @@ from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
 
@@ -47,10 +44,6 @@ class Row:
     process: str
     work: str
     session: str
-    since: datetime
-    """When it got the lock; for a waiter, when it came."""
-    duration: float
-    """Seconds since then."""
     behind: int
     """The number of the waiter that it waits behind; 0 if that is a holder, or not shown."""
     items: tuple[tuple[str, str], ...]
@@ -58,12 +51,6 @@ class Row:
     target: str
     role: str
     """Reader, writer or permit; empty for an exclusive lock."""
-    can_be_asked: bool
-    """Whether its client handles release requests."""
-    ends: datetime | None
-    """When it loses the lock by itself (`max_hold`); None if it does not."""
-    session_timeout: str
-    """Within how long ZooKeeper has heard of its process; empty if that is unknown."""
     other_locks: tuple[str, ...]
     """Keys of other locks that its process holds."""
     more_locks: int
@@ -74,10 +61,9 @@ class Row:
 class Detail:
     """One lock."""
 
-    key: str
+    info: LockInfo
     shown_key: str
     path: str
-    kind: str
     kind_label: str
     limit_set: str
     state: str
@@ -89,7 +75,6 @@ class Detail:
     expired_holds: tuple[Row, ...]
     """Operator holds whose time is over."""
     waiters: tuple[Row, ...]
-    waiting: int
     hidden: int
     """The number of waiters that are not shown."""
     commands: tuple[str, ...]
@@ -113,35 +98,31 @@ def detail(
     key: str, info: LockInfo | None, others: Snapshot, *, long_held: float, age: float = 0.0, problem: str = ""
 ) -> Detail:
     """Return the page of a lock, seen among all others. `age` and `problem` say why the state may be old."""
-    state, label = state_of(info, long_held)
-    holders = info.holders if info else ()
-    waiters = info.waiters if info else ()
-    numbers = {waiter.name: number for number, waiter in enumerate(waiters, 1)}
-    path = info.path if info else names.path(conf.current().base, key)
+    if info is None:
+        info = lazy.inspection.LockInfo(key=key, path=names.path(conf.current().base, key))
+    state = info.state(long_held)
+    numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
     chain, is_cycle = _chain(key, others)
     return Detail(
-        key=key,
+        info=info,
         shown_key=clean(key, 1000),
-        path=clean(path, 2000),
-        kind=info.kind if info else "lock",
-        kind_label=kind_text(info) if info and info.kind != "lock" else "",
-        limit_set=limit_text(info.limit_set) if info and info.limit_set else "",
+        path=clean(info.path, 2000),
+        kind_label=kind_text(info) if info.kind != "lock" else "",
+        limit_set=limit_text(info.limit_set) if info.limit_set else "",
         state=state,
-        state_label=label,
-        reasons=tuple(reasons(info)) if info else (),
-        advice=advice(info, is_cycle=is_cycle, long_held=long_held) if info else "",
+        state_label=str(STATE_LABELS[state]),
+        reasons=tuple(reasons(info)),
+        advice=advice(info, is_cycle=is_cycle, long_held=long_held),
         holders=tuple(
-            _row(key, holder, number, others=_others(key, holder, others)) for number, holder in enumerate(holders, 1)
+            _row(key, holder, number, others=_others(key, holder, others))
+            for number, holder in enumerate(info.holders, 1)
         ),
-        expired_holds=tuple(
-            _row(key, hold, number) for number, hold in enumerate(info.expired_holds if info else (), 1)
-        ),
+        expired_holds=tuple(_row(key, hold, number) for number, hold in enumerate(info.expired_holds, 1)),
         waiters=tuple(
-            _row(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in waiters
+            _row(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in info.waiters
         ),
-        waiting=info.waiting if info else 0,
-        hidden=max(0, info.waiting - len(waiters)) if info else 0,
-        commands=tuple(_commands(path, holders)),
+        hidden=max(0, info.waiting - len(info.waiters)),
+        commands=tuple(_commands(info.path, info.holders)),
         chain=chain,
         is_cycle=is_cycle,
         blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
@@ -161,23 +142,17 @@ def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
 
 
 def _row(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
-    waited = (info.held_since - info.came).total_seconds() if info.held_since else 0.0
     return Row(
         info=info,
         number=number,
         process=process_of(info),
         work=use_of(info),
         session=session_hex(info.session_id),
-        since=info.held_since or info.came,
-        duration=max(0.0, info.age - waited),
         behind=behind,
         items=tuple(info.about.items()),
         links=tuple(links(key, info)),
         target=str(Target(key, info.guid, info.token)),
         role=role_text(info),
-        can_be_asked=info.operator is None and info.client != "kazoo",
-        ends=info.held_since + timedelta(seconds=info.max_hold) if info.held_since and info.max_hold else None,
-        session_timeout=duration(info.session_timeout) if info.session_timeout else "",
         other_locks=tuple(others[:MAX_KEYS]),
         more_locks=max(0, len(others) - MAX_KEYS),
     )

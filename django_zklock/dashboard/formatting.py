@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.queue.escaping import printable
 
@@ -19,6 +19,30 @@ if TYPE_CHECKING:
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper or from an error."""
+STATE_LABELS: Final = {
+    "contended": gettext_lazy("Contended"),
+    "long": gettext_lazy("Long held"),
+    "held": gettext_lazy("Held"),
+    "kept": gettext_lazy("Kept for the next user"),
+    "operator": gettext_lazy("Held by an operator"),
+    "passing": gettext_lazy("Handing over"),
+    "broken": gettext_lazy("Unreadable"),
+    "free": gettext_lazy("Free"),
+}
+"""Labels of `LockInfo.state`."""
+KIND_LABELS: Final = {
+    "lock": gettext_lazy("Lock"),
+    "read-write": gettext_lazy("Read-write lock"),
+    "semaphore": gettext_lazy("Semaphore"),
+}
+"""Labels of `LockInfo.kind`."""
+CONNECTION_LABELS: Final = {
+    "connected": gettext_lazy("Connected"),
+    "connecting": gettext_lazy("Connecting"),
+    "suspended": gettext_lazy("Suspended"),
+    "lost": gettext_lazy("Session lost"),
+}
+"""Labels of `ConnectionInfo.state`."""
 
 
 def clean(text: object, limit: int = MAX_TEXT) -> str:
@@ -77,26 +101,7 @@ def kind_text(lock: LockInfo) -> str:
     """Return the kind of a lock; for a semaphore, how many permits are in use."""
     if lock.limit is not None and all(holder.kind == "semaphore" for holder in lock.holders):
         return _("%(used)d of %(limit)d permits") % {"used": len(lock.holders), "limit": lock.limit}
-    if lock.kind == "semaphore":
-        return _("Semaphore")
-    return _("Read-write lock") if lock.kind == "read-write" else _("Lock")
-
-
-def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
-    """Return the state of a lock, as a class of the style sheet and as a text."""
-    if info is None or not (info.problem or info.holders or info.waiting):
-        return "free", _("Free")
-    if info.problem:
-        return "broken", _("Unreadable")
-    if not info.holders:
-        return "passing", _("Handing over")
-    if info.operator is not None:
-        return "operator", _("Held by an operator")
-    if info.idle_for is not None:
-        return "kept", _("Kept for the next user")
-    if (info.held_for or 0.0) >= long_held:
-        return "long", _("Long held")
-    return ("contended", _("Contended")) if info.contended else ("held", _("Held"))
+    return str(KIND_LABELS[lock.kind])
 
 
 def role_text(contender: ScannedContender) -> str:
@@ -108,22 +113,9 @@ def role_text(contender: ScannedContender) -> str:
 
 def limit_text(limit: SetLimit) -> str:
     """Return a limit that was set, by whom, when and why."""
-    when = _time(limit.when) if limit.when else "?"
+    when = time_text(limit.when) if limit.when else "?"
     values = {"limit": limit.limit, "by": limit.by or "?", "when": when, "reason": limit.reason}
     return _("Limit %(limit)d, set by %(by)s at %(when)s: %(reason)s") % values
-
-
-def source_of(contender: ContenderInfo) -> str:
-    """Return the kind of program: "celery", "view", "operator", "other" client or "code"."""
-    if contender.operator is not None:
-        return "operator"
-    if contender.client != "zklock":
-        return "other"
-    if "task" in contender.about:
-        return "celery"
-    if "request" in contender.about:
-        return "view"
-    return "code"
 
 
 def reasons(lock: LockInfo) -> list[str]:
@@ -136,7 +128,10 @@ def reasons(lock: LockInfo) -> list[str]:
         return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
     texts = [_held_by(lock), *expired]
     if lock.waiting:
-        texts.append(_waiters(lock.waiting))
+        text = ngettext(
+            "%(count)d waiter, first come, first served.", "%(count)d waiters, first come, first served.", lock.waiting
+        )
+        texts.append(text % {"count": lock.waiting})
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
@@ -178,7 +173,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
         return ""
     if lock.operator is not None:
         return _("If the reason is gone, end this hold.")
-    if any(source_of(holder) == "other" for holder in lock.holders):
+    if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
     if (lock.held_for or 0.0) >= long_held:
         return _("If that is too long, request its release, or break the lock. A break stops its work.")
@@ -187,7 +182,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 
 def _expired(hold: OperatorHold) -> str:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
-    return text % {"name": hold.by, "until": _time(hold.until)}
+    return text % {"name": hold.by, "until": time_text(hold.until)}
 
 
 def _held_by(lock: LockInfo) -> str:
@@ -195,7 +190,7 @@ def _held_by(lock: LockInfo) -> str:
     hold = first.operator
     if hold is not None:
         text = _("%(name)s holds it until %(until)s: %(reason)s")
-        return text % {"name": hold.by, "until": _time(hold.until), "reason": hold.reason}
+        return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
     count = len(lock.holders)
     age = duration(lock.held_for or 0.0)
     values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": age}
@@ -211,12 +206,6 @@ def _held_by(lock: LockInfo) -> str:
     return _("%(place)s has held it for %(age)s, for %(work)s.") % values
 
 
-def _waiters(count: int) -> str:
-    text = ngettext(
-        "%(count)d waiter, first come, first served.", "%(count)d waiters, first come, first served.", count
-    )
-    return text % {"count": count}
-
-
-def _time(time: datetime) -> str:
+def time_text(time: datetime) -> str:
+    """Return a time that is the same in all languages and time zones."""
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import past
-from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
+from django_zklock.dashboard.formatting import action_text, clean
 from django_zklock.dashboard.pages import Breadcrumb, LockPages
+from django_zklock.dashboard.past import PastEvent
 from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY
 
@@ -23,21 +22,6 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES: Final = 200
 """The most actions, and the most attempts, that a page shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastEvent:
-    """A row of the history."""
-
-    at: datetime
-    key: str
-    url: str
-    what: str
-    by: str
-    work: str = ""
-    via: str
-    reason: str = ""
-    lasted: str = ""
 
 
 class HistoryViews(LockPages):
@@ -64,58 +48,31 @@ class HistoryViews(LockPages):
         """Show the actions in the tables of `contrib.events`. Without that app, show those in this admin's own log."""
         events: list[PastEvent] = []
         if past.source is None:
-            events += map(self._of_entry, _entries(key))
+            events += map(_of_entry, _entries(key))
         else:
             actions: list[OperatorAction] = []
             attempts: list[Attempt] = []
-            events += map(self._of_action, past.read(lambda source: source.last_actions(key, MOST_ENTRIES), actions))
-            events += map(self._of_attempt, past.read(lambda source: source.last_attempts(key, MOST_ENTRIES), attempts))
+            events += map(_of_action, past.read(lambda source: source.last_actions(key, MOST_ENTRIES), actions))
+            events += map(past.event_of, past.read(lambda source: source.last_attempts(key, MOST_ENTRIES), attempts))
         events.sort(key=lambda event: event.at.timestamp(), reverse=True)
         return self.page(request, "history", {"events": events, "has_past": past.source is not None, **context})
 
-    def _of_action(self, action: OperatorAction) -> PastEvent:
-        origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
-        return PastEvent(
-            at=action.at,
-            key=clean(action.key, MAX_KEY),
-            url=self._url_of(action.key),
-            what=action_text(action),
-            by=clean(action.by),
-            via=origins.get(action.via, clean(action.via)),
-            reason=clean(action.reason, MAX_KEY),
-        )
 
-    def _of_entry(self, entry: LogEntry) -> PastEvent:
-        return PastEvent(
-            at=entry.action_time,
-            key=clean(entry.object_id, MAX_KEY),
-            url=self._url_of(entry.object_id or ""),
-            what=clean(entry.get_change_message(), MAX_KEY),
-            by=clean(entry.user),
-            via=_("admin"),
-        )
+def _of_action(action: OperatorAction) -> PastEvent:
+    origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
+    return PastEvent(
+        at=action.at,
+        key=action.key,
+        what=action_text(action),
+        by=clean(action.by),
+        via=origins.get(action.via, clean(action.via)),
+        reason=clean(action.reason, MAX_KEY),
+    )
 
-    def _of_attempt(self, attempt: Attempt) -> PastEvent:
-        texts = {
-            attempt.RELEASED: _("Held and released"),
-            attempt.LOST: _("Held and lost"),
-            attempt.TIMED_OUT: _("Waited, and not granted"),
-        }
-        lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
-        return PastEvent(
-            at=attempt.at,
-            key=clean(attempt.key, MAX_KEY),
-            url=self._url_of(attempt.key),
-            what=texts.get(attempt.outcome, _("Granted; no end was recorded")),
-            by=host_and_pid(attempt.host, attempt.pid),
-            work=clean(attempt.work),
-            via=_("code"),
-            reason=clean(attempt.reason),
-            lasted="" if lasted is None else duration(lasted),
-        )
 
-    def _url_of(self, key: str) -> str:
-        return self.url("change", quote(key)) if key else ""
+def _of_entry(entry: LogEntry) -> PastEvent:
+    what = clean(entry.get_change_message(), MAX_KEY)
+    return PastEvent(at=entry.action_time, key=entry.object_id or "", what=what, by=clean(entry.user), via=_("admin"))
 
 
 def _entries(key: str) -> list[LogEntry]:

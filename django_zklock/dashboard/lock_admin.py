@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -10,12 +10,12 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_zklock.dashboard import lazy
 from django_zklock.dashboard.break_views import MAX_KEYS
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.changelist.status_bar import status_bar
-from django_zklock.dashboard.formatting import process_of, work_of
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, cycle_text, process_of, work_of
 from django_zklock.dashboard.pages import kept_messages
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
@@ -23,7 +23,8 @@ from django_zklock.models import Lock
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from django_zklock.inspection import LockInfo
+MAX_CYCLES: Final = 5
+"""Deadlocks that are shown above the list."""
 
 
 class LockAdminMixin(Columns, LockViews):
@@ -58,7 +59,10 @@ class LockAdminMixin(Columns, LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
-        return LockQuerySet(Lock, locks=[_lock_of(info) for info in self.snapshot(request).locks])
+        locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
+        for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
+            lock.info = info
+        return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the order in which an operator wants to see the locks: the longest wait, then the longest hold."""
@@ -85,9 +89,13 @@ class LockAdminMixin(Columns, LockViews):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))
+        snapshot = self.snapshot(request)
         context = {
             "title": _("Locks"),
-            "zklock": status_bar(self.snapshot(request)),
+            "snapshot": snapshot,
+            "connection_label": CONNECTION_LABELS[snapshot.connection.state],
+            "figures": lazy.inspection.Figures.of(snapshot.locks),
+            "cycles": [cycle_text(cycle) for cycle in snapshot.cycles[:MAX_CYCLES]],
             "zklock_refresh": self.refresh,
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
@@ -101,15 +109,9 @@ class LockAdminMixin(Columns, LockViews):
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
 
-def _lock_of(info: LockInfo) -> Lock:
-    lock = Lock(key=info.key)
-    lock.info = info
-    return lock
-
-
 def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
     texts = [lock.key]
-    for holder in lock.info.holders if lock.info else ():
+    for holder in lock.info.holders:
         texts += [process_of(holder), work_of(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()

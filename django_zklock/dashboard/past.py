@@ -16,7 +16,7 @@ from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt
-    from django_zklock.dashboard.detail import Detail
+    from django_zklock.inspection import LockInfo
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -32,7 +32,6 @@ FLAPPING_FROM: Final = 3
 """Losses of a host from which the page of the health names it."""
 
 _T = TypeVar("_T")
-
 
 source: ModuleType | None = None
 """The module `django_zklock.contrib.events.table`; that app sets it when Django starts."""
@@ -79,26 +78,48 @@ def flapping() -> list[str]:
     ]
 
 
-# --- the page of a lock -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastGrant:
-    """A row of the table of grants."""
+class PastEvent:
+    """A row of the history, or of the last grants of a lock."""
 
     at: datetime
-    who: str
-    work: str
-    waited: str
-    held: str
-    end: str
+    key: str
+    what: str
+    by: str
+    work: str = ""
+    via: str
+    reason: str = ""
+    waited: str = ""
+    lasted: str = ""
+    """How long it was held; for a wait that timed out, how long it waited."""
+
+
+def event_of(attempt: Attempt, held: Collection[int | None] = ()) -> PastEvent:
+    """Return a row about an attempt. `held` are the tokens of the present holders."""
+    texts = {
+        attempt.RELEASED: _("Held and released"),
+        attempt.LOST: _("Held and lost"),
+        attempt.TIMED_OUT: _("Waited, and not granted"),
+    }
+    lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
+    return PastEvent(
+        at=attempt.at,
+        key=attempt.key,
+        what=texts.get(attempt.outcome) or (_("Still held") if attempt.token in held else _("No end was recorded")),
+        by=host_and_pid(attempt.host, attempt.pid),
+        work=clean(attempt.work),
+        via=_("code"),
+        reason=clean(attempt.reason),
+        waited="" if attempt.waited is None else duration(attempt.waited),
+        lasted="" if lasted is None else duration(lasted),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """The past of a lock."""
 
-    grants: tuple[PastGrant, ...]
+    grants: tuple[PastEvent, ...]
     summaries: tuple[tuple[str, str], ...]
     """The title and the text of a summary of the holds, and of one of the waits."""
     usual: str
@@ -107,41 +128,22 @@ class Past:
     """The ratio of the present hold to it, as a text; empty for an ordinary hold."""
 
 
-def past_of(lock: Detail) -> Past | None:
+def past_of(lock: LockInfo) -> Past | None:
     """Return the past of a lock, or None without the app."""
     if source is None:
         return None
     none: list[Attempt] = []
     grants = read(lambda source: source.last_attempts(lock.key, MOST_GRANTS, granted=True), none)
     first = lock.holders[0] if lock.holders else None
-    template = first.info.template if first is not None else grants[0].template if grants else ""
+    template = first.template if first is not None else grants[0].template if grants else ""
     usual = usual_hold(template)
-    tokens = {holder.info.token for holder in lock.holders}
+    tokens = {holder.token for holder in lock.holders}
     return Past(
-        grants=tuple(_grant(attempt, tokens) for attempt in grants),
+        grants=tuple(event_of(attempt, tokens) for attempt in grants),
         summaries=_summaries(grants) if len(grants) > 1 else (),
         usual="" if usual is None else duration(usual),
         times="" if first is None else times_usual(first.duration, template),
     )
-
-
-def _grant(attempt: Attempt, tokens: Collection[int | None]) -> PastGrant:
-    return PastGrant(
-        at=attempt.at,
-        who=host_and_pid(attempt.host, attempt.pid),
-        work=clean(attempt.work),
-        waited="" if attempt.waited is None else duration(attempt.waited),
-        held="" if attempt.held is None else duration(attempt.held),
-        end=_end(attempt, tokens),
-    )
-
-
-def _end(attempt: Attempt, tokens: Collection[int | None]) -> str:
-    if attempt.outcome == attempt.LOST:
-        return _("Lost: %(reason)s") % {"reason": clean(attempt.reason)}
-    if attempt.outcome == attempt.RELEASED:
-        return _("Released")
-    return _("Still held") if attempt.token in tokens else _("No end was recorded")
 
 
 def _summaries(grants: Sequence[Attempt]) -> tuple[tuple[str, str], ...]:

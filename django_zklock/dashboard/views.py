@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import unquote
@@ -17,9 +17,8 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.break_views import BreakViews
-from django_zklock.dashboard.changelist.groups import LABELS, Group, grouped
-from django_zklock.dashboard.changelist.status_bar import STATE_LABELS
-from django_zklock.dashboard.formatting import clean
+from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.limit_views import LimitViews
@@ -30,7 +29,7 @@ from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import Snapshot
+    from django_zklock.inspection import LockInfo, Snapshot
 
 
 class LockViews(BreakViews, LimitViews, HistoryViews):
@@ -95,7 +94,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             "show_history": True,
             "lock": shown,
             "holders": [
-                (row, self._request_form(number) if may_ask and row.can_be_asked else None)
+                (row, self._request_form(number) if may_ask and row.info.can_be_asked else None)
                 for number, row in enumerate(shown.possible_holders, 1)
             ],
             "break_url": self.url("break") if self.has_break_permission(request) else "",
@@ -104,7 +103,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             "zklock_refresh": self.refresh,
             "request_release_url": self.url("request_release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
-            "past": past_of(shown),
+            "past": past_of(shown.info),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -121,7 +120,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
         """Show the locks in groups: by path, template or host."""
         self.require(self.has_view_permission(request))
         by = request.GET.get("by", "path")
-        if by not in LABELS:
+        if by not in GROUPINGS:
             by = "path"
         within = request.GET.get("in", "") if by == "path" else ""
         snapshot = self.snapshot(request)
@@ -129,19 +128,25 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
         context = {
             "title": clean(within, MAX_KEY) or _("Groups of locks"),
             "by": by,
-            "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in LABELS.items()],
-            "groups": [self._group_row(group, by) for group in grouped(snapshot.locks, by, within)],
+            "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in GROUPINGS.items()],
+            "groups": self._group_rows(grouped(snapshot.locks, by, within), by),
             "problem": clean(snapshot.problem),
             "age": snapshot.age,
             "zklock_refresh": self.refresh,
         }
         return self.page(request, "groups", context)
 
-    def _group_row(self, group: Group, by: str) -> dict[str, Any]:
-        changelist = f"{self.url('changelist')}?{urlencode({by: group.name})}"
-        deeper = by == "path" and group.name.endswith("/")
-        url = f"{self.url('groups')}?{urlencode({'by': by, 'in': group.name})}" if deeper else changelist
-        return {"group": group, "name": clean(group.name, 200) or _("(none)"), "url": url, "list_url": changelist}
+    def _group_rows(self, groups: Mapping[str, list[LockInfo]], by: str) -> list[dict[str, Any]]:
+        """Return the groups with their figures, those with the longest wait and then the longest hold first."""
+        figures = {name: lazy.inspection.Figures.of(locks) for name, locks in sorted(groups.items())}
+        rows = []
+        for name in sorted(figures, key=lambda name: figures[name].trouble, reverse=True):
+            list_url = f"{self.url('changelist')}?{urlencode({by: name})}"
+            deeper = by == "path" and name.endswith("/")
+            url = f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}" if deeper else list_url
+            shown = clean(name, 200) or _("(none)")
+            rows.append({"name": shown, "figures": figures[name], "url": url, "list_url": list_url})
+        return rows
 
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
@@ -151,7 +156,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
         context = {
             "title": _("Health of ZooKeeper"),
             "connection": connection,
-            "state_label": STATE_LABELS[connection.state],
+            "connection_label": CONNECTION_LABELS[connection.state],
             "session": session_hex(connection.session_id),
             "servers": report.servers,
             "findings": report.findings,

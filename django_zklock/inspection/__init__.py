@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_zklock.inspection.deadlocks import chain_from
 from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
-from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.inspection.info import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
@@ -14,6 +14,7 @@ __all__ = [
     "ConnectionInfo",
     "ContenderInfo",
     "EnsembleReport",
+    "Figures",
     "HealthFinding",
     "LockInfo",
     "OperatorHold",

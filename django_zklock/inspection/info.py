@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Final
 
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
+
+LONG_HELD: Final = 60.0  # seconds from which on a lock counts as held long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +38,40 @@ class ScannedContender(ContenderInfo):
     age: float
     """Seconds since it came."""
     held_since: datetime | None
-    """When it got the lock, or a little earlier; None for a waiter, or an operator hold that is over."""
+    """The earliest time at which it can have got the lock; None for a waiter, or an operator hold that is over."""
     waits_behind: str
     """The name of the contender that must end first; empty for a holder."""
     may_hold: bool = False
     """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
+
+    @property
+    def since(self) -> datetime:
+        """When it got the lock; for a waiter, when it came."""
+        return self.held_since or self.came
+
+    @property
+    def duration(self) -> float:
+        """Seconds since `since`."""
+        return max(0.0, self.age - (self.since - self.came).total_seconds())
+
+    @property
+    def ends(self) -> datetime | None:
+        """When it loses the lock by itself (`max_hold`); None if it does not, or if it waits."""
+        return self.held_since + timedelta(seconds=self.max_hold) if self.held_since and self.max_hold else None
+
+    @property
+    def source(self) -> str:
+        """The kind of its program: "celery", "view", "operator", "other" client or "code"."""
+        if self.operator is not None:
+            return "operator"
+        if self.client != "zklock":
+            return "other"
+        return "celery" if "task" in self.about else "view" if "request" in self.about else "code"
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether its client handles release requests."""
+        return self.operator is None and self.client != "kazoo"
 
     @property
     def idle_for(self) -> float | None:
@@ -50,22 +83,22 @@ class ScannedContender(ContenderInfo):
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties: a page asks for them many times
 class LockInfo:
-    """A lock that is held or waited for."""
+    """A lock. With the defaults it is free."""
 
     key: str
     path: str
     """The path of its directory."""
-    kind: str
+    kind: str = "lock"
     """ "lock"; "read-write" with readers or writers; "semaphore" if a contender wants a permit, or a limit is set."""
-    holders: tuple[ScannedContender, ...]
+    holders: tuple[ScannedContender, ...] = ()
     """Several if they read or have permits. None while the lock is handed over, or if there is a problem."""
-    waiters: tuple[ScannedContender, ...]
+    waiters: tuple[ScannedContender, ...] = ()
     """In their order; no more than were requested."""
-    waiting: int
+    waiting: int = 0
     """The number of all waiters."""
-    longest_wait: float | None
+    longest_wait: float | None = None
     """Seconds that the first waiter has waited; None without a waiter."""
-    problem: str
+    problem: str = ""
     """Why the holders are unknown; empty if all is well."""
     limit: int | None = None
     """The permits of a semaphore: the limit that was set for all, else the highest limit in the code of a contender."""
@@ -89,9 +122,7 @@ class LockInfo:
         """Seconds for which its first holder has held it; None without a holder, or if the lock is idle."""
         if not self.holders or self.idle_for is not None:
             return None
-        holder = self.holders[0]
-        since = holder.held_since or holder.came
-        return max(0.0, holder.age - (since - holder.came).total_seconds())
+        return self.holders[0].duration
 
     @cached_property
     def idle_for(self) -> float | None:
@@ -102,6 +133,57 @@ class LockInfo:
     def operator(self) -> OperatorHold | None:
         """The operator hold, if an operator holds the lock."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
+
+    def state(self, long_held: float = LONG_HELD) -> str:
+        """Return "free", "broken" (unreadable), "passing", "operator", "kept", "long", "contended" or "held"."""
+        if self.problem:
+            return "broken"
+        if not self.holders:
+            return "passing" if self.waiting else "free"
+        if self.operator is not None:
+            return "operator"
+        if self.idle_for is not None:
+            return "kept"
+        if (self.held_for or 0.0) >= long_held:
+            return "long"
+        return "contended" if self.contended else "held"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Some locks, in figures."""
+
+    locks: int
+    held: int
+    """Locks in use."""
+    kept: int
+    """Locks that a process keeps for its next user."""
+    contended: int
+    waiting: int
+    """Waiters of all these locks."""
+    longest_wait: float | None
+    """In seconds; None without a waiter."""
+    longest_hold: float | None
+    """In seconds; None if no lock is in use."""
+
+    @property
+    def trouble(self) -> tuple[float, float]:
+        """The longest wait and the longest hold, to sort by."""
+        return self.longest_wait or 0.0, self.longest_hold or 0.0
+
+    @classmethod
+    def of(cls, locks: Collection[LockInfo]) -> Figures:
+        """Return the figures of these locks."""
+        holds = [lock.held_for for lock in locks if lock.held_for is not None]
+        return cls(
+            locks=len(locks),
+            held=len(holds),
+            kept=len([lock for lock in locks if lock.idle_for is not None]),
+            contended=len([lock for lock in locks if lock.contended]),
+            waiting=sum([lock.waiting for lock in locks]),
+            longest_wait=max([lock.longest_wait for lock in locks if lock.longest_wait is not None], default=None),
+            longest_hold=max(holds, default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

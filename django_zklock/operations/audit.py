@@ -125,7 +125,7 @@ def record_action(
         via=_via.get(),
         at=time.time(),
         sure=sure,
-        holder=_line(holder) if holder is not None else "",
+        holder=printable(str(holder), MAX_TEXT) if holder is not None else "",
         token=contender.token if contender is not None else None,
         limit=limit,
         seconds=hold.seconds if hold is not None else None,
@@ -138,7 +138,7 @@ def record_action(
     values["was"] = "was" if sure else "may have been"
     if holder is not None:
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
-        values["holder"] = _description(holder)
+        values["holder"] = f"{holder} (guid {holder.guid}, token {holder.token})"
     audit.warning(_MESSAGES[what], values, extra=extra)
     actions = _actions.get()
     if actions is not None:
@@ -148,15 +148,3 @@ def record_action(
             notify.action_hook(action)
         except Exception:
             logger.exception("the action %r on lock %r was not recorded", what, key)
-
-
-def _line(holder: ContenderInfo) -> str:
-    process = f"{holder.host or '?'} · pid {holder.pid}"
-    return printable(f"{process} · {holder.what}" if holder.what else process, MAX_TEXT)
-
-
-def _description(holder: ContenderInfo) -> str:
-    return (
-        f"{holder.what or 'unknown work'} on {holder.host or 'an unknown host'}, process {holder.pid}, "
-        f"thread {holder.thread or 'unknown'} (guid {holder.guid}, token {holder.token})"
-    )

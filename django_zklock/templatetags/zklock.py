@@ -11,9 +11,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from django_zklock.dashboard.changelist.columns import age
-from django_zklock.dashboard.formatting import clean
+from django_zklock.dashboard.formatting import clean, duration
 
 register = template.Library()
+register.filter("zklock_clean", clean)
+register.filter("zklock_duration", duration)
 
 
 @register.simple_tag

@@ -8,8 +8,8 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, state_of, use_of
-from django_zklock.dashboard.past import times_usual
+from django_zklock.dashboard import past
+from django_zklock.dashboard.formatting import STATE_LABELS, clean, duration, kind_text, process_of, use_of
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ class Columns:
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        kind = kind_text(lock.info) if lock.info and lock.info.kind != "lock" else ""
-        state = format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))
-        return format_html('{} <span class="zklock-work">{}</span>', state, kind) if kind else state
+        state = lock.info.state(self.long_held)
+        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', state, STATE_LABELS[state])
+        if lock.info.kind == "lock":
+            return shown
+        return format_html('{} <span class="zklock-work">{}</span>', shown, kind_text(lock.info))
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder", empty_value="–")
     def holder(self, lock: Lock) -> str | None:
-        holders = lock.info.holders if lock.info else ()
+        holders = lock.info.holders
         if not holders:
             return None
         process, work = process_of(holders[0]), use_of(holders[0])
@@ -61,16 +63,16 @@ class Columns:
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:
-        if lock.info is None or lock.info.held_for is None:
+        if lock.info.held_for is None:
             return None
         first = lock.info.holders[0]
-        shown = age(lock.info.held_for, first.held_since or first.came)
-        times = times_usual(lock.info.held_for, first.template)
+        shown = age(lock.info.held_for, first.since)
+        times = past.times_usual(lock.info.held_for, first.template)
         return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:
-        waiting = lock.info.waiting if lock.info else 0
+        waiting = lock.info.waiting
         if not waiting:
             return "0"
         bars = "▮" * min(waiting, MAX_BARS)
@@ -78,8 +80,4 @@ class Columns:
 
     @admin.display(description=gettext_lazy("longest wait"), ordering="-longest_wait", empty_value="–")
     def waited(self, lock: Lock) -> str | None:
-        return age(lock.info.longest_wait) if lock.info and lock.info.longest_wait is not None else None
-
-    @admin.display(description=gettext_lazy("kind"), ordering="kind", empty_value="–")
-    def kind(self, lock: Lock) -> str | None:
-        return kind_text(lock.info) if lock.info else None
+        return None if lock.info.longest_wait is None else age(lock.info.longest_wait)

@@ -1,18 +1,20 @@
-"""The filters of the list."""
+"""The filters of the list, and the groups of locks that some of them select: by path, template or host."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.dashboard.changelist.groups import LABELS, is_in_group, most_common
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.formatting import clean, source_of
+from django_zklock.dashboard.formatting import KIND_LABELS, STATE_LABELS, clean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from django.db.models import QuerySet
     from django.http import HttpRequest
 
@@ -20,16 +22,65 @@ if TYPE_CHECKING:
     from django_zklock.models import Lock
 
 MAX_GROUPS: Final = 50
+GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("host")}
+"""Labels of the criteria by which locks can be grouped."""
+_STATES: Final[Mapping[str, Callable[[LockInfo, float], bool]]] = {
+    "contended": lambda lock, long_held: lock.contended,
+    "long": lambda lock, long_held: lock.held_for is not None and lock.held_for >= long_held,
+    "held": lambda lock, long_held: lock.held_for is not None,
+    "kept": lambda lock, long_held: lock.idle_for is not None,
+    "operator": lambda lock, long_held: lock.operator is not None,
+    "passing": lambda lock, long_held: not lock.holders and lock.waiting > 0,
+    "broken": lambda lock, long_held: bool(lock.problem),
+}
+"""Tests of the choices of a state, with the seconds from which on a lock counts as held long. A lock may pass many."""
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def grouped(locks: Iterable[LockInfo], by: str, within: str = "") -> dict[str, list[LockInfo]]:
+    """
+    Return the groups by name: by host, by template, or by the first segments of the keys.
+
+    By path, only the keys that begin with `within` count, each with one segment more. The name of such a group is a
+    key, or ends with the slash that follows these segments.
+    """
+    groups: dict[str, list[LockInfo]] = {}
+    for lock in locks:
+        for name in _names(lock, by, within):
+            groups.setdefault(name, []).append(lock)
+    return groups
+
+
+def _names(lock: LockInfo, by: str, within: str) -> set[str]:
+    if by == "host":
+        return {holder.host for holder in lock.holders}
+    if by == "template":
+        return {next((contender.template for contender in (*lock.holders, *lock.waiters) if contender.template), "")}
+    if not lock.key.startswith(within):
+        return set()
+    segment, slash, _ = lock.key[len(within) :].partition("/")
+    return {within + segment + slash}
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
 
 
 class _LockFilter(admin.SimpleListFilter):
-    """A filter by the state of a lock."""
+    """A filter by something that is known of a lock."""
+
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Labels of the choices, by value."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(self.options.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Lock]) -> QuerySet[Lock]:
         value = self.value()
         if value is None or not isinstance(queryset, LockQuerySet):
             return queryset
-        return queryset.selected(lambda lock: lock.info is not None and self.matches(lock.info, value))
+        return queryset.selected(lambda lock: self.matches(lock.info, value))
 
     @abstractmethod
     def matches(self, info: LockInfo, value: str) -> bool:
@@ -41,36 +92,14 @@ class StateFilter(_LockFilter):
 
     title = _("state")
     parameter_name = "state"
+    options: ClassVar = {state: STATE_LABELS[state] for state in _STATES}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        self._long = float(model_admin.long_held)
-        return [
-            ("contended", _("Contended")),
-            ("long", _("Long held")),
-            ("held", _("Held")),
-            ("kept", _("Kept for the next user")),
-            ("operator", _("Held by an operator")),
-            ("handing-over", _("Handing over")),
-            ("broken", _("Unreadable")),
-        ]
+        self._long_held = float(model_admin.long_held)
+        return super().lookups(request, model_admin)
 
     def matches(self, info: LockInfo, value: str) -> bool:
-        match value:
-            case "contended":
-                return info.contended
-            case "long":
-                return info.held_for is not None and info.held_for >= self._long
-            case "held":
-                return info.held_for is not None
-            case "kept":
-                return info.idle_for is not None
-            case "operator":
-                return info.operator is not None
-            case "handing-over":
-                return not info.holders and info.waiting > 0
-            case "broken":
-                return bool(info.problem)
-        return False
+        return value in _STATES and _STATES[value](info, self._long_held)
 
 
 class KindFilter(_LockFilter):
@@ -78,9 +107,7 @@ class KindFilter(_LockFilter):
 
     title = _("kind")
     parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("lock", _("Lock")), ("read-write", _("Read-write lock")), ("semaphore", _("Semaphore"))]
+    options: ClassVar = KIND_LABELS
 
     def matches(self, info: LockInfo, value: str) -> bool:
         return info.kind == value
@@ -91,18 +118,16 @@ class SourceFilter(_LockFilter):
 
     title = _("holder")
     parameter_name = "source"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [
-            ("celery", _("Celery task")),
-            ("view", _("View")),
-            ("code", _("Command or other code")),
-            ("operator", _("Operator")),
-            ("other", _("Another client")),
-        ]
+    options: ClassVar = {
+        "celery": _("Celery task"),
+        "view": _("View"),
+        "code": _("Command or other code"),
+        "operator": _("Operator"),
+        "other": _("Another client"),
+    }
 
     def matches(self, info: LockInfo, value: str) -> bool:
-        return any(source_of(holder) == value for holder in info.holders)
+        return any(holder.source == value for holder in info.holders)
 
 
 class _GroupFilter(_LockFilter):
@@ -110,34 +135,38 @@ class _GroupFilter(_LockFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         by = str(self.parameter_name)
-        names = most_common(model_admin.snapshot(request).locks, by, MAX_GROUPS)
+        counts = Counter([name for lock in model_admin.snapshot(request).locks for name in _names(lock, by, "")])
+        names = {name for name, _ in counts.most_common(MAX_GROUPS)}
         value = self.value()
-        if value is not None and value not in names:  # a deeper path, or locks that are gone
-            names.append(value)
+        if value is not None:  # it may be a deeper path, or a group whose locks are gone
+            names.add(value)
         return [(name, clean(name, 60) or _("(none)")) for name in sorted(names)]
 
     def matches(self, info: LockInfo, value: str) -> bool:
-        return is_in_group(info, str(self.parameter_name), value)
+        by = str(self.parameter_name)
+        if by == "path" and value.endswith("/"):
+            return info.key.startswith(value)
+        return value in _names(info, by, value)
 
 
 class HostFilter(_GroupFilter):
     """Filter by the host of the holder."""
 
-    title = LABELS["host"]
+    title = GROUPINGS["host"]
     parameter_name = "host"
 
 
 class TemplateFilter(_GroupFilter):
     """Filter by the template: the name of the lock before its fields were filled in."""
 
-    title = LABELS["template"]
+    title = GROUPINGS["template"]
     parameter_name = "template"
 
 
 class PathFilter(_GroupFilter):
     """Filter by the first segments of the key."""
 
-    title = LABELS["path"]
+    title = GROUPINGS["path"]
     parameter_name = "path"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from django.core.exceptions import FieldError
 from django.db import NotSupportedError
@@ -11,27 +11,19 @@ from django.db.models import Q, QuerySet
 
 from django_zklock.models import Lock
 
-if TYPE_CHECKING:
-    from django_zklock.inspection import LockInfo
-
 _LOOKUPS: Final[dict[str, Callable[[str, Any], bool]]] = {
     "exact": lambda key, value: key == str(value),
     "in": lambda key, value: key in {str(wanted) for wanted in value},
-    "contains": lambda key, value: str(value) in key,
-    "icontains": lambda key, value: str(value).casefold() in key.casefold(),
-    "startswith": lambda key, value: key.startswith(str(value)),
 }
 _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "key": lambda lock: lock.key,
     "pk": lambda lock: lock.key,
-    "held_for": lambda lock: (lock.info and lock.info.held_for) or 0.0,
-    "waiting": lambda lock: lock.info.waiting if lock.info else 0,
-    "longest_wait": lambda lock: (lock.info and lock.info.longest_wait) or 0.0,
-    "trouble": lambda lock: _trouble(lock.info) if lock.info else (False, 0.0, 0.0),
-    "holder": lambda lock: (
-        [(holder.host, holder.pid, holder.what) for holder in lock.info.holders] if lock.info else []
-    ),
-    "kind": lambda lock: lock.info.kind if lock.info else "",
+    "held_for": lambda lock: lock.info.held_for or 0.0,
+    "waiting": lambda lock: lock.info.waiting,
+    "longest_wait": lambda lock: lock.info.longest_wait or 0.0,
+    # What an operator should see first is at the end of an ascending order.
+    "trouble": lambda lock: (bool(lock.info.problem), lock.info.longest_wait or 0.0, lock.info.held_for or 0.0),
+    "holder": lambda lock: [(holder.host, holder.pid, holder.what) for holder in lock.info.holders],
 }
 
 
@@ -92,11 +84,6 @@ class LockQuerySet(QuerySet[Lock]):
     aggregate = annotate = create = bulk_create = bulk_update = delete = update = _refuse
     get_or_create = update_or_create = values = values_list = dates = datetimes = raw = _refuse
     iterator = aiterator = in_bulk = only = defer = extra = using = union = _refuse
-
-
-def _trouble(info: LockInfo) -> tuple[bool, float, float]:
-    """Return what puts the locks that an operator should see first at the end of an ascending order."""
-    return bool(info.problem), info.longest_wait or 0.0, info.held_for or 0.0
 
 
 def _matcher(q: Q) -> Callable[[Lock], bool]:

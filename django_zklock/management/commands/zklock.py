@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 
+from django_zklock.management.exit_codes import errors_as_exit_codes
 from django_zklock.management.zklock import (
     break_,
     devserver,
@@ -67,7 +68,7 @@ class Command(BaseCommand):
         # The subcommand reports the same. Without any handler, Python would print audit records on standard error.
         logging.getLogger("zklock.audit").addHandler(_NO_HANDLER)
         try:
-            with acting_via("command"):
+            with acting_via("command"), errors_as_exit_codes():
                 SUBCOMMANDS[subcommand].run(self.stdout, argparse.Namespace(**options))
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None

@@ -11,7 +11,7 @@ from django_zklock.dashboard.formatting import duration, process_of, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import scanned_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, require_reason, user
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.management.zklock.show import read_lock
 from django_zklock.queue.escaping import printable
@@ -44,15 +44,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
     holder = _holder(lock, options.token)
     if not options.no_input:
         _confirm(lock, holder)
-    with errors_as_exit_codes():
-        broken = operations.break_lock(
-            key,
-            guid=holder.guid,
-            token=holder.token,
-            reason=options.reason,
-            by=user(),
-            reply_timeout=options.reply_timeout,
-        )
+    broken = operations.break_lock(
+        key,
+        guid=holder.guid,
+        token=holder.token,
+        reason=options.reason,
+        by=user(),
+        reply_timeout=options.reply_timeout,
+    )
     if options.json:
         write_json(out, {"key": key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})
     else:
@@ -81,7 +80,7 @@ def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
             key=printable(lock.key),
             state="held" if holder.idle_for is None else "kept",
             who=printable(process_of(holder)),
-            age=duration(holder.age),
+            age=duration(holder.duration),
             token=holder.token,
             work=printable(use_of(holder)),
             next=printable(f"Next is {process_of(following)}: {use_of(following)}.")

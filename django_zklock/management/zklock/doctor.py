@@ -18,7 +18,7 @@ from django_zklock.dashboard.formatting import cycle_text, different_limits, pro
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_table
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
@@ -50,12 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """Run the checks and report them."""
     reply_timeout = options.reply_timeout
-    with errors_as_exit_codes():
-        config = conf.current()
-        checkup = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
-        snapshot = (
-            inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if checkup.connected else None
-        )
+    config = conf.current()
+    checkup = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
+    snapshot = (
+        inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if checkup.connected else None
+    )
     checks = [*_versions(), *_ensemble(reply_timeout), *_connection(config, checkup)]
     if checkup.connected:
         checks += [*_speed(checkup), *_rights(config, checkup)]

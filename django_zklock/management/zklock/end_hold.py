@@ -6,7 +6,7 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.management.arguments import add_answer, add_name, add_reason, user
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.management.zklock.show import read_lock
 
@@ -29,8 +29,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         if not holds:
             raise failure(f"{key!r} has no operator hold.", ExitCode.NO_HOLDER)
         token = holds[0].token
-    with errors_as_exit_codes():
-        operations.end_hold(key, token=token, by=user(), reason=options.reason, reply_timeout=options.reply_timeout)
+    operations.end_hold(key, token=token, by=user(), reason=options.reason, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "token": str(token), "ended": True})
     else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
+from django_zklock.dashboard.formatting import time_text
 from django_zklock.inspection.serialize import operator_hold_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, seconds, user
-from django_zklock.management.exit_codes import errors_as_exit_codes
 from django_zklock.management.output import Output, write_json, write_line
 
 
@@ -27,18 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """Hold the lock."""
     require_reason(options.reason)
-    with errors_as_exit_codes():
-        key = key_of(options)
-        hold = operations.hold_lock(
-            key,
-            seconds=options.span,
-            reason=options.reason,
-            by=user(),
-            wait=options.wait,
-            reply_timeout=options.reply_timeout,
-        )
+    key = key_of(options)
+    hold = operations.hold_lock(
+        key,
+        seconds=options.span,
+        reason=options.reason,
+        by=user(),
+        wait=options.wait,
+        reply_timeout=options.reply_timeout,
+    )
     if options.json:
         write_json(out, {"key": key, **operator_hold_json(hold)})
         return
-    write_line(out, f"{key} is held until {hold.until:%Y-%m-%d %H:%M:%S} UTC, token {hold.token}.")
+    write_line(out, f"{key} is held until {time_text(hold.until)}, token {hold.token}.")
     write_line(out, f"To end it earlier: zklock end-hold {key} --token {hold.token}")

@@ -8,6 +8,7 @@ import time
 from datetime import datetime, timezone
 
 from django_zklock import conf
+from django_zklock.dashboard.formatting import time_text
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution import waiters
 from django_zklock.inspection.serialize import contender_json
@@ -15,7 +16,7 @@ from django_zklock.locks import queue_reader
 from django_zklock.locks.election import read_leader
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.management.arguments import add_answer, add_name, key_of
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue import names
 
@@ -31,15 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Show the leader."""
-    with errors_as_exit_codes():
-        key = key_of(options)
-        parent = names.path(conf.current().base, key)
-        # Also with --watch: it would write nothing while ZooKeeper is not available.
-        queue = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
-        if options.watch:
-            with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-                _watch(out, key, parent, json=options.json)
-            return
+    key = key_of(options)
+    parent = names.path(conf.current().base, key)
+    # Also with --watch: it would write nothing while ZooKeeper is not available.
+    queue = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
+    if options.watch:
+        with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+            _watch(out, key, parent, json=options.json)
+        return
     if options.json:
         leader_json = contender_json(queue[0]) if queue else None
         write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(queue) - 1)})
@@ -70,8 +70,8 @@ def _write_change(out: Output, key: str, leader: ContenderInfo | None, *, json: 
         leader_json = None if leader is None else contender_json(leader)
         write_json(out, {"key": key, "leader": leader_json, "at": now.isoformat()}, lines=True)
     else:
-        write_line(out, f"{now:%Y-%m-%d %H:%M:%S} UTC  {'no leader' if leader is None else _line(leader)}")
+        write_line(out, f"{time_text(now)}  {'no leader' if leader is None else _line(leader)}")
 
 
 def _line(leader: ContenderInfo) -> str:
-    return f"{leader}, in the queue since {leader.came:%Y-%m-%d %H:%M:%S} UTC, token {leader.token}"
+    return f"{leader}, in the queue since {time_text(leader.came)}, token {leader.token}"

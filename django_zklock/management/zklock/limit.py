@@ -9,7 +9,7 @@ from django_zklock.conf.options import MOST_PERMITS, is_limit
 from django_zklock.dashboard.formatting import limit_text
 from django_zklock.inspection.serialize import limit_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 
 
@@ -32,13 +32,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.clear or permits is not None:
         require_reason(options.reason)
     cleared = False
-    with errors_as_exit_codes():
-        key = key_of(options)
-        if permits is not None:
-            operations.set_limit(key, permits, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
-        elif options.clear:
-            cleared = operations.clear_limit(key, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
-        limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
+    key = key_of(options)
+    if permits is not None:
+        operations.set_limit(key, permits, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
+    elif options.clear:
+        cleared = operations.clear_limit(key, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
+    limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "limit_set": limit_json(limit)})
     elif limit is not None:

@@ -13,7 +13,6 @@ from django_zklock.dashboard.formatting import duration, kind_text, process_of, 
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer, seconds
-from django_zklock.management.exit_codes import errors_as_exit_codes
 from django_zklock.management.output import Output, is_terminal, write_json, write_line, write_table
 from django_zklock.management.zklock.status import fail_if_incomplete, write_findings
 
@@ -35,25 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """List the locks once, or repeatedly."""
+    snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
     if options.watch is None:
-        snapshot = _scan(options.reply_timeout)
         _write(out, snapshot, options)
         fail_if_incomplete(snapshot)
         return
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         while True:
-            snapshot = _scan(options.reply_timeout)
             if is_terminal(out) and not options.json:
                 out.write(CLEAR)
             _write(out, snapshot, options)
             if snapshot.problem and not options.json:
                 write_line(out, snapshot.problem)
             time.sleep(options.watch)
-
-
-def _scan(reply_timeout: float) -> Snapshot:
-    with errors_as_exit_codes():
-        return inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=0)
+            snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
 
 
 def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from django_zklock.dashboard.formatting import holder_text
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.serialize import contender_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 
 
@@ -25,21 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """Ask the holders."""
     require_reason(options.reason)
-    with errors_as_exit_codes():
-        key = key_of(options)
-        try:
-            asked = operations.request_release(
-                key,
-                options.reason,
-                by=user(),
-                guid=options.guid,
-                token=options.token,
-                reply_timeout=options.reply_timeout,
-            )
-        except LockChangedHands as error:
-            if options.guid or options.token:
-                raise
-            raise failure(str(error), ExitCode.NO_HOLDER) from error
+    key = key_of(options)
+    try:
+        asked = operations.request_release(
+            key,
+            options.reason,
+            by=user(),
+            guid=options.guid,
+            token=options.token,
+            reply_timeout=options.reply_timeout,
+        )
+    except LockChangedHands as error:
+        if options.guid or options.token:
+            raise
+        raise failure(str(error), ExitCode.NO_HOLDER) from error
     if options.json:
         holders = [contender_json(holder) for holder in asked.holders]
         write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Final, NoReturn
 
-from django_zklock import inspection, operations
+from django_zklock import conf, inspection, operations
 from django_zklock.dashboard.formatting import duration, kind_text, limit_text, process_of, reasons, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
-from django_zklock.inspection.serialize import limit_json, lock_json
+from django_zklock.inspection.serialize import lock_json
 from django_zklock.management.arguments import add_answer, add_name, entries_below, key_of
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
+from django_zklock.queue import names
 from django_zklock.queue.escaping import session_hex
 
-HEAD: Final = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
+HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         (f"{number}, may hold" if waiter.may_hold else str(number), *_cells(waiter))
         for number, waiter in enumerate(lock.waiters, start=1)
     ]
-    write_table(out, HEAD, rows, numbers=("age", "token"))
+    write_table(out, HEAD, rows, numbers=("for", "token"))
     if lock.waiting > len(lock.waiters):
         write_line(out, f"{len(lock.waiters)} of {lock.waiting} waiters are shown")
     for holder in lock.holders:
@@ -53,17 +54,15 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def read_lock(options: argparse.Namespace) -> tuple[str, LockInfo | None]:
     """Return the key that was given, and its lock; None if the lock is free."""
-    with errors_as_exit_codes():
-        key = key_of(options)
-        return key, inspection.look_at(key, reply_timeout=options.reply_timeout)
+    key = key_of(options)
+    return key, inspection.look_at(key, reply_timeout=options.reply_timeout)
 
 
 def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
     """Say that the lock is free. A limit can be set all the same."""
-    with errors_as_exit_codes():
-        limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
+    limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
-        write_json(out, {"key": key, "limit_set": limit_json(limit), "holders": [], "waiters": [], "waiting": 0})
+        write_json(out, lock_json(LockInfo(key=key, path=names.path(conf.current().base, key), limit_set=limit)))
     limit_set = "" if limit is None else f" {limit_text(limit)}."
     message = f"The lock {key!r} is free.{limit_set} {entries_below(key)}"
     raise failure(message.rstrip(), ExitCode.NO_HOLDER)
@@ -74,8 +73,8 @@ def _cells(contender: ScannedContender) -> tuple[str, ...]:
         process_of(contender),
         contender.kind,
         use_of(contender),
-        f"{contender.came:%Y-%m-%d %H:%M:%S}",
-        duration(contender.age),
+        f"{contender.since:%Y-%m-%d %H:%M:%S}",
+        duration(contender.duration),
         str(contender.token),
         contender.thread,
         session_hex(contender.session_id) or "none",

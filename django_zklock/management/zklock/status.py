@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import inspection
-from django_zklock.dashboard.changelist.status_bar import status_bar
-from django_zklock.dashboard.formatting import cycle_text
-from django_zklock.inspection import Snapshot
+from django_zklock.dashboard.formatting import cycle_text, duration
+from django_zklock.inspection import Figures, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer
-from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue.escaping import session_hex
 
@@ -22,15 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Write the summary."""
-    with errors_as_exit_codes():
-        snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
-    bar = status_bar(snapshot)
+    snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
+    figures = Figures.of(snapshot.locks)
     if options.json:
-        counts = {"held": bar.held, "idle": bar.kept, "contended": bar.contended, "waiting": bar.waiting}
-        longest_wait = max((lock.longest_wait or 0.0 for lock in snapshot.locks), default=0.0)
+        counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
+        waits = {"waiting": figures.waiting, "longest_wait": figures.longest_wait or 0.0}
         summary = snapshot_json(snapshot, ())
         del summary["locks"]
-        write_json(out, {**summary, **counts, "longest_wait": longest_wait})
+        write_json(out, {**summary, **counts, **waits})
     else:
         connection = snapshot.connection
         server = f" to {connection.server}" if connection.server else ""
@@ -40,12 +38,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
         if connection.state != "connected" and not snapshot.locks:
             write_line(out, "number of locks unknown: not connected")
         else:
-            kept = f", {bar.kept} kept for the next user" if bar.kept else ""
-            wait = f", longest wait {bar.longest_wait}" if bar.longest_wait else ""
-            held = f"{bar.held} lock{'' if bar.held == 1 else 's'} held"
-            write_line(out, f"{held}{kept}, {bar.contended} contended, {bar.waiting} waiting{wait}")
-        if bar.total > bar.shown:
-            write_line(out, f"(counted: {bar.shown} of {bar.total} locks)")
+            kept = f", {figures.kept} kept for the next user" if figures.kept else ""
+            wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
+            held = f"{figures.held} lock{'' if figures.held == 1 else 's'} held"
+            write_line(out, f"{held}{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
+        if snapshot.total > figures.locks:
+            write_line(out, f"(counted: {figures.locks} of {snapshot.total} locks)")
         write_findings(out, snapshot)
     fail_if_incomplete(snapshot)
 

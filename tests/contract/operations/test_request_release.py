@@ -209,7 +209,7 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
         assert fired.is_set()
         assert zoo.client.exists(path).version == 2
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
-    assert "was asked to release by anna: deploy 42; it is w on h, process 7" in record.getMessage()
+    assert "was asked to release by anna: deploy 42; it is 'w', a client of an unknown kind on h" in record.getMessage()
 
 
 def test_a_release_request_without_a_reply_is_audited_as_possible(

@@ -204,14 +204,14 @@ def test_an_expired_hold_no_longer_counts(zoo: Zoo, operator: Client) -> None:
     """Its znode still exists. The lock is free, or handed over if another client waits."""
     hold_lock("k", seconds=1, reason="deploy of 2.3", by="olga")
     process.reset()  # so that nobody ends it in time
-    eventually(lambda: operator.get(LIST).context["zklock"].held == 0)
+    eventually(lambda: operator.get(LIST).context["figures"].held == 0)
     page = operator.get(LIST)
-    assert (page.context["zklock"].total, len(page.context["cl"].result_list)) == (0, 0)
+    assert (page.context["snapshot"].total, len(page.context["cl"].result_list)) == (0, 0)
     assert "This lock is free" in operator.get(f"{LIST}k/change/").content.decode()
     with zoo.hold_elsewhere("k") as path:
         response = operator.get(f"{LIST}k/change/")
         shown = response.context["lock"]
-        assert (shown.state, shown.holders, shown.waiting) == ("passing", (), 1)
+        assert (shown.state, shown.holders, shown.info.waiting) == ("passing", (), 1)
         assert "olga held it until" in response.content.decode()
         assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
         operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.expired_holds[0].info.token})

@@ -152,7 +152,7 @@ def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
         ("limit cleared", "printers", "code", "anna", None),
     ]
     assert {row.reason for row in actions} == {why["reason"], ""}
-    assert {row.holder for row in actions[:2]} == {f"{socket.gethostname()} · pid {os.getpid()} · the count"}
+    assert {row.holder for row in actions[:2]} == {f"'the count' on {socket.gethostname()}, process {os.getpid()}"}
     assert (actions[2].seconds, actions[4].limit, all(row.sure for row in actions)) == (60.0, 3, True)
     assert table.last_actions("printers", 10) == actions[:3:-1]
     assert len(table.last_actions("", 10)) == 6
