@@ -72,7 +72,7 @@ class WaitingTask:
         self._checks_copies = bool(redelivered) or any(lock.spec.shares for lock in locks_of(self.locks))
         self._routine: Routine[None] | None = None
         self._waiter: MessageWaiter | None = None  # the last one
-        self._timer: Any = None
+        self.timer: Any = None  # an entry of the loop
 
     def ask(self) -> None:
         """Ask for the lock."""
@@ -127,13 +127,13 @@ class WaitingTask:
         else:
             if remaining < math.inf:
                 # kombu's timers stay until they are due, also those that were cancelled.
-                self._timer = self.dispatcher.loop.call_later(remaining, self._on_timer, weakref.ref(self))
+                self.timer = self.dispatcher.loop.call_later(remaining, self._on_timer, weakref.ref(self))
 
     @staticmethod
     def _on_timer(reference: weakref.ref[WaitingTask]) -> None:
         task = reference()
         if task is not None:
-            task._timer = None  # the timer of gevent is a greenlet: this one
+            task.timer = None  # the timer of gevent is a greenlet: this one
             task.dispatcher.schedule(task, WaitingTask.step)
 
     @property
@@ -166,7 +166,7 @@ class WaitingTask:
         self.dispatcher.end_wait(self)
 
     def _cancel_timer(self) -> None:
-        timer, self._timer = self._timer, None
+        timer, self.timer = self.timer, None
         if timer is not None:
             self.dispatcher.loop.cancel(timer)
 
