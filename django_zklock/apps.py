@@ -12,7 +12,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock import conf
 from django_zklock.checks import (
-    check_bounds,
     check_root,
     check_semaphores,
     check_session_timeout,
@@ -43,7 +42,7 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        for check in (check_settings, check_session_timeout, check_bounds, check_semaphores, check_views):
+        for check in (check_settings, check_session_timeout, check_semaphores, check_views):
             checks.register(check, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)

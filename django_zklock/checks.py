@@ -18,8 +18,8 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.decorators.context import ViewContext
 from django_zklock.http import atomic_requests, views
-from django_zklock.http.responses import ViewContext
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -49,21 +49,6 @@ def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
             f"locks, and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
             id="zklock.W002",
         )
-    ]
-
-
-def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of `warn_after` that has no effect, because `max_hold` ends the hold first."""
-    return [
-        checks.Warning(
-            f"{where} has warn_after={options.warn_after:g}, but max_hold={options.max_hold:g} aborts the work first.",
-            hint="The warning is never sent. Set warn_after to fewer seconds than max_hold.",
-            id="zklock.W006",
-        )
-        for where, options in _entries()
-        if isinstance(options.max_hold, float)
-        and isinstance(options.warn_after, float)
-        and options.warn_after >= options.max_hold
     ]
 
 

@@ -107,7 +107,7 @@ def given_options(options: Mapping[str, object]) -> LockOptions:
         return _checked({name: value for name, _, value in given})
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # so equal options are one object, whose id is a key of `Config.specs`
 def _checked_once(options: tuple[tuple[str, type, object], ...]) -> LockOptions:
     return _checked({name: value for name, _, value in options})
 

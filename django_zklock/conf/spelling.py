@@ -10,8 +10,7 @@ import warnings
 from django_zklock.conf import Config
 from django_zklock.exceptions import InvalidLockName
 
-SIMILAR = 0.85  # ratio of `difflib`, at most 1.0, from which a name counts as misspelt
-SIMILAR_IF_SWAPPED = 0.75  # the same for a name with the same letters
+SIMILAR = 0.8  # ratio of `difflib`, at most 1.0, from which a name counts as misspelt
 _DIGITS = re.compile(r"\d+")
 
 
@@ -30,24 +29,18 @@ def check_spelling(config: Config, name: str) -> None:
     if has_none:
         warning = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
     if is_bare:
-        near = difflib.get_close_matches(name, config.locks, cutoff=SIMILAR_IF_SWAPPED)
-        close = difflib.get_close_matches(name, near, n=1, cutoff=SIMILAR)
-        close = close or [entry for entry in near if sorted(entry) == sorted(name)]
+        close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
         meant = f"Did you mean {close[0]!r}?" if close else ""
         if config.strict:
             raise InvalidLockName(
                 f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
             )
-        if meant and not _differ_in_digits(name, close[0]):
+        if meant and _DIGITS.sub("", name) != _DIGITS.sub("", close[0]):  # report1 and report2 are meant
             fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
             warning = f"{fault} {meant} If not, add it to LOCKS."
     config.checked_names.add(name if is_bare else "")  # before the warning, which may be an error
     if warning:
         warnings.warn(warning, stacklevel=_frames_of_package())
-
-
-def _differ_in_digits(name: str, other: str) -> bool:
-    return _DIGITS.sub("", name) == _DIGITS.sub("", other)
 
 
 def _frames_of_package() -> int:

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import clean, holder_text
+from django_zklock.dashboard.formatting import clean, holder_text, time_text
 from django_zklock.dashboard.forms import BreakForm, EndForm, HoldForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
@@ -111,7 +111,7 @@ class BreakViews(LockPages):
             status = CONFLICT if isinstance(error, LockNotAcquired) else 200
             return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
         text = _("You hold the lock '%(lock)s' until %(until)s.")
-        values = {"lock": clean(key), "until": f"{hold.until:%Y-%m-%d %H:%M:%S} UTC"}
+        values = {"lock": clean(key), "until": time_text(hold.until)}
         self.show_message(request, text % values, messages.SUCCESS)
         return self.redirect_to({key})
 

@@ -119,7 +119,7 @@ def role_text(contender: ScannedContender) -> str:
 
 def limit_text(limit: SetLimit) -> str:
     """Return a limit that was set, by whom, when and why."""
-    when = _time(limit.when) if limit.when else "?"
+    when = time_text(limit.when) if limit.when else "?"
     values = {"limit": limit.limit, "by": limit.by or "?", "when": when, "reason": limit.reason}
     return _("Limit %(limit)d, set by %(by)s at %(when)s: %(reason)s") % values
 
@@ -134,7 +134,10 @@ def reasons(lock: LockInfo) -> list[str]:
         return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
     texts = [_held_by(lock), *expired]
     if lock.waiting:
-        texts.append(_waiters(lock.waiting))
+        text = ngettext(
+            "%(count)d waiter, first come, first served.", "%(count)d waiters, first come, first served.", lock.waiting
+        )
+        texts.append(text % {"count": lock.waiting})
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
@@ -185,7 +188,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 
 def _expired(hold: OperatorHold) -> str:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
-    return text % {"name": hold.by, "until": _time(hold.until)}
+    return text % {"name": hold.by, "until": time_text(hold.until)}
 
 
 def _held_by(lock: LockInfo) -> str:
@@ -193,7 +196,7 @@ def _held_by(lock: LockInfo) -> str:
     hold = first.operator
     if hold is not None:
         text = _("%(name)s holds it until %(until)s: %(reason)s")
-        return text % {"name": hold.by, "until": _time(hold.until), "reason": hold.reason}
+        return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
     count = len(lock.holders)
     age = span(first)
     values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": age}
@@ -209,12 +212,6 @@ def _held_by(lock: LockInfo) -> str:
     return _("%(place)s has held it for %(age)s, for %(work)s.") % values
 
 
-def _waiters(count: int) -> str:
-    text = ngettext(
-        "%(count)d waiter, first come, first served.", "%(count)d waiters, first come, first served.", count
-    )
-    return text % {"count": count}
-
-
-def _time(time: datetime) -> str:
+def time_text(time: datetime) -> str:
+    """Return a time that is the same in all languages and time zones."""
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"

@@ -15,7 +15,7 @@ from django_zklock.dashboard.break_views import MAX_KEYS
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.formatting import cycle_text, process_of, work_of
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, cycle_text, process_of, work_of
 from django_zklock.dashboard.pages import kept_messages
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
@@ -93,6 +93,7 @@ class LockAdminMixin(Columns, LockViews):
         context = {
             "title": _("Locks"),
             "snapshot": snapshot,
+            "connection_label": CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             "cycles": [cycle_text(cycle) for cycle in snapshot.cycles[:MAX_CYCLES]],
             "zklock_refresh": self.refresh,

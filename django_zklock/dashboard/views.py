@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.break_views import BreakViews
 from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
-from django_zklock.dashboard.formatting import clean
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.limit_views import LimitViews
@@ -156,6 +156,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
         context = {
             "title": _("Health of ZooKeeper"),
             "connection": connection,
+            "connection_label": CONNECTION_LABELS[connection.state],
             "session": session_hex(connection.session_id),
             "servers": report.servers,
             "findings": report.findings,

@@ -6,51 +6,41 @@ The context has defaults for the lock, and decides what the call returns if it d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
-from django_zklock.conf.arguments import FunctionPolicy
+from django.http import HttpRequest, HttpResponse
+
+from django_zklock.conf.arguments import FunctionPolicy, ViewPolicy
 from django_zklock.conf.options import LockOptions
 from django_zklock.exceptions import LockNotAcquired, ZkLockError
+from django_zklock.http import responses
 
 if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
 
 
-class CallContext(Protocol):
-    """The caller of a decorated function, with its defaults: a view, a task or plain code."""
+class FunctionContext:
+    """The context of plain code: it waits 10 s by default, then raises. Other contexts override its attributes."""
 
-    @property
-    def kind(self) -> str:
-        """The kind of function that is called, for error messages."""
+    kind = "function"
+    """The kind of function that is called, for error messages."""
+    policies: tuple[str, ...] = get_args(FunctionPolicy)
+    """The values of `on_conflict` that this kind of function can have."""
+    timeout = 10.0
+    """The default of the option `timeout`."""
+    on_conflict = "raise"
+    """The default of the option `on_conflict`, of a call without the option `timeout`."""
+    on_timeout = "raise"
+    """The default of the option `on_conflict`, of a call with the option `timeout`."""
+    waits = True
+    """Whether the call may wait for its lock; False if it has done so elsewhere."""
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """The values of `on_conflict` that this kind of function can have."""
-
-    @property
-    def what(self) -> str:
+    def __init__(self, what: str, about: dict[str, str] | None = None) -> None:
+        self.what = what
         """The work, as others in the queue see it; never its arguments. Empty: the work that surrounds the call."""
-
-    @property
-    def about(self) -> Mapping[str, str]:
+        self.about = about or {}
         """The work as key and value pairs, for programs that read the queue."""
-
-    @property
-    def timeout(self) -> float:
-        """The default of the option `timeout`."""
-
-    @property
-    def on_conflict(self) -> str:
-        """The default of the option `on_conflict`, of a call without the option `timeout`."""
-
-    @property
-    def on_timeout(self) -> str:
-        """The default of the option `on_conflict`, of a call with the option `timeout`."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether the call may wait for its lock; False if it has done so elsewhere."""
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""
@@ -60,28 +50,27 @@ class CallContext(Protocol):
 
     def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
-
-
-class FunctionContext:
-    """Plain code: it waits 10 s by default, then raises."""
-
-    kind = "function"
-    policies = get_args(FunctionPolicy)
-    timeout = 10.0
-    on_conflict = on_timeout = "raise"
-    waits = True
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.about: dict[str, str] = {}
-
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None: ...
-
-    def on_acquired(self) -> None: ...
-
-    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
         if options.on_conflict == "raise" or not isinstance(error, LockNotAcquired):
             raise error
+
+
+class ViewContext(FunctionContext):
+    """The context of a view: it waits 5 s for the lock by default, then answers."""
+
+    kind = "view"
+    policies = get_args(ViewPolicy)
+    timeout = 5.0
+    on_conflict = on_timeout = "respond"
+
+    def __init__(self, request: HttpRequest, what: str) -> None:
+        super().__init__(what, {"request": f"{request.method} {responses.route(request)}"})
+        self._request = request
+
+    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
+        """Answer 409 if another holder has the lock, 503 if it was lost or ZooKeeper does not answer."""
+        if options.on_conflict == "raise":
+            raise error
+        return responses.answer(self._request, error, self.what)
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------
@@ -97,7 +86,7 @@ class TaskLibrary(Protocol):
         With `unique`, some functions have the option `unique`, which needs the library.
         """
 
-    def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
+    def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
 
 
@@ -120,6 +109,6 @@ def connect_library(*, unique: bool) -> None:
         _library.connect(unique=_unique)
 
 
-def task_context(wrapper: Callable[..., Any]) -> CallContext | None:
+def task_context(wrapper: Callable[..., Any]) -> FunctionContext | None:
     """Return the context of a call that a worker makes; None for any other call."""
     return None if _library is None else _library.context_of(wrapper)

@@ -29,13 +29,13 @@ from django_zklock.conf.arguments import (
     Seconds,
 )
 from django_zklock.conf.options import OPTION_NAMES, UNSET, LockOptions, Unset, given_options
-from django_zklock.decorators.context import CallContext, FunctionContext, connect_library, task_context
+from django_zklock.decorators.context import FunctionContext, ViewContext, connect_library, task_context
+from django_zklock.decorators.results import check_result, is_unrendered
 from django_zklock.decorators.uniqueness import Uniqueness
-from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
+from django_zklock.decorators.validation import check_function, check_name, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution.binding import KeyBinder, KeyBinding, Names
-from django_zklock.http import atomic_requests, bodies, views
-from django_zklock.http.responses import ViewContext
+from django_zklock.http import atomic_requests, views
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.spec import check_arguments, resolve_options
@@ -180,7 +180,7 @@ class LockedFunction:
             wrapper._non_atomic_requests = self.opted_out
         return cast("Callable[..., Any]", wrapper)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None = None) -> LockedCall:
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None) -> LockedCall:
         """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
         options = self._resolve(binding)
@@ -194,7 +194,7 @@ class LockedFunction:
         options = self._with_defaults(options, binding, context)
         return LockedCall(self._lock(binding, options, context), context, options)
 
-    def _with_defaults(self, options: LockOptions, binding: KeyBinding, context: CallContext) -> LockOptions:
+    def _with_defaults(self, options: LockOptions, binding: KeyBinding, context: FunctionContext) -> LockOptions:
         """
         Return the options with the defaults of the context.
 
@@ -224,7 +224,7 @@ class LockedFunction:
                 'several ways, give "raise", or leave the option out.'
             )
 
-    def _lock(self, binding: KeyBinding, options: LockOptions, context: CallContext) -> Locks:
+    def _lock(self, binding: KeyBinding, options: LockOptions, context: FunctionContext) -> Locks:
         if not binding.several:
             return Lock.with_options(
                 binding.names[0], options, fields=binding.fields, what=context.what, about=context.about
@@ -291,7 +291,7 @@ class LockedFunction:
 class LockedCall:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Locks, context: CallContext, options: LockOptions) -> None:
+    def __init__(self, lock: Locks, context: FunctionContext, options: LockOptions) -> None:
         self.lock = lock
         self.context = context
         self.options = options  # with the defaults of the context
@@ -318,9 +318,9 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             call.context.before_acquire(call.lock, call.options)
             with call.lock:
                 call.begin()
-                result = check_result(locked.function(*args, **kwargs), locked.function)
-                bodies.check_body(result, locked)
-                return result.render() if bodies.is_unrendered(result) else result
+                result = locked.function(*args, **kwargs)
+                check_result(result, locked.function, locked.name)
+                return result.render() if is_unrendered(result) else result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -333,9 +333,9 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
         try:
             async with call.lock:
                 call.begin()
-                result = check_result(await locked.function(*args, **kwargs), locked.function)
-                bodies.check_body(result, locked)
-                if bodies.is_unrendered(result):
+                result = await locked.function(*args, **kwargs)
+                check_result(result, locked.function, locked.name)
+                if is_unrendered(result):
                     return await sync_to_async(result.render)()  # a template may read the database
                 return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:

@@ -1,24 +1,16 @@
-"""Checks of what `@zk_locked` is given and what it decorates. The errors say what to do instead."""
+"""Check the name that `@zk_locked` gets, and the function that it decorates. The errors say what to do instead."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import inspect
-import types
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 
 from django_zklock.conf.options import UNSET, LockOptions, Unset
 
-R = TypeVar("R")
-
-_FUTURES = (concurrent.futures.Future, asyncio.Future)
-_GENERATORS = (types.GeneratorType, types.AsyncGeneratorType, contextlib._GeneratorContextManagerBase)
-_UNFINISHED = (*_FUTURES, *_GENERATORS, map, filter, types.CoroutineType)
 # The code of all functions that these decorators return.
 _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
 
@@ -101,17 +93,3 @@ def check_function(function: object, options: LockOptions) -> None:
             f"{_called(function)} is async, and Django has no transactions in async code; put lock and transaction "
             "into a sync function and await sync_to_async(function)(...)."
         )
-
-
-def check_result(result: R, function: Callable[..., Any]) -> R:
-    """Return the result of a function. Raises `TypeError` for one whose work has not run yet, such as a coroutine."""
-    if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
-        return result
-    if isinstance(result, _FUTURES) and result.done():
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    raise TypeError(
-        f"{function.__module__}.{_called(function)} returned a {type(result).__name__}, whose work would run after the "
-        'lock is released. Return what it gives: list(...), future.result(), or await it in an "async def".'
-    )

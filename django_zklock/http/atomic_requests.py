@@ -12,8 +12,8 @@ class NonAtomicRequests(set[str]):
     """
     The `_non_atomic_requests` of a locked view. `in` is always True, so Django itself opens no transaction.
 
-    The lock begins it inside. Its members are the databases that
-    the project has opted out of: `transaction.non_atomic_requests` above `@zk_locked` adds to them.
+    The locked view begins the transaction after it has acquired the lock. The members are the databases that the
+    project has opted out of: `transaction.non_atomic_requests` above `@zk_locked` adds to them.
     """
 
     def __contains__(self, alias: object) -> bool:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
-from django_zklock.conf.arguments import ViewPolicy
-from django_zklock.conf.options import LockOptions
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution import transactions
-
-if TYPE_CHECKING:
-    from django_zklock.locks.multi import Locks
 
 logger = logging.getLogger("django_zklock.responses")
 
@@ -74,28 +69,3 @@ def respond(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResp
     if preferred == "text/plain":
         return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
     return JsonResponse(body, status=status)
-
-
-class ViewContext:
-    """The context of a view call: it waits 5 s for the lock, then answers."""
-
-    kind = "view"
-    policies = get_args(ViewPolicy)
-    timeout = 5.0
-    on_conflict = on_timeout = "respond"
-    waits = True
-
-    def __init__(self, request: HttpRequest, what: str) -> None:
-        self.what = what
-        self.about = {"request": f"{request.method} {route(request)}"}
-        self._request = request
-
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None: ...
-
-    def on_acquired(self) -> None: ...
-
-    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
-        """Answer 409 if another holder has the lock, 503 if it was lost or ZooKeeper does not answer."""
-        if options.on_conflict == "raise":
-            raise error
-        return answer(self._request, error, self.what)

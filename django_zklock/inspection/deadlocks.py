@@ -45,8 +45,9 @@ def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
     """
     Return cycles of waits, twenty at most: each owner waits for the lock that the next one holds.
 
-    Locks that wait for each other have at least one of the cycles; when it is broken, the next search finds another. A
-    semaphore is part of a cycle only if all holders of its permits are: any other one will release a permit.
+    Not all cycles are returned, but at least one of each set of locks that wait for each other. When it is broken, the
+    next search finds another. A semaphore is part of a cycle only if all its holders wait: any other one will release
+    its permit.
     """
     edges: defaultdict[str, dict[str, Wait]] = defaultdict(dict)  # by the held lock, then by the awaited one
     for wait in _without_free_permits(waits, locks) if waits else ():
@@ -91,7 +92,7 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 
 
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
-    """Drop the waits for semaphores of which a holder does not wait: it will release its permit."""
+    """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
     semaphores = {lock.key: {_name(holder) for holder in lock.holders} for lock in locks if _is_semaphore(lock)}
     while True:
         waiting = {(wait.who, wait.holds) for wait in waits}

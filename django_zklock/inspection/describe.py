@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from django_zklock.inspection.info import LockInfo, ScannedContender
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
-from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
+from django_zklock.queue.markers import LimitRecord, set_limit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
@@ -22,93 +21,70 @@ def describe(result: ScanResult) -> tuple[LockInfo, ...]:
         for key, (count, why) in result.unreadable.items()
     ]
     for key, queue in result.queues.items():
-        lock = _QueueDescription(result, key, queue).lock()
+        lock = _describe_queue(result, key, queue)
         if lock is not None:
             locks.append(lock)
         time.sleep(0)  # thousands of contenders take a second; let the protocol's thread run
     return tuple(sorted(locks, key=lambda lock: lock.key))
 
 
-class _QueueDescription:
-    """The description of one queue."""
-
-    def __init__(self, result: ScanResult, key: str, queue: Queue) -> None:
-        self._result = result
-        self._key = key
-        self._queue = queue
-        self._held = frozenset(result.holders(key))
-
-    def lock(self) -> LockInfo | None:
-        """Return the lock, or None if it is free."""
-        key, queue = self._key, self._queue
-        holders: list[ScannedContender] = []
-        waiters: list[ScannedContender] = []
-        expired_holds: list[ScannedContender] = []
-        waiting = 0
-        problem = ""
-        for index, child in enumerate(queue.children):
-            is_read = (key, child.name) in self._result.nodes
-            node = self._node(child.name)
-            if is_read and node is None:
-                continue  # it has gone since its directory was listed
-            info = None if node is None else self._contender(index, node)
-            if (key, child.name) in self._result.expired_holds:
-                group = expired_holds
-            elif index in self._held:
-                group = holders
-                problem = problem if is_read else "The znode of its holder was not read."
-            else:
-                group = waiters
-                waiting += 1
-            if info is not None:
-                group.append(info)
-        if not (holders or waiting or problem):
-            return None
-        limits = self._result.limits(key)
-        return LockInfo(
-            key=key,
-            path=path(self._result.base, key),
-            kind=kind_of_queue(queue),
-            holders=tuple(holders),
-            waiters=tuple(waiters[: self._result.max_waiters]),
-            waiting=waiting,
-            longest_wait=max((waiter.age for waiter in waiters), default=None),
-            problem=problem,
-            limit=max(limits.values(), default=None) if queue.limit is None else queue.limit,
-            limit_set=self._limit_set(),
-            own_limits=self._own_limits([*holders, *waiters]),
-            expired_holds=tuple(expired_holds),
-        )
-
-    def _node(self, name: str) -> Node | None:
-        return self._result.nodes.get((self._key, name))
-
-    def _limit_set(self) -> SetLimit | None:
-        node = self._node(self._queue.limit_marker)
-        return set_limit(node.name, node.data, node.ctime) if node is not None else None
-
-    def _own_limits(self, contenders: Sequence[ScannedContender]) -> tuple[int, ...]:
-        if self._queue.limit is not None:
-            return ()
-        limits = {contender.limit for contender in contenders if contender.limit is not None}
-        return tuple(sorted(limits)) if len(limits) > 1 else ()
-
-    def _contender(self, index: int, node: Node) -> ScannedContender:
-        child = self._queue.children[index]
-        expired = (self._key, child.name) in self._result.expired_holds
-        waits_behind = "" if expired else waits_for(self._queue, index, self._held)
-        return ScannedContender.from_node(
-            self._key,
+def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | None:
+    """Return the lock of a queue, or None if it is free."""
+    held = frozenset(result.holders(key))
+    marker = result.nodes.get((key, queue.limit_marker))
+    holders: list[ScannedContender] = []
+    waiters: list[ScannedContender] = []
+    expired_holds: list[ScannedContender] = []
+    waiting = 0
+    problem = ""
+    for index, child in enumerate(queue.children):
+        is_read = (key, child.name) in result.nodes
+        node = result.nodes.get((key, child.name))
+        if is_read and node is None:
+            continue  # it has gone since its directory was listed
+        is_expired = (key, child.name) in result.expired_holds
+        if is_expired:
+            group = expired_holds
+        elif index in held:
+            group = holders
+            problem = problem if is_read else "The znode of its holder was not read."
+        else:
+            group = waiters
+            waiting += 1
+        if node is None:
+            continue
+        waits_behind = "" if is_expired else waits_for(queue, index, held)
+        contender = ScannedContender.from_node(
+            key,
             child,
             node,
-            age=max(0.0, self._result.ended_at - node.ctime),
-            holds=not waits_behind and not expired,
+            age=max(0.0, result.ended_at - node.ctime),
+            holds=not (waits_behind or is_expired),
             waits_behind=waits_behind,
-            may_hold=bool(waits_behind) and self._may_hold(index, node),
+            may_hold=bool(waits_behind) and _may_hold(queue, index, node, marker),
         )
+        group.append(contender)
+    if not (holders or waiting or problem):
+        return None
+    limits = {contender.limit for contender in (*holders, *waiters) if contender.limit is not None}
+    return LockInfo(
+        key=key,
+        path=path(result.base, key),
+        kind=kind_of_queue(queue),
+        holders=tuple(holders),
+        waiters=tuple(waiters[: result.max_waiters]),
+        waiting=waiting,
+        longest_wait=max([waiter.age for waiter in waiters], default=None),
+        problem=problem,
+        limit=max(result.limits(key).values(), default=None) if queue.limit is None else queue.limit,
+        limit_set=set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
+        own_limits=tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
+        expired_holds=tuple(expired_holds),
+    )
 
-    def _may_hold(self, index: int, node: Node) -> bool:
-        marker = self._node(self._queue.limit_marker)
-        if marker is None or node.czxid > marker.czxid:
-            return False
-        return may_hold(self._queue, index, own_limit(node.data), LimitRecord.decode(marker.data).before)
+
+def _may_hold(queue: Queue, index: int, node: Node, marker: Node | None) -> bool:
+    """Return True if a waiter may hold a permit by an earlier limit."""
+    if marker is None or node.czxid > marker.czxid:
+        return False
+    return may_hold(queue, index, own_limit(node.data), LimitRecord.decode(marker.data).before)

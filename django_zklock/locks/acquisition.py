@@ -79,10 +79,10 @@ class Acquisition:
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
         self._timeout: float | None = None  # seconds, for all locks together
-        self._began = self._since = clock.now()  # all; the lock that it waits for
+        self._began = self._since = clock.now()  # the call; the wait for the present lock
         self.mark = object()  # in the `uses` of its holds; not the acquisition itself, which refers to them
         self.specs: tuple[LockSpec, ...] = ()
-        self.holds: list[HeldLock] = []  # of the first specs
+        self.holds: list[HeldLock] = []  # of the first specs, in their order
         self._loss_observers: list[_LossObserver] = []  # while it waits for another one
         self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
         self.contender: Contender | LocalWaiter | None = None  # the one that waits
@@ -347,30 +347,37 @@ class Block:
 
     @abort.shielded
     def close(self, error: BaseException | None) -> BaseException | None:
-        """
-        End the block, except for the release of its locks; return the error to raise, if any.
-
-        Commits the transaction inside the locks if they are still held; rolls it back if `error` has ended the block.
-        The guards are disarmed before, so no abort interrupts COMMIT. Instead, the locks are checked just before it.
-        """
-        around = self._disarm()
+        """End the block, except for the release of its locks; return the error to raise, if any."""
+        around = self._disarm()  # first, so that no abort interrupts COMMIT
         committed = False
         inherited = self._holds[0].grant.inherited  # then the locks are the parent's
-        if self._transaction is not None and inherited:
-            self._transaction.forget()
-        elif self._transaction is not None:
-            try:
-                self._transaction.end(error, self._check)
-                committed = error is None  # so a loss after the check is no failure
-            except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
-                self._transaction.abandon()  # its end may not have begun
-                error = failed
+        if self._transaction is not None:
+            error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
         for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
             if guard.abort_requested_at is not None or not hold.uses or hold.grant.why_invalid() is not None:
                 error = self._lost(error, around, committed=committed) or error
                 break
         self.is_open = False
         return error
+
+    @abort.shielded
+    def _end_transaction(
+        self, transaction: Transaction, error: BaseException | None, *, inherited: bool
+    ) -> tuple[BaseException | None, bool]:
+        """
+        Commit if the locks are still held; roll back if `error` has ended the block.
+
+        Return the error that goes on, and whether the work was committed: then a later loss of a lock is no failure.
+        """
+        if inherited:
+            transaction.forget()
+            return error, False
+        try:
+            transaction.end(error, self._check)
+        except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
+            transaction.abandon()  # its end may not have begun
+            return failed, False
+        return error, error is None
 
     @abort.shielded
     def discard(self) -> None:

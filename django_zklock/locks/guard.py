@@ -72,7 +72,7 @@ class Guard(GrantObserver):
         return self._policy.abort_on != "never" or self.grant.overdue
 
     def stopped(self, error: BaseException | None) -> bool:
-        """Return whether this guard ended the block with this error. To be called once, after `disarm`."""
+        """Return whether this guard ended the block with this error. Call it once, after `disarm`."""
         return self.abort_requested_at is not None and self._abort.is_mine(error)
 
     def receipt(self, *, stopped: bool) -> Receipt | None:

@@ -206,6 +206,7 @@ class HeldLock(Hold):
             done(True)
 
     def _report_end(self) -> None:
+        """Send `lock_released`, or `lock_lost` if the lease was over before the release."""
         reason = self.grant.why_invalid()
         if reason is None:
             notify.send(self.grant, self, signals.lock_released, held=clock.now() - self.grant.since)

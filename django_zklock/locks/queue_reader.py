@@ -125,7 +125,7 @@ class ContenderInfo:
 
 
 def _idle_since(payload: Payload, node: Node) -> datetime | None:
-    """Return since when the lock is idle, by ZooKeeper's clock: so long after the create as its host says."""
+    """Return since when the lock is idle, by ZooKeeper's clock. Only the time since the create is the host's."""
     try:
         came, idle = datetime.fromisoformat(payload.since), datetime.fromisoformat(payload.idle)
         return to_datetime(max(node.ctime, min(node.ctime + (idle - came).total_seconds(), node.mtime)))

@@ -47,7 +47,7 @@ class LockSpec(QueueSpec):
         return self.kind in (Kind.READ, Kind.PERMIT)
 
     def caller(self, owner: Owner) -> Caller:
-        """Return whom a contender stands for; called by the thread that wants the lock."""
+        """Describe the caller and its work for others in the queue. Call it in the thread that wants the lock."""
         around = work.current()  # now, as the lock may be an object that lives longer than the work
         what = self.what or (around.what if around is not None else "") or _file_name(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
@@ -159,9 +159,9 @@ def check_no_open_transaction(spec: LockSpec) -> None:
     if aliases:
         raise LockInTransaction(
             f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
-            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
-            "see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; or give "
-            'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
-            "protects nothing in that database.",
+            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder "
+            "would not see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; "
+            'or give release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the '
+            "lock protects nothing in that database.",
             lock=spec.key,
         )

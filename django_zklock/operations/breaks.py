@@ -97,7 +97,7 @@ def break_lock(
 
 
 def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
-    """Tell whether the record of this break is there, so that a delete whose reply was lost was carried out."""
+    """Return True if the record of this break exists: then the delete was carried out, and only its reply was lost."""
     answer = client.request(lambda gateway, done: gateway.read(path, done))
     written = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
     return written is not None and written.id == record.id

@@ -113,7 +113,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
 
 
 def _find(client: QueueClient, name: str) -> OperatorHold | None:
-    """Return the hold that the znode of this name is, or None if it is gone or is no hold."""
+    """Return the hold in the znode of this name; None if it is gone, or is no hold."""
     node = client.read(name)
     return None if node is None else read_hold(client.key, node)
 

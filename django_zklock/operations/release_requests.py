@@ -130,7 +130,7 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
             target = _Target(ContenderInfo.from_node(client.key, child, node))
             targets.append(target)
         answer: object = node
-        # Else the same request is there, perhaps by a write of this call whose reply was lost.
+        # If the same request is there already, an earlier write of this call may have lost its reply.
         if not request.same(release_request.requested(node.data)) and node.data != release_request.CURATOR:
             data = release_request.with_request(node.data, request)
             answer = client.request(

@@ -85,7 +85,7 @@ class Child:
 
     @property
     def replaceable(self) -> bool:
-        """Whether its delete is no grant for the next contender: an operator hold may have replaced it."""
+        """True if the next contender must list again after its delete: an operator hold may have replaced it."""
         return guids.mark_of(self.guid) is guids.Mark.REPLACEABLE
 
     @property

@@ -93,8 +93,8 @@ def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, 
     """
     Return the names of the holds that the waiter `me` has to end: those it watches, and those just ahead of it.
 
-    A hold with another waiter of ours in between is ended by that one. When that waiter leaves, `me` lists the queue
-    again. A client of Curator or kazoo in between does not count, as it ends no hold.
+    If another waiter of ours is in between, that one ends the hold. When that waiter leaves, `me` lists the queue
+    again. A client of Curator or kazoo in between does not count, because it ends no hold.
     """
     names: list[str] = []
     between = False

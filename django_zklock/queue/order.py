@@ -30,9 +30,9 @@ class Queue(Sequence[Child]):
     @property
     def stale_marker(self) -> str:
         """
-        The name of a marker that has no meaning any more, for a contender to delete; empty if there is none.
+        The name of an outdated limit marker, which the first contender deletes; empty if there is none.
 
-        The marker of a cleared limit shows which contenders may still hold a permit. The first in the queue does.
+        The marker of a cleared limit shows which contenders may still hold a permit. Only the first in the queue does.
         """
         return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 

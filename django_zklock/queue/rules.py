@@ -25,9 +25,9 @@ class WaitFor:
     """
     The contender waits until one of `children` is gone.
 
-    `is_last`: the first delete among them grants the lock, and the queue need not be listed again. Sequence numbers
-    only rise, so no contender can have come in between. `depends_on_limit`: a change of the limit, which writes the
-    data of the directory, changes the verdict.
+    `is_last`: when one of them is deleted, the lock is granted without another list. Sequence numbers only rise, so no
+    contender can have come in between. `depends_on_limit`: a change of the limit changes the verdict, and writes the
+    data of the directory.
     """
 
     children: tuple[str, ...]

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from django_zklock.dashboard.changelist.columns import age, age_of
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean, duration
+from django_zklock.dashboard.formatting import clean, duration
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ScannedContender
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 register = template.Library()
 register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
-
-
-@register.filter
-def zklock_connection(state: str) -> str:
-    """Return the label of a `ConnectionInfo.state`."""
-    return str(CONNECTION_LABELS[state])
 
 
 @register.simple_tag

@@ -43,19 +43,23 @@ def contenders(server: DevServer, below: str) -> list[str]:
     return sorted(paths, key=lambda path: int(path[-10:]))
 
 
-def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
-    """Return whether each contender holds the lock, and its kind, by path and in order of arrival."""
-    below = server.paths(below=directory)
-    names = [path.rpartition("/")[2] for path in below if path.rpartition("/")[0] == directory]
-    paths = [path for path in contenders(server, directory) if path.rpartition("/")[0] == directory]
+def entries(server: DevServer, directory: str) -> list[QueueEntry]:
+    """Return the contenders of one lock, in order of arrival."""
+    names = [path.rpartition("/")[2] for path in server.paths(below=directory) if path.rpartition("/")[0] == directory]
+    data = {name: server.content(f"{directory}/{name}") or b"" for name in names if SEQUENCE_TAIL.search(name)}
     try:
-        queue = order.ordered([name for name in names if SEQUENCE_TAIL.search(name) or name.startswith("!")])
+        queue = order.ordered([name for name in names if name in data or name.startswith("!")])
     except UnreadableQueue:  # only the order is known; code under test gets an error
-        return {path: (index == 0, Kind.LOCK.word) for index, path in enumerate(paths)}
-    limits = {
-        child.name: own_limit(server.content(f"{directory}/{child.name}") or b"")
-        for child in queue
-        if child.kind is Kind.PERMIT and queue.limit is None
-    }
-    held = holder_indexes(queue, limits)
-    return {f"{directory}/{child.name}": (index in held, child.kind.word) for index, child in enumerate(queue)}
+        in_order = sorted(data, key=lambda name: int(name[-10:]))
+        kinds = dict.fromkeys(in_order, Kind.LOCK.word)
+        holders = set(in_order[:1])
+    else:
+        kinds = {child.name: child.kind.word for child in queue}
+        limits = {child.name: own_limit(data[child.name]) for child in queue} if queue.limit is None else {}
+        holders = {queue[index].name for index in holder_indexes(queue, limits)}
+    return [
+        QueueEntry(
+            path=f"{directory}/{name}", payload=Payload.decode(data[name]), holds=name in holders, kind=kinds[name]
+        )
+        for name in kinds
+    ]

@@ -19,7 +19,6 @@ from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.locks.lock import Lock
 from django_zklock.queue import names, operator_hold
 from django_zklock.queue.escaping import session_hex
-from django_zklock.queue.nodes import Payload
 from django_zklock.testing import queues
 from django_zklock.testing.foreign_client import ForeignClient
 from django_zklock.testing.queues import QueueEntry
@@ -65,7 +64,7 @@ class LockTester:
         self.chroot = f"/test-{uuid.uuid4().hex[:12]}"
         self._settings = dict(settings or {})
         self._override: override_settings | None = None
-        self._other = ForeignClient(server.hosts)
+        self._other_clients: list[ForeignClient] = []  # closed when no fault can delay that
         self._base = ""  # the path of all queues; set when the settings are read
 
     @property
@@ -102,7 +101,8 @@ class LockTester:
             if override is not None:
                 process.disallow()
                 override.disable()  # closes the session
-            self._other.close()
+            while self._other_clients:
+                self._other_clients.pop().close()
         if remaining:
             raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
 
@@ -132,19 +132,12 @@ class LockTester:
             _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
         return "" if _wait_for(lambda: not self._unexpected(), TIMEOUT) else self.describe()
 
-    def _unexpected(self) -> list[str]:
-        """Return the paths of the contenders that must be gone at the end of the test; have idle locks leave."""
+    def _unexpected(self) -> bool:
+        """Return whether a contender is left that must be gone at the end of the test; have idle locks leave."""
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
-        paths = self._contenders()
-        holds = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
-        minimum_holds = {
-            path
-            for path, payload in zip(holds, self._payloads(holds), strict=True)
-            if payload is not None and operator_hold.MINIMUM in payload.about
-        }
-        return [path for path in paths if path not in minimum_holds]
+        return not all(_is_minimum_hold(entry) for queue in self._queues().values() for entry in queue)
 
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
@@ -234,20 +227,21 @@ class LockTester:
         """
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
         wanted = lock.spec.kind  # first, because it refuses options that contradict each other
-        directory = self._directory(name, fields)
-        node = self._other.create(directory, what, wanted, limit or 0)
+        other = ForeignClient(self.server)
+        self._other_clients.append(other)
         try:
-            if not queues.kinds(self.server, directory).get(node, (False, ""))[0]:
+            path = other.create(lock.spec.parent, what, wanted, limit or 0)
+            if not any(entry.path == path and entry.holds for entry in self.queue(name, fields)):
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
         finally:
-            self._other.delete(node)
+            other.release()
 
     # --- assertions ----------------------------------------------------------------------------------------------
 
     def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[QueueEntry]:
         """Return the contenders of a lock, holders first."""
-        return self._read([queues.kinds(self.server, self._directory(name, fields))])
+        return queues.entries(self.server, Lock(name, fields=fields).spec.parent)
 
     def assert_held(
         self,
@@ -286,12 +280,8 @@ class LockTester:
 
     def describe(self) -> str:
         """Return the queues of all locks in the namespace, as text."""
-        directories = dict.fromkeys(path.rpartition("/")[0] for path in self._contenders())
-        by_directory: dict[str, list[QueueEntry]] = {}
-        for entry in self._read([queues.kinds(self.server, directory) for directory in directories]):
-            by_directory.setdefault(entry.path.rpartition("/")[0], []).append(entry)
         text = []
-        for directory, queue in by_directory.items():
+        for directory, queue in self._queues().items():
             text.append(names.key_of(self._base, directory))
             text += [f"  {'holds' if entry.holds else 'waits'}  {entry}" for entry in queue]
         return "\n".join(text) or "No lock has a contender."
@@ -306,30 +296,15 @@ class LockTester:
         timeout: float,
         problem: str,
     ) -> None:
-        directory = self._directory(name, fields)
-        if not _wait_for(
-            lambda: condition([holds for holds, _ in queues.kinds(self.server, directory).values()]), timeout
-        ):
-            key = names.key_of(self._base, directory)
+        if not _wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
+            key = Lock(name, fields=fields).key
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
-    def _directory(self, name: str, fields: Mapping[str, object] | None) -> str:
-        return Lock(name, fields=fields).spec.parent
-
-    def _contenders(self) -> list[str]:
-        """Return the paths of all contenders, in order of arrival, without network requests."""
-        return queues.contenders(self.server, self._base)
-
-    def _read(self, directories: list[dict[str, tuple[bool, str]]]) -> list[QueueEntry]:
-        """Return the contenders of some queues. All payloads are read together."""
-        kinds = {path: kind for queue in directories for path, kind in queue.items()}
-        return [
-            QueueEntry(path=path, payload=payload, holds=holds, kind=kind)
-            for (path, (holds, kind)), payload in zip(kinds.items(), self._payloads([*kinds]), strict=True)
-        ]
-
-    def _payloads(self, paths: list[str]) -> list[Payload | None]:
-        return self._other.read(paths) if paths else []
+    def _queues(self) -> dict[str, list[QueueEntry]]:
+        """Return the queues of all locks that have contenders, by directory."""
+        paths = queues.contenders(self.server, self._base)
+        directories = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+        return {directory: queues.entries(self.server, directory) for directory in directories}
 
     def _connected(self) -> Session:
         """Return the session of this process when it is connected. Start one if there is none."""
@@ -340,6 +315,11 @@ class LockTester:
             "the process is not connected",
         )
         return session
+
+
+def _is_minimum_hold(entry: QueueEntry) -> bool:
+    by_operator = operator_hold.is_operator(entry.path.rpartition("/")[2])
+    return by_operator and entry.payload is not None and operator_hold.MINIMUM in entry.payload.about
 
 
 def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:

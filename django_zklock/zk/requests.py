@@ -298,7 +298,7 @@ class OptimisticUpdate(SessionObserver):
             watch.cancel()
 
     def _fail(self, error: ZkError) -> None:
-        """Give up, unless the connection or the session is the cause: its observers will be told how it goes on."""
+        """Give up, unless the connection or the session is the cause: then `on_connected` goes on."""
         if not isinstance(error, (OutcomeUnknown, SessionGone)):
             self._conclude(error)
         elif self._abandoned and not self._orphaned:
@@ -338,7 +338,7 @@ class OptimisticUpdate(SessionObserver):
             logger.exception("%r failed", self)
             self._conclude(ZkLockError(f"The protocol failed: {error!r}."))
 
-    # --- news of the session ------------------------------------------------------------------------------------
+    # --- events of the session ----------------------------------------------------------------------------------
 
     def on_connected(self, *, resumed: bool) -> None:
         """Read again: the state shows whether a transaction without a reply was carried out."""

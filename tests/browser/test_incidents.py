@@ -11,7 +11,6 @@ import pytest
 from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, Visitor, address, visit
 from support.browser.site import Site
-from support.proxy import Proxy
 from support.zoo import Zoo
 
 from django_zklock.queue import nodes
@@ -90,41 +89,6 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
         operator, "Deadlock: they wait for each other", "the circle is closed", "Break one of these locks"
     )
     operator.picture("incident-deadlock")
-
-
-def test_a_lost_quorum_is_explained_by_the_health_of_the_servers(stage: Stage, wire: Proxy, operator: Visitor) -> None:
-    stage.join_queue(KEY, CHARGE)
-    operator.open()
-    wire.refuse = True
-    wire.cut_all()
-    operator.wait_until(lambda: operator.open() and operator.page.get_by_text("ZooKeeper does not answer.").count())
-    operator.follow("Health of ZooKeeper")
-    assert_first_screen(operator, "No server leads, so no lock can be granted.", "Start those that are down")
-    operator.picture("incident-quorum")
-
-
-def test_a_host_whose_session_flaps_is_named(operator: Visitor) -> None:
-    """The app of events has recorded the losses; the history has each of them, with its reason."""
-    operator.open(f"{LIST}health/")
-    assert_first_screen(operator, "worker-9 has lost 4 locks", "look at its network, its load and its memory")
-    operator.open(f"{LIST}history/")
-    assert_first_screen(operator, "Held and lost", "the ZooKeeper session is over")
-
-
-def test_a_foreign_client_cannot_be_asked(stage: Stage, operator: Visitor) -> None:
-    stage.join_queue_raw(KEY, f"{'ab' * 16}__lock__", b"10.0.3.9")
-    stage.join_queue(KEY, CHARGE)
-    operator.open(address(KEY))
-    assert_first_screen(operator, "This client cannot be asked to release the lock.", "kazoo")
-
-
-def test_an_unknown_znode_closes_the_lock(stage: Stage, operator: Visitor) -> None:
-    stage.join_queue(KEY, CHARGE)
-    stage.join_queue_raw(KEY, "something-", b"")
-    operator.open()
-    assert operator.shown_keys()[0] == KEY
-    operator.open(address(KEY))
-    assert_first_screen(operator, "which no known client writes", "delete it or give that program another path")
 
 
 def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator: Visitor) -> None:

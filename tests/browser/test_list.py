@@ -34,15 +34,6 @@ def shop(stage: Stage) -> Stage:
     return stage
 
 
-def test_a_row_shows_lock_holder_work_and_waiters(shop: Stage, visitor: Visit) -> None:
-    viewer = visitor("viewer")
-    assert viewer.open().status == 200
-    assert sorted(viewer.shown_keys()) == ["invoice/2026-11", "orders/42", "report"]
-    row = viewer.row("orders/42").inner_text()
-    assert {"worker-3", "812", "shop.tasks.charge", "2"} <= set(row.replace("[", " ").split())
-    assert "Contended" in row
-
-
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 def test_each_lock_is_one_row_of_text(stage: Stage, visitor: Visit) -> None:

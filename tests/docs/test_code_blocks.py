@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from asgiref.sync import async_to_sync
+from celery.utils.imports import symbol_by_name
 from django.conf import settings
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
@@ -154,3 +155,14 @@ def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
     project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
     project.succeed("-c", begin, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
+
+
+def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
+    """Celery finds the names of the settings, and the scheduler that they name."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", text_of("how-to/celery-beat.md"), re.MULTILINE | re.DOTALL)
+    app = run("".join(blocks))["app"]
+    assert app.conf.zklock_beat_scheduler == "django"
+    app.conf.zklock_beat_scheduler = None  # what it names need not be installed
+    scheduler = symbol_by_name(app.conf.beat_scheduler)(app, lazy=True)
+    assert "schedule -> myproject" in scheduler.info
+    assert "celery.beat.PersistentScheduler" in scheduler.info

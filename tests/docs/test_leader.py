@@ -23,11 +23,6 @@ pytestmark = pytest.mark.zookeeper
 FILES = files_of("how-to/elect-a-leader.md")
 
 
-def test_each_code_block_of_the_page_names_its_file() -> None:
-    """So each of them is run below."""
-    assert len(FILES) == 4
-
-
 def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
     """The second command leads when the first one is stopped by a signal. Both end normally."""
     project = Project(tmp_path)

@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.docs import DOCS, text_of
+from django.dispatch import Signal
+from support.docs import DOCS, run, text_of
 
 import django_zklock
-from django_zklock import checks, conf
+from django_zklock import checks, conf, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.multi import MultiHold, MultiLock
+from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")
 ARCHITECTURE = text_of("explanation/architecture.md")
 INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
+SIGNALS = text_of("reference/signals.md")
 COLUMNS = (
     arguments.LockArguments,
     arguments.SideArguments,
@@ -97,6 +100,22 @@ def test_every_field_of_the_json_is_named() -> None:
     written = set(re.findall(r'^ +"(\w+)": ', inspect.getsource(serialize), flags=re.MULTILINE))
     assert len(written) > 40
     assert written - named(text_of("reference/command.md")) == set()
+
+
+def test_every_signal_is_on_its_page() -> None:
+    """The page has the arguments that the module names."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", SIGNALS, flags=re.MULTILINE))
+    assert set(rows) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    for name, arguments_of_signal in rows.items():
+        assert f"`{name}({arguments_of_signal.replace('`', '')})`" in str(signals.__doc__)
+
+
+def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", SIGNALS, flags=re.DOTALL)
+    names = run(code)
+    with zk_lock("a", kind="read"), zk_lock("b", limit=2):
+        pass
+    zklock.eventually(lambda: names["granted"] == {"read": 1, "semaphore": 1})
 
 
 def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:

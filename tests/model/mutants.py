@@ -1,7 +1,7 @@
 """
 Break the protocol in one place at a time, in ways in which a programmer might have written it.
 
-The exploration has to find each of these; what finds no broken lock proves nothing about a sound one.
+The exploration has to find each of these; a search that finds no broken lock proves nothing about a sound one.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ MUTANTS = (
     Mutant("forgets the waiters when a lingering lock ends", ((LocalWaiter, "is_waiting", lambda self, lock: False),)),
     Mutant("hands the lock to the last one", ((LingeringLock, "first", property(_last)),)),
     Mutant(
-        "ends an idle lock without a look who has come",
+        "ends an idle lock without a look for new waiters",
         ((LingeringLock, "end_if_idle", _carefree_end),),
         often={"preempt": 0.5},
     ),

@@ -1,7 +1,7 @@
 """
 The lock protocol keeps its promises in every schedule that is tried, and an exploration finds one that does not.
 
-What must hold is in `model.invariants` and at the end of `model.schedule`. For longer runs: `python -m model --help`.
+The rules are in `model.invariants` and at the end of `model.schedule`. For longer runs: `python -m model --help`.
 """
 
 from __future__ import annotations

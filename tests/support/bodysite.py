@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -80,37 +79,15 @@ async def async_view(request: HttpRequest) -> HttpResponseBase:
     return StreamingHttpResponse(AsyncParts())
 
 
-@locked
-def async_body(request: HttpRequest) -> HttpResponseBase:
-    return StreamingHttpResponse(AsyncParts())
-
-
 class Handler(View):
     @locked
     def get(self, request: HttpRequest) -> HttpResponseBase:
         return StreamingHttpResponse(Parts())
 
 
-@method_decorator(locked, name="dispatch")
-class Dispatched(View):
-    def get(self, request: HttpRequest) -> HttpResponseBase:
-        return StreamingHttpResponse(Parts())
-
-
-class AsyncHandler(View):
-    @locked
-    async def get(self, request: HttpRequest) -> HttpResponseBase:
-        return StreamingHttpResponse(AsyncParts())
-
-
 @locked
 def file(request: HttpRequest) -> HttpResponseBase:
     return FileResponse(FILE.open("rb"))
-
-
-@locked
-def buffer(request: HttpRequest) -> HttpResponseBase:
-    return FileResponse(io.BytesIO(FILE.read_bytes()))
 
 
 def page(request: HttpRequest) -> TemplateResponse:
@@ -131,12 +108,6 @@ async def async_render(request: HttpRequest) -> HttpResponseBase:
 
 class RenderingHandler(View):
     @locked
-    def get(self, request: HttpRequest) -> HttpResponseBase:
-        return page(request)
-
-
-@method_decorator(locked, name="dispatch")
-class DispatchedPage(View):
     def get(self, request: HttpRequest) -> HttpResponseBase:
         return page(request)
 
@@ -179,22 +150,17 @@ def api(request: Request) -> Response:
 STREAMS = {
     "stream": stream,
     "async-view": async_view,
-    "async-body": async_body,
     "handler": Handler.as_view(),
-    "dispatched": Dispatched.as_view(),
-    "async-handler": AsyncHandler.as_view(),
 }
-FILES = {"file": file, "buffer": buffer}
 PAGES = {
     "render": render,
     "async-render": async_render,
     "rendering-handler": RenderingHandler.as_view(),
-    "dispatched-page": DispatchedPage.as_view(),
     "dispatched-api": DispatchedApi.as_view(),
 }
 REST = {"api-handler": ApiHandler.as_view(), "api": api}
 
-urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **PAGES, **REST}.items()]
+urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, "file": file, **PAGES, **REST}.items()]
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from django_zklock.exceptions import LockBusy, LockNotAcquired
+from django_zklock.exceptions import LockNotAcquired
 
 HOME = "CELERY_HOME"
 SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
@@ -221,16 +221,6 @@ def helped(key: str) -> float:
     except LockNotAcquired:
         pass
     return time.monotonic() - began
-
-
-@app.task(name="calls")
-def calls(key: str) -> str:
-    """Call another task as a function; return the result."""
-    try:
-        plain(key)
-    except LockBusy as error:
-        return str(error)
-    return "no conflict"
 
 
 @app.task(name="by_hand")

@@ -35,7 +35,7 @@ PROMISES: Final = (
     *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_and_end"),
     *("waiting_task.MessageWaiter.set", "waiting_task.MessageWaiter.on_queued", "waiting_task.WaitingTask.cancel"),
 )
-"""Those that promise that nothing is raised into Celery. All that they call fails instead."""
+"""The functions that promise to raise nothing into Celery. The functions that they call fail instead."""
 
 
 def steps() -> dict[str, tuple[Any, str]]:

@@ -96,7 +96,7 @@ def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hol
                 threading.Event().wait(limit + 5)
     except LockLost as error:
         return holds[0], str(error)
-    raise AssertionError("nobody stopped the work")
+    raise AssertionError(f"the work was not stopped within {limit + 5:g} s; expected LockLost")
 
 
 def reconnect(proxy: Proxy) -> None:

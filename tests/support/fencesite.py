@@ -12,7 +12,7 @@ from django.views import View
 
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.fencing import require_fence
-from django_zklock.fencing.stores import MemoryTokens
+from support.tokens import MemoryTokens
 
 memory = MemoryTokens()
 

@@ -11,13 +11,11 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin import action as admin_action
 from django.contrib.auth.models import Group
-from django.contrib.auth.signals import user_logged_in
 from django.http import Http404, HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.urls import include, path
-from django.utils.decorators import method_decorator
 from django.views import View
-from django.views.generic import FormView, ListView
+from django.views.generic import FormView
 from ninja import NinjaAPI
 from rest_framework.decorators import action, api_view, permission_classes
 from rest_framework.generics import CreateAPIView, GenericAPIView
@@ -56,11 +54,6 @@ def helper(request: HttpRequest, n: int = 1) -> int:
 
 def calls_helper(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"{helper(request, 2)}")
-
-
-@zk_locked("around")
-def locked_and_calls_helper(request: HttpRequest) -> HttpResponse:
-    return calls_helper(request)
 
 
 async def async_calls_helper(request: HttpRequest) -> HttpResponse:
@@ -104,21 +97,6 @@ def with_block(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
 
 
-@locked()
-def on_login(sender: object, request: HttpRequest, **kwargs: Any) -> None:
-    work()
-
-
-def receives(request: HttpRequest) -> HttpResponse:
-    user_logged_in.connect(on_login)
-    try:
-        user_logged_in.send(HttpRequest, request=request, user=request.user)
-        on_login(HttpRequest, request)
-    finally:
-        user_logged_in.disconnect(on_login)
-    return HttpResponse("done")
-
-
 class CallMiddleware:
     """Locks the requests for one URL."""
 
@@ -132,13 +110,6 @@ class CallMiddleware:
     def locked_call(self, request: HttpRequest) -> HttpResponse:
         work()
         return self.get_response(request)
-
-    def process_view(self, request: HttpRequest, callback: Any, args: Any, kwargs: Any) -> HttpResponse | None:
-        return self.locked_process_view(request) if request.path == "/process-view/" else None
-
-    @locked()
-    def locked_process_view(self, request: HttpRequest) -> None:
-        work()
 
 
 def done(request: HttpRequest) -> HttpResponse:
@@ -157,15 +128,6 @@ class ValidForm(FormView):  # type: ignore[type-arg]
         return HttpResponse("done")
 
 
-class Listing(ListView):  # type: ignore[type-arg]
-    template_name = "admin/404.html"
-
-    @locked()
-    def get_queryset(self) -> Any:
-        work()
-        return Group.objects.none()
-
-
 class Computing(View):
     def get(self, request: HttpRequest) -> HttpResponse:
         self.compute(request)
@@ -177,25 +139,11 @@ class Computing(View):
         return 1
 
 
-@method_decorator(locked(), name="compute")
-class DecoratedComputing(Computing):
-    def compute(self, request: HttpRequest) -> int:
-        work()
-        return 1
-
-
 # --- Django REST framework and django-ninja ---------------------------------------------------------------------
 
 
 class Permission(BasePermission):
     @locked()
-    def has_permission(self, request: Request, view: Any) -> bool:
-        work()
-        return False
-
-
-@method_decorator(locked(), name="has_permission")
-class DecoratedPermission(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         work()
         return False
@@ -315,20 +263,14 @@ SETTINGS: dict[str, Any] = {
 
 CALLBACKS: dict[str, Callable[..., Any]] = {
     "helper": calls_helper,
-    "helper-in-a-locked-view": locked_and_calls_helper,
     "async-helper": async_calls_helper,
     "view-of-another-url": calls_view,
     "view-without-url": calls_view_without_url,
     "hidden-view": hides(view),
     "with": with_block,
-    "signal-receiver": receives,
     "middleware": done,
-    "process-view": done,
-    "get_queryset": Listing.as_view(),
     "method": Computing.as_view(),
-    "method-by-method_decorator": DecoratedComputing.as_view(),
     "has_permission": permitted,
-    "has_permission-by-method_decorator": Secret.as_view(permission_classes=[DecoratedPermission]),
     "initial": Initial.as_view(),
 }
 """Each makes the locked call when it gets a GET."""

@@ -1,4 +1,4 @@
-"""A Celery application without Django and locks. What it loses is lost by Celery or its broker."""
+"""A Celery application without Django and locks. Celery or its broker loses the tasks that are lost here."""
 
 from __future__ import annotations
 

@@ -109,13 +109,6 @@ def plain_note(key: str, path: str, mark: str) -> None:
         book.write(mark + "\n")
 
 
-@app.task(name="waiting.several")
-@zk_locked(["{first}", "{other}"])
-def several(first: str, other: str) -> list[str]:
-    """Return what is held."""
-    return [current_hold(first).state, current_hold(other).state]
-
-
 @app.task(name="waiting.tell")
 @zk_locked("{key}")
 def tell(key: str) -> dict[str, Any]:

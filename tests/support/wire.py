@@ -292,7 +292,7 @@ class Talk:
         return wire
 
     def say(self, what: str) -> None:
-        """Put a line into the transcript, for who reads a difference."""
+        """Put a line into the transcript, so that a difference can be read."""
         self.lines.append(f"--- {what}")
 
     def __getattr__(self, name: str) -> Wire:

@@ -125,6 +125,12 @@ class Worker:
         """Send a task; `options` are those of `apply_async`."""
         return self.app.send_task(name, args, **options)
 
+    def ask(self, command: str, **options: Any) -> Any:
+        """Send a control command to this worker; return its answer."""
+        options |= {"destination": [self.name], "reply": True, "limit": 1, "timeout": 10}
+        ((answer,),) = [reply.values() for reply in self.app.control.broadcast(command, **options) or []]
+        return answer
+
     def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
         """Send a task and return its result."""
         return self.get(self.send(name, *args, **options), timeout)

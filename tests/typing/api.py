@@ -24,7 +24,7 @@ from django_zklock import (
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
-from django_zklock.fencing.stores import DatabaseTokens, MemoryTokens, TokenStore
+from django_zklock.fencing.stores import DatabaseTokens, TokenStore
 from django_zklock.inspection import ContenderInfo
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.operations import ReleaseRequest
@@ -199,7 +199,7 @@ class OwnStore:
 async def verify(hold: Hold) -> None:
     signed = hold.signed_token()
     assert_type(signed, str)
-    stores: list[TokenStore] = [DatabaseTokens("other"), MemoryTokens(), OwnStore()]
+    stores: list[TokenStore] = [DatabaseTokens("other"), OwnStore()]
     verifier = FenceVerifier(stores[0], keys=["a", "b"], leeway=1.5)
     assert_type(verifier.verify(signed, key=hold.key), VerifiedToken)
     fence = await verifier.averify(signed, key=hold.key)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING:
-    from django_zklock.decorators.context import CallContext
+    from django_zklock.decorators.context import FunctionContext
 
 __all__ = ["CeleryLibrary", "connect"]
 
@@ -44,9 +44,9 @@ class CeleryLibrary:
         if "celery" in sys.modules:
             connect()
 
-    def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
+    def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
         """Return the context of a call by a worker; None for any other call."""
         if "celery" not in sys.modules:
             return None
-        context: CallContext | None = import_module(f"{__name__}.context").running_task(wrapper)
+        context: FunctionContext | None = import_module(f"{__name__}.context").running_task(wrapper)
         return context

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NoReturn, get_args
 
 from celery import Task
@@ -45,7 +46,7 @@ work runs once more than needed, but no call is lost.
 _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
 
 
-class TaskContext:
+class TaskContext(FunctionContext):
     """
     A call of a task's function, mostly by a worker.
 
@@ -63,7 +64,7 @@ class TaskContext:
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
         work = work_of(task)
         self.what = work.what
-        self.about = work.about
+        self.about = dict(work.about)
         self._waited: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
@@ -228,7 +229,7 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or all(function is not wrapper for function, _ in functions_of(task)):
+    if task is None or wrapper not in map(itemgetter(0), functions_of(task)):
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:

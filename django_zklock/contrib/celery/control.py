@@ -20,10 +20,8 @@ from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.locks.multi import keys_of
-from django_zklock.zk import process
 
 REPLY_TIMEOUT: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
-CLOSE_TIMEOUT: Final = 0.2  # seconds
 
 
 @inspect_command()
@@ -34,12 +32,7 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     dispatcher = _dispatcher(state)
     tasks = {} if dispatcher is None else dict(dispatcher.tasks)  # it may change meanwhile, on a thread of its own
     waiting = {task_id: task for task_id, task in tasks.items() if task.asked_at is not None}
-    had_session = process.peek() is not None
-    try:
-        shown = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
-    finally:
-        if processes and not had_session and not waiting:
-            process.reset(CLOSE_TIMEOUT)  # no task has needed one
+    shown = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     return _locks_of(shown, {os.getpid(), *(processes or [])}, waiting)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Task, states
@@ -22,22 +22,24 @@ _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attribute of a request
 
 
-def functions_of(task: Any) -> Iterator[tuple[Callable[..., Any], list[Any]]]:
+def functions_of(task: Any) -> list[tuple[Callable[..., Any], list[Any]]]:
     """
-    Yield the functions that a call of the task goes through, outermost first, with the `self` of a bound task.
+    Return the functions that a call of the task goes through, outermost first, with the `self` of a bound task.
 
     Agents for monitoring put a proxy around the task, or replace its attribute `run`. So this takes the task that the
     app has under that name, follows `__wrapped__`, and then does the same from the method of the class.
     """
     known = getattr(getattr(task, "app", None), "_tasks", {}).get(getattr(task, "name", None), task)
     bind = getattr(inspect.getattr_static(known.__class__, "run", None), "__get__", None)
+    functions = []
     for run in (getattr(known, "run", None), bind and bind(known)):
         function = run
         bound: list[Any] = []
         while function is not None:
             bound = [function.__self__] if hasattr(function, "__self__") else bound
-            yield getattr(function, "__func__", function), bound
+            functions.append((getattr(function, "__func__", function), bound))
             function = getattr(function, "__wrapped__", None)
+    return functions
 
 
 def locked_of(task: object) -> LockedFunction | None:

@@ -12,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_zklock.contrib.fences import rows
 from django_zklock.execution import abort, owner
 from django_zklock.execution.transactions import Transaction
-from django_zklock.fencing.fence import Fence, check_fence
+from django_zklock.fencing.fence import Fence, check_fence, refusal
 from django_zklock.locks.held import check_before_commit, held_of
 from django_zklock.locks.hold import Hold
 
@@ -61,7 +61,7 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
     transaction = Transaction((using,))
     try:
         transaction.begin()
-        rows.advance_fence(fence, name, using)
+        _advance(fence, name, using)
         yield
         transaction.end(None, partial(check_before_commit, held_of(fence)) if isinstance(fence, Hold) else _nothing)
     except BaseException as error:
@@ -69,6 +69,12 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
         raise
     finally:
         transaction.abandon()  # if an exception interrupted the end
+
+
+def _advance(fence: Fence, name: str, using: str) -> None:
+    seen = rows.newer_token(name, fence.token, using)
+    if seen is not None:
+        raise refusal(fence, f"The fence {name!r}", seen)
 
 
 def _nothing() -> None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections
+from django.db import connections
 
-from django_zklock.contrib.fences.models import Fence as FenceRow
+from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import StaleToken
-from django_zklock.fencing.fence import Fence, refusal
 from django_zklock.fencing.row_tokens import current
 from django_zklock.queue.escaping import shortened
 
 MAX_NAME = 255
-_NO_TABLE = (
-    f"no such table: {FenceRow._meta.db_table}",  # SQLite
-    f'relation "{FenceRow._meta.db_table}" does not exist',  # PostgreSQL
-    f"{FenceRow._meta.db_table}' doesn't exist",  # MySQL
-)
 _INSERT = "INSERT INTO zklock_fences_fence (name, token) VALUES (%(name)s, %(token)s) "
 _OR_RAISE = "ON CONFLICT (name) DO UPDATE SET token = %(token)s WHERE zklock_fences_fence.token <= %(token)s"
 _OR_RAISE_MYSQL = "ON DUPLICATE KEY UPDATE token = GREATEST(token, %(token)s)"  # raised: 2 rows; inserted or not: 1 row
@@ -29,34 +22,20 @@ def advance(name: str, token: int, using: str) -> None:
     Within a transaction the row stays locked to the end, so no other token can come in between. A missing row is
     inserted; any number of callers can do that at the same time.
     """
-    if _newer(name, token, using) is not None:
+    if newer_token(name, token, using) is not None:
         raise StaleToken(f"The fence {name!r} has seen a newer token than {token}.", lock=name)
 
 
-def advance_fence(fence: Fence, name: str, using: str) -> None:
-    """Raise the fence `name` to the token of a holder, whose key may differ from the name. Raises `StaleToken`."""
-    seen = _newer(name, fence.token, using)
-    if seen is not None:
-        raise refusal(fence, f"The fence {name!r}", seen)
-
-
-def _newer(name: str, token: int, using: str) -> int | None:
-    """Raise the fence and return None, or return the higher token that it has."""
+def newer_token(name: str, token: int, using: str) -> int | None:
+    """Raise the fence as `advance` does and return None, or return the higher token that it has."""
     # One statement, which locks this row alone. With two, callers that insert at the same time end in deadlocks on
     # MySQL: each has a shared lock on the new row, or on the gap where it will be, and waits for that of the other.
     values = {"name": shortened(name, MAX_NAME), "token": token}
     mysql = connections[using].vendor == "mysql"
-    try:
-        with connections[using].cursor() as cursor:
-            cursor.execute(_INSERT + (_OR_RAISE_MYSQL if mysql else _OR_RAISE), values)
-            if cursor.rowcount == (2 if mysql else 1):
-                return None
-    except DatabaseError as error:
-        if any(phrase in str(error) for phrase in _NO_TABLE):
-            raise ImproperlyConfigured(
-                f"The database {using!r} has no table {FenceRow._meta.db_table!r}: run manage.py migrate."
-            ) from error
-        raise
-    rows = FenceRow._default_manager.using(using).filter(name=values["name"])
+    with connections[using].cursor() as cursor:
+        cursor.execute(_INSERT + (_OR_RAISE_MYSQL if mysql else _OR_RAISE), values)
+        if cursor.rowcount == (2 if mysql else 1):
+            return None
+    rows = Fence._default_manager.using(using).filter(name=values["name"])
     seen: int | None = current(rows).values_list("token", flat=True).first()
     return seen if seen is not None and seen > token else None

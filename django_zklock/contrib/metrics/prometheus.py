@@ -98,7 +98,7 @@ class CountedHold:
     labels: tuple[str, str]
     since: float  # on clock.now()
     watch: weakref.ref[HeldLock]
-    """Notices that the hold was garbage-collected. Then no signal may be sent."""
+    """Its callback runs when the hold is garbage-collected. Then there may be no signal of its end."""
 
 
 class Metrics:

@@ -47,7 +47,7 @@ def trace_items() -> dict[str, str]:
 
 
 def span_of(about: Mapping[str, str]) -> SpanContext:
-    """Return the span that these items tell of, and that others may have written. It is invalid if there is none."""
+    """Return the span that these items name; any client may have written them. It is invalid if they name none."""
     return api.get_current_span(
         _FORMAT.extract({"traceparent": trace.header_of(about)}, context=Context())
     ).get_span_context()

@@ -75,7 +75,7 @@ class Columns:
             return None
         first = lock.info.holders[0]
         shown = age_of(first)
-        times = past.times_usual(first.certain_duration, first.template) if past.source else ""
+        times = past.times_usual(first.certain_duration, first.template)
         return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")

@@ -115,7 +115,7 @@ class Grant:
         self.token = token
         self.kind = kind  # READ after a downgrade; written by its owner
         self.what = ""  # the work that the lock was acquired for
-        self.about: Mapping[str, str] = {}  # the same as items
+        self.about: Mapping[str, str] = {}  # that work, item by item
         self.template = ""  # of the key
         self.since = clock.now()
         self.suspect_since: float | None = None  # on clock.now()

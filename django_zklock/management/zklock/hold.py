@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
+from django_zklock.dashboard.formatting import time_text
 from django_zklock.inspection.serialize import operator_hold_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, seconds, user
 from django_zklock.management.output import Output, write_json, write_line
@@ -38,5 +39,5 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.json:
         write_json(out, {"key": key, **operator_hold_json(hold)})
         return
-    write_line(out, f"{key} is held until {hold.until:%Y-%m-%d %H:%M:%S} UTC, token {hold.token}.")
+    write_line(out, f"{key} is held until {time_text(hold.until)}, token {hold.token}.")
     write_line(out, f"To end it earlier: zklock end-hold {key} --token {hold.token}")

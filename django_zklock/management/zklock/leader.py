@@ -8,6 +8,7 @@ import time
 from datetime import datetime, timezone
 
 from django_zklock import conf
+from django_zklock.dashboard.formatting import time_text
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution import waiters
 from django_zklock.inspection.serialize import contender_json
@@ -69,8 +70,8 @@ def _write_change(out: Output, key: str, leader: ContenderInfo | None, *, json: 
         leader_json = None if leader is None else contender_json(leader)
         write_json(out, {"key": key, "leader": leader_json, "at": now.isoformat()}, lines=True)
     else:
-        write_line(out, f"{now:%Y-%m-%d %H:%M:%S} UTC  {'no leader' if leader is None else _line(leader)}")
+        write_line(out, f"{time_text(now)}  {'no leader' if leader is None else _line(leader)}")
 
 
 def _line(leader: ContenderInfo) -> str:
-    return f"{leader}, in the queue since {leader.came:%Y-%m-%d %H:%M:%S} UTC, token {leader.token}"
+    return f"{leader}, in the queue since {time_text(leader.came)}, token {leader.token}"

@@ -34,24 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """List the locks once, or repeatedly."""
+    snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
     if options.watch is None:
-        snapshot = _scan(options.reply_timeout)
         _write(out, snapshot, options)
         fail_if_incomplete(snapshot)
         return
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         while True:
-            snapshot = _scan(options.reply_timeout)
             if is_terminal(out) and not options.json:
                 out.write(CLEAR)
             _write(out, snapshot, options)
             if snapshot.problem and not options.json:
                 write_line(out, snapshot.problem)
             time.sleep(options.watch)
-
-
-def _scan(reply_timeout: float) -> Snapshot:
-    return inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=0)
+            snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
 
 
 def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Run a lock coordinator: programs in any language take locks through it, by gRPC or HTTP."""
+"""Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what would be open to strangers."""
+    """Refuse addresses that other machines can reach without tokens or without TLS."""
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise failure("Give --tls-certificate and --tls-key together.", ExitCode.USAGE)
     if options.tls_client_ca and not options.tls_certificate:
@@ -72,7 +72,7 @@ def _check(options: argparse.Namespace) -> None:
         if not conf.current().leases.clients:
             raise failure(
                 f"{address} can be reached from other machines, and there are no clients in the settings: anybody "
-                'could take any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
+                'could acquire any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
             )
         if not options.tls_certificate and not options.insecure:
             raise failure(
@@ -119,7 +119,9 @@ async def _serve_until_drained(out: Output, options: argparse.Namespace, host: H
         http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
     write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {host.coordinator.id}.")
     await signals.get()
-    write_line(out, "No more leases are given. Waiting for those that are held; once more to hurry.")
+    write_line(
+        out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now."
+    )
     await server.announce_end()
     await _end(host, signals)
     await server.stop()

@@ -15,7 +15,7 @@ from django_zklock.management.output import Output, write_json, write_line, writ
 from django_zklock.queue import names
 from django_zklock.queue.escaping import session_hex
 
-HEAD: Final = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
+HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         (f"{number}, may hold" if waiter.may_hold else str(number), *_cells(waiter))
         for number, waiter in enumerate(lock.waiters, start=1)
     ]
-    write_table(out, HEAD, rows, numbers=("age", "token"))
+    write_table(out, HEAD, rows, numbers=("for", "token"))
     if lock.waiting > len(lock.waiters):
         write_line(out, f"{len(lock.waiters)} of {lock.waiting} waiters are shown")
     for holder in lock.holders:

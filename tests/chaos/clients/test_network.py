@@ -15,8 +15,6 @@ from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import DELETE, Proxy
 from support.zoo import Zoo, eventually
 
-TICK = 0.5  # seconds, of the test's servers
-LATER = 0.5  # seconds of room for a busy machine
 LEFT_BEHIND = 2.0  # seconds that a contender may outlive its caller while ZooKeeper is reachable; promised
 
 Figure = Callable[..., None]
@@ -91,47 +89,6 @@ def test_a_holder_behind_a_dead_link_is_aborted_before_the_next_grant(
     noticed, granted = told_before_the_next(pool, a, b, link(proxy))
     figure("told after", noticed, "s")
     figure("next holder after", granted, "s")
-    pool.assert_kept()
-
-
-# --- an outage --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def outage(pool: WorkerPool, proxy: Proxy) -> Iterator[float]:
-    """Cut the connection and refuse new ones, for the length of the block; yields when it began."""
-    began = pool.note("outage", target="A")
-    proxy.refuse = True
-    proxy.cut_all()
-    yield began
-    pool.note("heal", target="A")
-    proxy.heal()
-
-
-@pytest.mark.parametrize("lasting", [False, True], ids=["until healed", "past the session"])
-def test_a_release_during_an_outage_returns_in_time(
-    pool: WorkerPool, proxy: Proxy, figure: Figure, lasting: bool
-) -> None:
-    a = pool.start_one("A", hosts=proxy.address)
-    b = pool.start_one("B")
-    a.must_acquire()
-    call = b.acquire(timeout=30)
-    pool.wait_contenders(2)
-    with outage(pool, proxy) as began:
-        released = a.release().result(ROOM + LATER)
-        figure("released after", released["t"] - began, "s")
-        assert released["t"] - began <= ROOM
-        if lasting:
-            answer = call.result(30)
-            assert answer["t"] - began <= a.session_timeout + 2 * TICK + LATER
-        else:
-            time.sleep(0.5)
-    healed = time.monotonic()
-    answer = call.result(30)
-    assert answer["granted"]
-    figure("next holder after", answer["t"] - (began if lasting else healed), "s")
-    if not lasting:
-        assert answer["t"] - healed <= LEFT_BEHIND
     pool.assert_kept()
 
 

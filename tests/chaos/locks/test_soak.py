@@ -115,7 +115,7 @@ def test_every_promise_is_kept_through_random_faults(
     assert min(verdict.figures.together[kind] for kind in (READ, SEMAPHORE)) > 1, "nobody shared a lock"
     assert verdict.figures.downgrades, "no writer went on as a reader"
     assert verdict.figures.handed_on, "no lock was handed on in a process"
-    assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "who waits is served late"
+    assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "waiters are served late"
 
 
 def random_work(worker: LockWorker, seconds: float, chance: random.Random) -> list[Call]:

@@ -6,7 +6,6 @@ import contextlib
 import socketserver
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.faults import BackgroundCall, within
@@ -31,27 +30,6 @@ def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
 def test_a_fresh_report_of_the_servers_is_shared(zoo: Zoo) -> None:
     assert ensemble(max_age=0) is not ensemble(max_age=0)
     assert ensemble() is ensemble()
-
-
-def test_callers_at_the_same_time_share_a_result(zoo: Zoo) -> None:
-    """However long it takes: else probes of an ensemble that is down would wait for each other."""
-    callers, begun = 10, threading.Barrier(10)
-    results: list[object] = []
-
-    def compute(key: str, timeout: float) -> object:
-        threading.Event().wait(0.2)
-        results.append(object())
-        return results[-1]
-
-    shared = Shared(compute)
-
-    def ask(_: int) -> object:
-        begun.wait(20)
-        return shared.get("key", 0.2, 0.0)
-
-    with ThreadPoolExecutor(callers) as pool:
-        assert set(pool.map(ask, range(callers))) == set(results)
-    assert len(results) < callers
 
 
 def test_a_caller_gets_no_report_from_before_its_max_age() -> None:

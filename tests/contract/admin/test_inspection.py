@@ -161,19 +161,6 @@ def permit(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_a_semaphore_has_as_many_holders_as_permits(zoo: Zoo, max_waiters: int) -> None:
-    """By the limit in code, if none is set."""
-    names = [permit(zoo, "k", 3, what=f"print {index}") for index in range(6)]
-    (lock,) = fresh(max_waiters=max_waiters).locks
-    assert (lock.kind, lock.limit, lock.limit_set, lock.waiting) == ("semaphore", 3, None, 3)
-    assert [holder.name for holder in lock.holders] == names[:3]
-    assert [waiter.name for waiter in lock.waiters] == names[3 : 3 + max_waiters]
-    assert {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
-    assert all(holder.held_since is not None and not holder.waits_behind for holder in lock.holders)
-    assert [(waiter.held_since, waiter.waits_behind) for waiter in lock.waiters[:1]] == [(None, names[2])][:max_waiters]
-
-
-@pytest.mark.parametrize("max_waiters", [0, 1, 50])
 def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waiters: int) -> None:
     """A contender with a low limit may wait before a holder with a higher one. `own_limits` reports the difference."""
     limits = [2, 1, 3, 4, 2, 2, 2]
@@ -394,9 +381,9 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
     """In time, with the reason and the state of the connection."""
     contender(zoo, "k")
     fresh()
+    eventually(lambda: snapshot(max_age=60).age >= 0.3)
     proxy.hang = True
     proxy.cut_all()
-    time.sleep(0.3)
     with within(1.2):
         shown = snapshot(max_age=0, reply_timeout=0.5)
     assert "No connection to ZooKeeper at" in shown.problem
@@ -432,19 +419,6 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     outcome = asker.result()
     assert outcome is not None
     assert len(outcome.holders) == 1
-
-
-def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
-    contender(zoo, "k")
-    fresh()
-    proxy.delay = 20.0
-    with within(2.0):
-        askers = [BackgroundCall(lambda: snapshot(max_age=0, reply_timeout=0.6)) for _ in range(5)]
-        answers = [asker.result() for asker in askers]
-    assert all(answer.problem and answer.locks[0].key == "k" for answer in answers)
-    proxy.delay = 0.0
-    proxy.cut_all()
-    connected()
 
 
 def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo) -> None:

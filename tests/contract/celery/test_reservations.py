@@ -143,15 +143,6 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     queued(task_id="two")
 
 
-def test_the_end_of_a_redelivered_task_ends_its_reservation(zoo: Zoo) -> None:
-    """The znode of the first, killed worker does not keep the key."""
-    queued()
-    started(late=True)
-    started(late=True)
-    reservations.end("a/b", "one")
-    assert reserved_names(zoo) == []
-
-
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_dead_publisher_keeps_the_key_if_its_message_was_sent(zoo: Zoo, sent: bool) -> None:
     """Otherwise, to wait for that message could last for ever."""

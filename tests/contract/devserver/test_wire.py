@@ -24,7 +24,6 @@ from support.jute import (
     TTL,
     TTL_SEQUENTIAL,
     WRITE,
-    Request,
     add_watch,
     auth,
     buffer,
@@ -98,21 +97,13 @@ def sequences(talk: Talk) -> None:
     a.do(create2("/d/n-", mode=SEQUENTIAL))
 
 
-def owners(talk: Talk) -> None:
-    talk.a.do(create("/e", b"", EPHEMERAL), create("/p"), container("/c"), ttl("/t", 60_000))
-    talk.b.do(exists("/e"), exists("/p"), exists("/c"), delete("/e"), create("/e", b"mine", EPHEMERAL), exists("/e"))
-    talk.a.do(exists("/e"), create("/p/e-", b"", EPHEMERAL_SEQUENTIAL), exists("/p"))
-    talk.a.do(ephemerals("/"), ephemerals("/p"), ephemerals("/none"), ephemerals(None), ephemerals(""))
-    talk.b.do(ephemerals("/"), ephemerals("/e"))
-
-
 def a_new_tree(talk: Talk) -> None:
     talk.a.do(children("/"), children2("/zookeeper"), get("/zookeeper/quota"), exists("/zookeeper/config"))
     talk.a.do(get_acl("/"), get_acl("/zookeeper/config"), get_acl("/zookeeper/quota"), create("/zookeeper/x"))
     talk.a.do(delete("/zookeeper/x"), delete("/zookeeper/quota"), delete("/zookeeper"), delete("/zookeeper/config"))
 
 
-@scripts(every_mode, sequences, owners, a_new_tree)
+@scripts(every_mode, sequences, a_new_tree)
 def test_znodes_of_every_kind_are_created_read_changed_and_deleted(pair: Pair, script: Script) -> None:
     """Nodes of every kind are made, read, changed and deleted, with the same errors, stats and transaction ids."""
     compare(pair, script)
@@ -202,7 +193,8 @@ def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: boo
 @changed_in_3_9
 def digest(talk: Talk) -> None:
     a = talk.a
-    a.do(create("/early", entries=CREATOR), auth("alice:secret"), create("/mine", entries=who_may(*CREATOR)))
+    a.do(create("/early", entries=CREATOR), create("/x", entries=()), auth("alice:secret"))
+    a.do(create("/mine", entries=who_may(*CREATOR)))
     a.do(get_acl("/mine"), get("/mine"), ("whoAmI", b""))
     talk.b.do(get("/mine"), get_acl("/mine"), exists("/mine"), put("/mine", b""), auth("alice:wrong"), get("/mine"))
     talk.b.do(auth("alice:secret"), get("/mine"), get_acl("/mine"), ("whoAmI", b""))
@@ -215,42 +207,6 @@ def digest(talk: Talk) -> None:
 def test_digest_credentials_last_for_the_connection(pair: Pair, script: Script) -> None:
     """A digest is who one is, for all that the connection does from then on."""
     compare(pair, script)
-
-
-# --- several operations in one request ---
-
-
-GOOD = [create("/m", b""), create2("/n", b"2"), put("/a", b"new"), delete("/b"), check("/a", 1)]
-BAD = {
-    "exists already": create("/a", b""),
-    "no parent": create("/no/x", b""),
-    "no node": delete("/no"),
-    "not empty": delete("/full"),
-    "a version": put("/a", b"", 7),
-    "a check": check("/no"),
-    "a check of a version": check("/full", 3),
-    "a container": container("/a"),
-    "bad ACL": create("/x", b"", entries=()),
-    "bad path": create("x", b""),
-}
-
-
-def prepare(wire: Wire) -> None:
-    wire.do(create("/a"), create("/b"), create("/full"), create("/full/child"))
-
-
-@pytest.mark.parametrize("wrong", BAD.values(), ids=BAD.keys())
-@pytest.mark.parametrize("position", [0, 2, 5])
-def test_multi_fails_as_a_whole(pair: Pair, position: int, wrong: Request) -> None:
-    """Wherever it fails, each operation is answered with its error, and nothing of it was done."""
-
-    def ask(talk: Talk) -> None:
-        prepare(talk.a)
-        talk.a.do(exists("/m", True), get("/a", True), multi(*GOOD[:position], wrong, *GOOD[position:]))
-        talk.a.do(exists("/a"), exists("/b"), exists("/m"), exists("/n"), exists("/full"), children("/"))
-        talk.a.do(multi(*GOOD))
-
-    compare(pair, ask)
 
 
 # --- containers, and nodes with a time to live ---

@@ -53,7 +53,7 @@ def read_together(min_hold: float) -> None:
         reader.result()
 
 
-# --- who does not wait ------------------------------------------------------------------------------------------------
+# --- callers that do not wait -----------------------------------------------------------------------------------------
 
 
 def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
@@ -99,18 +99,6 @@ def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) ->
         wait_over(zoo, *names)
         with zk_lock("k", timeout=0):
             assert len(zoo.children("k")) == 1
-
-
-def test_many_expired_minimum_holds_are_passed_at_once(zoo: Zoo) -> None:
-    rw = ReadWriteLock("k", min_hold=3)
-    for _ in range(25):
-        with rw.read():
-            pass
-    names = zoo.wait_contenders("k", 25)
-    die()
-    wait_over(zoo, *names)
-    with zk_lock("k", kind="write", timeout=0):
-        assert len(zoo.children("k")) == 1
 
 
 # --- behind another client --------------------------------------------------------------------------------------------

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, cut, expire, lose, session, within
+from support.faults import BackgroundCall, acquire_once, cut, expire, lose, session, within
 from support.proxy import MULTI, PING, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -38,21 +37,6 @@ def wait_until_left(seconds: float) -> None:
 
 
 # --- an outage that ends within the lease ---------------------------------------------------------------------------
-
-
-def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
-    """With abort_on="lost" the work continues through a cut, and the lease is extended afterwards."""
-    with zk_lock("a", abort_on="lost") as hold:
-        go_away(proxy)
-        eventually(lambda: not session().connected)
-        hold.check()
-        proxy.heal()
-        eventually(lambda: session().connected and not session().suspect)
-        until = time.monotonic() + LEASE
-        while time.monotonic() < until:  # the old lease would be over by then
-            hold.check()
-            time.sleep(0.02)
-        assert token_of(zoo, hold) == hold.token
 
 
 def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
@@ -126,29 +110,6 @@ def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
         again.check()
         assert again.token > hold.token
         assert hold.lost
-
-
-def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
-    """Even if its session and its node survive the outage, the hold does not come back."""
-    lock = zk_lock("a", abort_on="never")
-    hold = lock.acquire()
-    assert hold
-    proxy.refuse = True
-    proxy.cut_all()
-    assert hold.wait_lost(LEASE + LATER)
-    proxy.heal()
-    connected()
-    eventually(lambda: not session().suspect)
-    assert hold.lost
-    with pytest.raises(LockLost):
-        hold.check()
-    with pytest.raises(LockLost):
-        lock.acquire()  # it would be the same hold again
-    lock.release()
-    again = lock.acquire(timeout=8)
-    assert again
-    again.check()
-    lock.release()
 
 
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])

@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, die, expire, proxied, within
+from support.faults import BackgroundCall, connected, die, expire, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import Lock, zk_lock
+from django_zklock import Lock, clock, zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
@@ -39,7 +39,7 @@ def ends(zoo: Zoo, key: str = "k") -> float:
     return float(stat.mtime / 1000 + float(payload.about["seconds"]))
 
 
-# --- nobody gets it before --------------------------------------------------------------------------------------------
+# --- before its end ---------------------------------------------------------------------------------------------------
 
 
 def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
@@ -94,43 +94,14 @@ def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, de
     assert zoo.children("k") == []
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.chaos)])
-def test_no_waiter_is_granted_when_the_minimum_hold_replaces_the_holder(zoo: Zoo, times: int) -> None:
-    """The first waiter does not take the delete of the holder's znode for its turn."""
-    for number in range(times):
-        key = f"k/{number}"
-        got: list[float] = []
-
-        def acquire(key: str = key, got: list[float] = got) -> None:
-            with zk_lock(key, timeout=20):
-                got.append(time.monotonic())
-
-        began = time.monotonic()  # before the grant, from which the hold counts
-        with zk_lock(key, min_hold=0.5):
-            waiter = BackgroundCall(acquire)
-            zoo.wait_contenders(key, 2)
-        waiter.result()
-        assert got[0] >= began + 0.5
-        assert zoo.children(key) == []
-
-
-def test_a_release_after_the_minimum_hold_is_one_delete(zoo: Zoo) -> None:
-    """It costs one delete, like any release."""
-    with proxied(zoo) as proxy:
-        connected()
-        zoo.client.ensure_path(f"{zoo.base}/k")
-        with zk_lock("k", min_hold=0.05):
-            time.sleep(0.1)
-            proxy.reset()
-        assert proxy.counts[DELETE] == 1
-    assert zoo.children("k") == []
-
-
 def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
-    """One acquires the lock, and one transaction replaces the znode."""
+    """One acquires the lock, and one transaction replaces the znode. After the minimum hold, a delete is enough."""
     zoo.client.ensure_path(f"{zoo.base}/k")
-    with zk_lock("k"):
-        pass
+    with zk_lock("k", min_hold=0.05) as hold:
+        eventually(lambda: clock.now() > hold._grant.since + 0.05)
+        proxy.reset()
+    assert (proxy.counts[DELETE], proxy.counts[CREATE2]) == (1, 0)
+    assert zoo.children("k") == []
     proxy.reset()
     with zk_lock("k", min_hold=LONG):
         pass
@@ -152,9 +123,6 @@ def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
     with pytest.raises(ZeroDivisionError), zk_lock("k", min_hold=LONG):
         1 / 0  # noqa: B018
     assert rest(zoo)
-
-
-# --- others in the queue ----------------------------------------------------------------------------------------------
 
 
 # --- seen and ended by others -----------------------------------------------------------------------------------------

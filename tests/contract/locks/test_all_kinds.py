@@ -124,15 +124,6 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo
         await asyncio.to_thread(zoo.wait_contenders, KEY, len(blockers))
 
 
-def test_a_wait_without_a_limit_ends_at_any_release(zoo: Zoo, primitive: Primitive) -> None:
-    """Any of those in the way will do."""
-    with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (taker,):
-        eventually(lambda: watched(zoo) >= set(blockers))
-        assert not taker.granted.is_set()
-        zoo.client.delete(blockers[-1])
-        taker.wait_granted()
-
-
 def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
     """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):

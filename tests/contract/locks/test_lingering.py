@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import os
@@ -73,19 +72,6 @@ def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_pro
     assert len(tokens) == 1
     assert warm_proxy.requests == 3
     assert len(zoo.children(KEY)) == 1
-
-
-async def test_coroutines_share_a_lingering_lock_without_a_request(warm_proxy: Proxy) -> None:
-    lock, order = zk_lock(KEY, linger=LONG), []
-
-    async def work(number: int) -> None:
-        async with lock:
-            order.append(number)
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(work(number) for number in range(20)))
-    assert order == list(range(20))
-    assert warm_proxy.requests <= 4  # the fourth after 0.25 s: it watches its own znode
 
 
 def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
@@ -379,7 +365,6 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     """At once if it is idle, and with the release of its owner."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
-    time.sleep(0.5)  # it watches its own znode only then
     assert request_release(KEY, reason="a test", by="tester").holders
     zoo.wait_contenders(KEY, 0)
     with lock as hold:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, expire, within
+from support.primitives import queued
 from support.work import in_each_thread
 from support.zoo import Zoo, eventually
 
@@ -56,25 +57,14 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
         assert busy.value.lock == "b"
         with zk_lock("a", timeout=0), zk_lock("c", timeout=0):
             pass
-    gate, held = threading.Event(), threading.Event()
-
-    def hold_c() -> None:
-        with Lock("c", what="the other work"):
-            held.set()
-            gate.wait(20)
-
-    other = BackgroundCall(hold_c)
-    assert held.wait(10)
-    try:
+    with queued(zoo, Lock("c", what="the other work"), key="c") as (other,):
+        other.wait_granted()
         message = r"'a', 'c'.*'c' was not free.*the other work"
         with pytest.raises(LockTimeout, match=message) as late, within(2), zk_locks("c", "a", timeout=0.5):
             pass
         assert late.value.lock == "c"
         with zk_lock("a", timeout=0):
             pass
-    finally:
-        gate.set()
-        other.result()
 
 
 def test_several_locks_share_one_deadline(zoo: Zoo) -> None:

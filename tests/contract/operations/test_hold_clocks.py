@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.ensemble import Ensemble
-from support.faults import BackgroundCall, within
-from support.zoo import Zoo, eventually, namespace
+from support.faults import BackgroundCall, acquire_once, within
+from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import hold_lock
-from django_zklock.testing.server import DevServer, database
+from django_zklock.testing.server import database
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
+ON_DEV_SERVER = pytest.mark.parametrize("server", ["dev"], indirect=True)  # the real one has the machine's clock
 
 
-@pytest.fixture
-def real(single: Ensemble) -> Iterator[Zoo]:
-    """A namespace on the real server, whose clock is not that of this process."""
-    with namespace(single) as zoo:
-        yield zoo
-
-
-@pytest.fixture
-def served(dev: DevServer) -> Iterator[Zoo]:
-    """A namespace on the dev server."""
-    with namespace(dev) as zoo:
-        yield zoo
-
-
-def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("server", ["real"], indirect=True)
+def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the clock of the server counts."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     real_time = time.time
@@ -48,18 +35,19 @@ def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.Mo
         with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
             pass
     monkeypatch.undo()
-    eventually(lambda: real.children("k") == [hold.path.rpartition("/")[2]])  # those that gave up may be leaving still
-    real.client.delete(hold.path)
+    eventually(lambda: zoo.children("k") == [hold.path.rpartition("/")[2]])  # those that gave up may be leaving still
+    zoo.client.delete(hold.path)
 
 
 @pytest.fixture
 def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Have the dev server's clock jump; the real one's is the machine's."""
+    """Have the dev server's clock jump."""
     right = database._EPOCH
     return lambda seconds: monkeypatch.setattr(database, "_EPOCH", right + seconds)
 
 
-def test_the_clock_of_the_server_ends_a_hold(served: Zoo, jump: Callable[[float], None]) -> None:
+@ON_DEV_SERVER
+def test_the_clock_of_the_server_ends_a_hold(zoo: Zoo, jump: Callable[[float], None]) -> None:
     """If it jumps ahead, the next contender ends the hold."""
     hold_lock("k", seconds=LONG, **WHY)
     process.reset()
@@ -71,33 +59,30 @@ def test_the_clock_of_the_server_ends_a_hold(served: Zoo, jump: Callable[[float]
         pass
 
 
-def test_a_server_clock_that_jumps_back_ends_no_hold_early(served: Zoo, jump: Callable[[float], None]) -> None:
+@ON_DEV_SERVER
+def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo: Zoo, jump: Callable[[float], None]) -> None:
     """Nor does the process that made the hold. It ends once the clock is right again."""
     hold = hold_lock("k", seconds=1.5, **WHY)
     jump(-LONG)
     with pytest.raises(LockTimeout), zk_lock("k", timeout=2.5):
         pass
-    assert served.client.exists(hold.path)
+    assert zoo.client.exists(hold.path)
     jump(0)
     with within(2), zk_lock("k", timeout=5):
         pass
 
 
-def test_a_waiter_asks_the_server_for_the_time_first(served: Zoo, jump: Callable[[float], None]) -> None:
+@ON_DEV_SERVER
+def test_a_waiter_asks_the_server_for_the_time_first(zoo: Zoo, jump: Callable[[float], None]) -> None:
     """The time that it has counted itself is a reason to ask, and no proof."""
-
-    def acquire_once() -> None:
-        with zk_lock("k", timeout=2.5):
-            pass
-
     hold = hold_lock("k", seconds=1.5, **WHY)
     process.reset()
-    waiter = BackgroundCall(acquire_once)
-    served.wait_contenders("k", 2)
+    waiter = BackgroundCall(lambda: acquire_once("k", timeout=2.5))
+    zoo.wait_contenders("k", 2)
     jump(-LONG)
     with pytest.raises(LockTimeout, match="operator anna"):
         waiter.result()
-    assert served.client.exists(hold.path)
+    assert zoo.client.exists(hold.path)
     jump(LONG)
     with zk_lock("k", timeout=20):
         pass

@@ -58,25 +58,6 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     assert {(kwargs["sender"], kwargs["thread"]) for _, kwargs in sent} == {(Session, "zklock-signals")}
 
 
-def test_signals_before_the_end_of_kazoos_thread_are_sent(zoo: Zoo) -> None:
-    """The end of kazoo's thread may be noticed before the loop has taken what was posted earlier."""
-    session = connected()
-    client = session._client
-    assert client is not None
-    ran: list[str] = []
-
-    def end() -> None:
-        session.dispatch(ran.append, "last")
-        session._closing_client = client
-        client.end()
-        session._on_ended(client)
-
-    session.dispatch(ran.append, "first")
-    session.post(end)
-    eventually(lambda: ran == ["first", "last"], 3)
-    client.join()
-
-
 def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the thread of a client see that it should end, and close its sockets, just before `end` wakes it."""
     stopped = client._connection.connection_stopped

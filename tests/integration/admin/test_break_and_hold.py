@@ -237,11 +237,11 @@ def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[
     assert zoo.children("k") == []
 
 
-@pytest.mark.chaos
 def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
     """Nothing is done."""
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 503
         assert hold_by_form(operator, "k") == 503
+        assert operator.get(f"{LIST}limit/?key=k").status_code == 503
         assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": "5"}).status_code == 302

@@ -10,14 +10,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 from support.adminsite import user_with
 from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
 
@@ -169,22 +167,6 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
     assert f"zkCli.sh -server {zoo.address} get -s {queues[0]}" in page
 
 
-@pytest.mark.parametrize("object_id", ["order_2F1795428818", "order_2F179542881%2538"])
-def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo, viewer: Client, object_id: str) -> None:
-    """An old link, with the key as it is in the path, shows the same lock."""
-    path = contend(zoo, "order/179542881%38", 1)
-    assert keys(viewer) == ["order/1795428818"]
-    page = viewer.get(f"{LIST}{object_id}/change/").content.decode()
-    assert "web-1 · pid 71 has held it for" in page
-    zoo.client.delete(path)
-
-
-def test_a_free_lock_has_a_page_and_a_history(zoo: Zoo, viewer: Client) -> None:
-    """So links in the history work when the lock is free."""
-    assert "This lock is free" in viewer.get(f"{LIST}gone/change/").content.decode()
-    assert viewer.get(f"{LIST}gone/history/").status_code == 200
-
-
 @pytest.mark.parametrize("key", ["_2Fa", "a_2F_2Fb", "a_2F..", "%21waiting", "a%1B", "a_2F%21x", "a_0A"])
 def test_an_invalid_key_has_no_page(zoo: Zoo, viewer: Client, key: str) -> None:
     assert viewer.get(f"{LIST}{key}/change/").status_code == 302
@@ -317,18 +299,21 @@ def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) 
         assert operator.get(f"{LIST}data.json").json()["problem"]
 
 
+def aged(response: Any) -> Any:
+    """Return the response if what it shows is older than a second."""
+    return response if response.context["zklock"].snapshot.age > 1 else None
+
+
 def test_without_zookeeper_the_last_state_is_shown_with_its_age(
     single: Ensemble, zoo: Zoo, queues: list[str], viewer: Client
 ) -> None:
     assert keys(viewer) == ["orders/42", "invoice"]
     single.servers[0].pause()
     try:
-        time.sleep(1.1)
-        response = viewer.get(LIST)
+        response = eventually(lambda: aged(viewer.get(LIST)))
         page = response.content.decode()
         assert [lock.key for lock in response.context["cl"].result_list] == ["orders/42", "invoice"]
         assert "This state is" in page
-        assert response.context["snapshot"].age > 1
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
         assert "web-1" in page
         assert "Last sign of life" not in page  # ZooKeeper may have heard nothing since
@@ -340,13 +325,6 @@ def test_without_zookeeper_the_last_state_is_shown_with_its_age(
 def test_the_index_lists_locks_only_with_the_permission(zoo: Zoo, viewer: Client) -> None:
     assert LIST in viewer.get("/admin/").content.decode()
     assert LIST not in user_with().get("/admin/").content.decode()
-
-
-def test_the_locks_of_this_process_are_shown_with_their_work(zoo: Zoo, viewer: Client) -> None:
-    with zk_lock("mine") as hold:
-        lock = viewer.get(f"{LIST}mine/change/").context["lock"]
-        assert (lock.holders[0].info.token, lock.holders[0].info.client) == (hold.token, "zklock")
-    assert LogEntry.objects.count() == 0
 
 
 def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, viewer: Client) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +11,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from support.adminsite import user_with
-from support.ensemble import free_ports
-from support.faults import BackgroundCall
+from support.faults import acquired_by_many
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
@@ -40,21 +37,9 @@ def operator() -> Client:
 @pytest.fixture
 def printing(zoo: Zoo) -> Iterator[list[Hold]]:
     """Three want one of two permits; the holds of those that have one."""
-
-    def acquire_and_hold() -> None:
-        with contextlib.suppress(LockLost), zk_lock("printers", limit=2, timeout=20) as hold:
-            holds.append(hold)
-            done.wait(20)
-
-    holds: list[Hold] = []
-    done = threading.Event()
-    threads = [BackgroundCall(acquire_and_hold) for _ in range(3)]
-    zoo.wait_contenders("printers", 3)
-    eventually(lambda: len(holds) == 2)
-    yield holds
-    done.set()
-    for thread in threads:
-        thread.result()
+    with acquired_by_many("printers", 3, 2, forgiven=(LockLost,), limit=2) as holds:
+        zoo.wait_contenders("printers", 3)
+        yield holds
 
 
 def said(client: Client) -> str:
@@ -229,9 +214,3 @@ def test_a_waiter_that_may_hold_a_permit_is_treated_like_a_holder(zoo: Zoo, prin
     assert f'value="{waiter.target}">' in page
     assert client.post(f"{LIST}break/", {"target": waiter.target, "reason": "paper jam"}).status_code == 302
     assert hold.wait_lost(10)
-
-
-def test_without_zookeeper_the_form_reports_it(zoo: Zoo, operator: Client) -> None:
-    """In time, and nothing is done."""
-    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):
-        assert operator.get(f"{LIST}limit/?key=printers").status_code == 503

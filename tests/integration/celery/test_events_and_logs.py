@@ -93,8 +93,7 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
         held, gate = worker.begin("patient", "inspected")
         waits = worker.send("patient", "inspected")
         worker.zoo.wait_contenders("inspected", 2)
-        replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
-        ((answer,),) = [reply.values() for reply in replies or []]
+        answer = worker.ask("zklocks")
         gate.open()
     assert answer["problem"] == ""
     ((mine,), (other,)) = answer["held"], answer["waiting"]
@@ -106,15 +105,9 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
 
 def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> None:
     """The lock is not listed as held. It is released when another process wants it."""
-
-    def inspected() -> dict[str, Any]:
-        replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2, limit=1)
-        ((answer,),) = [reply.values() for reply in replies or []]
-        return dict(answer)
-
     worker.get(worker.send("lingers", "kept"))
-    eventually(lambda: inspected()["idle"])
-    answer = inspected()
+    eventually(lambda: worker.ask("zklocks")["idle"])
+    answer = worker.ask("zklocks")
     ((idle,), held) = answer["idle"], answer["held"]
     assert (idle["lock"], idle["idle_for"] > 0.5, held) == ("kept", True, [])
     assert idle["pid"] in worker.children() | {worker.process.pid}

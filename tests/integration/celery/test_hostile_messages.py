@@ -105,8 +105,8 @@ def assert_survives(worker: Worker, count: int, timeout: float) -> None:
 
 def assert_alive(worker: Worker) -> None:
     """Check that the main process is the one that was started, and has acknowledged all messages."""
-    eventually(lambda: not ask(worker, "main_process")["unacknowledged"], 10, "messages are left")
-    assert ask(worker, "main_process")["pid"] == worker.process.pid
+    eventually(lambda: not worker.ask("main_process")["unacknowledged"], 10, "messages are left")
+    assert worker.ask("main_process")["pid"] == worker.process.pid
 
 
 def test_hostile_messages_do_not_end_a_worker(worker: Worker) -> None:
@@ -165,14 +165,7 @@ def fail(worker: Worker, name: str, times: int) -> int:
     """Make a function fail so often from now on; return how often the last one was still to fail."""
     assert not name or name in steps()
     arguments = {"name": name, "times": times}
-    return int(ask(worker, "fail", arguments=arguments))
-
-
-def ask(worker: Worker, command: str, **options: Any) -> Any:
-    """Send a control command, and return the answer."""
-    options |= {"destination": [worker.name], "reply": True, "limit": 1, "timeout": 10}
-    ((answer,),) = [reply.values() for reply in worker.app.control.broadcast(command, **options) or []]
-    return answer
+    return int(worker.ask("fail", arguments=arguments))
 
 
 def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
@@ -196,7 +189,7 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
             send("unlocked")
         send("write", "later", str(book), countdown=0.2)
         for command in ("zklocks", "scheduled"):
-            ask(worker, command)
+            worker.ask(command)
         assert outcome(expired) in ("TaskRevokedError", "expired")
     return results
 

@@ -98,8 +98,7 @@ def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
     sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
     for gate in gates:
         gate.wait_at_work()
-    replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
-    ((answer,),) = [reply.values() for reply in replies or []]
+    answer = worker.ask("zklocks")
     for gate in gates:
         gate.open()
     assert {item["id"] for item in answer["held"]} == {result.id for result in sent}

@@ -122,13 +122,6 @@ def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
     worker.get(result)
 
 
-def test_a_task_called_by_another_raises(worker: Worker) -> None:
-    """A task that is called as a function cannot be sent again. Its caller gets LockBusy."""
-    with worker.zoo.hold_elsewhere("called"):
-        assert "held by another owner" in worker.run("calls", "called")
-    assert worker.run("calls", "called") == "no conflict"
-
-
 def test_arguments_are_checked_where_a_task_is_sent() -> None:
     """`delay()` finds a missing argument, not the worker."""
     for task in (celeryapp.plain, celeryapp.bound, celeryapp.greedy):

@@ -188,12 +188,3 @@ def test_a_header_tells_workers_the_key_of_a_unique_task(publisher: Worker) -> N
     """The header holds the publisher's key, which contains the name of the task."""
     account = publisher.get(delay(publisher, "until_done", "head/er"))
     assert account["headers"][UNIQUE_HEADER] == "task/until_done/unique/head%2Fer"
-
-
-def test_tasks_of_other_names_have_keys_of_their_own(publisher: Worker) -> None:
-    """Two tasks that share a lock are not duplicates."""
-    with publisher.zoo.hold_elsewhere("unique/names"):
-        results = [delay(publisher, name, "names") for name in ("until_done", "until_start", "once")]
-        assert len({result.id for result in results}) == 3
-    for result in results:
-        publisher.get(result)

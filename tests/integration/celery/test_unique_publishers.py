@@ -12,7 +12,6 @@ import pytest
 from celery import Celery
 from celery.beat import Scheduler
 from celery.signals import before_task_publish
-from kombu.exceptions import OperationalError
 from support import celeryapp
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
@@ -96,14 +95,6 @@ def test_an_id_may_be_a_uuid(zoo: Zoo, client: Celery) -> None:
     """Celery accepts a UUID object as the id of a task, so unique tasks do, too."""
     task_id = uuid.uuid4()
     assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)  # type: ignore[arg-type]
-
-
-def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Celery) -> None:
-    """The broker is not available."""
-    client.conf.update(broker_url="amqp://127.0.0.1:1//", task_publish_retry=False)
-    with pytest.raises(OperationalError):
-        client.tasks["until_done"].delay("k")
-    assert reserved_names(zoo) == []
 
 
 def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,12 +48,6 @@ def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
     return [worker.begin("waiting.wait", f"busy-{number}") for number in range(2)]
 
 
-def reserved(worker: Worker) -> set[str]:
-    """Return the ids of the tasks that wait for a process."""
-    answer = worker.app.control.inspect([worker.name], timeout=2, limit=1).reserved() or {}
-    return {task["id"] for task in answer.get(worker.name, [])}
-
-
 # --- waiting --------------------------------------------------------------------------------------------------------
 
 
@@ -122,15 +116,6 @@ def test_the_lock_is_free_before_the_result_is_stored(worker: Worker) -> None:
         assert worker.zoo.children("ended") == []
 
 
-def test_a_task_with_several_locks_begins_with_all_of_them(worker: Worker) -> None:
-    """All are taken before the task begins."""
-    with worker.zoo.hold_elsewhere("two"):
-        result = worker.send("waiting.several", "one", "two")
-        worker.zoo.wait_contenders("two", 2)
-        assert len(worker.zoo.children("one")) == 1
-    assert worker.get(result) == ["held", "held"]
-
-
 def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
     """It takes the lock itself."""
     assert worker.run("waiting.computed", "x") in worker.children()
@@ -160,7 +145,7 @@ def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> 
     """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
     tasks = busy_processes(worker)
     result = worker.send("waiting.wait", "idle")
-    eventually(lambda: result.id in reserved(worker))
+    eventually(lambda: result.id in {task["id"] for task in worker.ask("reserved")})
     with worker.zoo.hold_elsewhere("idle"):
         assert len(worker.zoo.children("idle")) == 1
     worker.finish(tasks)
@@ -228,15 +213,13 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
         sent = [worker.send("waiting.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
         eventually(lambda: count.exists() and count.read_text() == str(len(sent)), 20)
         worker.zoo.wait_contenders("seen", 1 + MOST_IN_QUEUE)
-        replies = worker.app.control.broadcast("zklocks", reply=True, timeout=3)
-        ((answer,),) = [reply.values() for reply in replies or []]
+        answer = worker.ask("zklocks")
         assert answer["problem"] == ""
         waiting = answer["waiting"]
         assert {(item["lock"], item["task"]) for item in waiting} == {("seen", "waiting.wait")}
         assert {item["id"] for item in waiting} == {result.id for result in sent}
         assert [item["ahead"] for item in waiting] == list(range(1, len(sent) + 1))
-        scheduled = worker.app.control.inspect([worker.name], timeout=3, limit=1).scheduled() or {}
-        assert {entry["request"]["id"] for entry in scheduled[worker.name]} == {result.id for result in sent}
+        assert {entry["request"]["id"] for entry in worker.ask("scheduled")} == {result.id for result in sent}
         now = datetime.now(timezone.utc)
         assert all(now - timedelta(minutes=1) < datetime.fromisoformat(item["since"]) < now for item in waiting)
     for result in sent:
@@ -246,15 +229,10 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
 
 def test_the_worker_keeps_no_state_of_ended_tasks(worker: Worker) -> None:
     """Also no timers, with which a busy worker would grow."""
-
-    def count() -> int:
-        ((answer,),) = [reply.values() for reply in worker.app.control.broadcast("count_waiting", reply=True) or []]
-        return int(answer["waiting"])
-
     results = [worker.send("waiting.patient", f"kept-{number}") for number in range(20)]
     for result in results:
         worker.get(result)
-    eventually(lambda: count() <= 1, 10)  # the last one may still be a local variable
+    eventually(lambda: worker.ask("count_waiting")["waiting"] <= 1, 10)  # the last one may still be a local variable
 
 
 def test_a_coroutine_acquires_its_lock_itself(worker: Worker) -> None:
@@ -384,20 +362,15 @@ def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
 # --- processes that end -----------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
+@pytest.mark.parametrize(("way", "error"), [("kill", WorkerLostError), ("time_limit", TimeLimitExceeded)])
+def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error: type[Exception]) -> None:
     """The next task gets it in two seconds."""
     gate = worker.gate()
-    result = worker.send("waiting.wait", "killed", "sleep", str(gate))
-    worker.kill_process(gate.wait_at_work())
-    worker.zoo.wait_contenders("killed", 0, timeout=2)
-    assert isinstance(worker.wait_failed(result), WorkerLostError)
-
-
-def test_a_hard_time_limit_frees_the_lock(worker: Worker) -> None:
-    """The process is killed, and the lock is free."""
-    gate = worker.gate()
-    result = worker.send("waiting.wait", "limited", "spin", str(gate), time_limit=1)
+    result = worker.send("waiting.wait", way, "spin", str(gate), **({way: 1} if way == "time_limit" else {}))
     pid = gate.wait_at_work()
-    assert isinstance(worker.wait_failed(result), TimeLimitExceeded)
-    worker.zoo.wait_contenders("limited", 0, timeout=2)
+    if way == "kill":
+        worker.kill_process(pid)
+        worker.zoo.wait_contenders(way, 0, timeout=2)
+    assert isinstance(worker.wait_failed(result), error)
+    worker.zoo.wait_contenders(way, 0, timeout=2)
     eventually(lambda: pid not in worker.children())

@@ -162,22 +162,6 @@ def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
     assert not Account.objects.using(ledger).exists()
 
 
-def test_a_missing_table_names_the_command_that_creates_it(zoo: Zoo, ledger: str) -> None:
-    """In addition to the error of the database."""
-    with connections[ledger].schema_editor() as editor:
-        editor.delete_model(Fence)
-    try:
-        with (
-            pytest.raises(ImproperlyConfigured, match=r"no table 'zklock_fences_fence': run manage.py migrate"),
-            zk_lock("k") as hold,
-            hold.fenced("books", using=ledger),
-        ):
-            raise AssertionError("there is no fence")
-    finally:
-        with connections[ledger].schema_editor() as editor:
-            editor.create_model(Fence)
-
-
 async def test_a_fenced_block_in_async_code_says_what_to_do(zoo: Zoo) -> None:
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):

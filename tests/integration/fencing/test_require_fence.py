@@ -23,13 +23,13 @@ from django.test import Client, RequestFactory, override_settings
 from django.views import View
 from support import fencesite
 from support.ledgers.models import Account
+from support.tokens import MemoryTokens
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import InvalidLockName, InvalidToken, LockLost, LockNotHeld, StaleToken, ZkLockError
 from django_zklock.fencing import require_fence
-from django_zklock.fencing.stores import MemoryTokens
 from django_zklock.queue.escaping import escape
 
 pytestmark = [pytest.mark.zookeeper]

@@ -17,9 +17,10 @@ from support.ledger import Ledger
 from support.strike import functions_of, long_strides, sweep
 from support.zoo import Zoo
 
+from django_zklock import zk_locks
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import commit_hooks, transactions
-from django_zklock.locks import acquisition, base, held, hold, lock
+from django_zklock.locks import acquisition, base, held, hold, lock, multi
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
@@ -45,6 +46,11 @@ def begun_inside_twice(ledger: Ledger, mutex: Lock) -> None:
         ledger.write("x")
         with mutex:
             ledger.write("x")
+
+
+def begun_inside_several(ledger: Ledger, mutex: Lock) -> None:
+    with zk_locks(mutex, f"{mutex.key}/more", atomic="ledger"):
+        ledger.write("x")
 
 
 def failing(ledger: Ledger, mutex: Lock) -> None:
@@ -86,6 +92,7 @@ def kept_and_closed(ledger: Ledger, mutex: Lock) -> None:
 WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[..., object]]]] = {
     begun_inside: ({"atomic": ["ledger", "audit"]}, [*OURS, *DJANGOS]),
     begun_inside_twice: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
+    begun_inside_several: ({}, [*OURS, *DJANGOS, *functions_of(multi)]),
     failing: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
     # Django's own `atomic` cannot be struck without harm, so its functions are spared where it is the outer one.
     kept: ({"release_on": "commit"}, OURS),

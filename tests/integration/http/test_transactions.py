@@ -597,17 +597,3 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
         time.sleep(20)
     assert ends == [("rollback", 1)]
     assert ledger.seen() == []
-
-
-def test_a_transaction_that_keeps_a_lock_longer_than_max_hold_is_rolled_back(zoo: Zoo, ledger: Ledger) -> None:
-    """The block is over, so nothing is aborted. But nothing is committed, and the lock is not released before."""
-    with (
-        pytest.raises(LockLost, match="max_hold"),
-        ledger.ends(lambda: len(zoo.children("a"))) as ends,
-        transaction.atomic("ledger"),
-    ):
-        with zk_lock("a", release_on="commit", max_hold=0.3):
-            ledger.write("late")
-        time.sleep(0.6)
-    assert ends == [("rollback", 1)]
-    assert ledger.seen() == []

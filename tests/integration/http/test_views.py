@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from support import viewsite
 from support.ensemble import free_ports
+from support.faults import BackgroundCall
 from support.resolving import resolved
+from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
-from django_zklock.signals import lock_acquired
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 
@@ -33,37 +35,33 @@ def site() -> Iterator[None]:
     viewsite.go_on.set()
 
 
-def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
-    """Only one of them is in the view at a time. Another key has a lock of its own."""
-    first: list[int] = []
-    thread = threading.Thread(target=lambda: first.append(Client().get("/buy/7/?linger").status_code))
-    thread.start()
+@contextlib.contextmanager
+def buying(sku: str) -> Iterator[None]:
+    """Have a request in the view, for the length of a block, of which the answer must be 200."""
+    request = BackgroundCall(lambda: Client().get(f"/buy/{sku}/?linger").status_code)
     try:
         assert viewsite.inside.wait(10)
-        assert Client().get("/buy-now/7/").status_code == 409
-        assert Client().get("/buy-now/8/").status_code == 200
+        yield
     finally:
         viewsite.go_on.set()
-        thread.join()
-    assert first == [200]
+        assert request.result() == 200
+
+
+def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
+    """Only one of them is in the view at a time. Another key has a lock of its own."""
+    with buying("7"):
+        assert Client().get("/buy-now/7/").status_code == 409
+        assert Client().get("/buy-now/8/").status_code == 200
     assert Client().get("/buy-now/7/").status_code == 200
 
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
     """The fields are the arguments of the call with defaults, escaped."""
-    acquired: list[str] = []
-
-    def on_acquired(*, lock: str, **_: object) -> None:
-        acquired.append(lock)
-
-    lock_acquired.connect(on_acquired)
-    try:
+    with signalled("lock_acquired") as sent:
         response = client.get("/buy/a%2525b/")
-        eventually(lambda: acquired)  # it is sent on a thread of its own
-    finally:
-        lock_acquired.disconnect(on_acquired)
+        eventually(lambda: sent)  # it is sent on a thread of its own
     assert response.content == b"bought 1 of a%25b"
-    assert acquired == ["stock/a%2525b"]
+    assert [kwargs["lock"] for _, kwargs in sent] == ["stock/a%2525b"]
 
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -124,22 +122,6 @@ def test_a_view_may_raise_instead(zoo: Zoo, client: Client) -> None:
         client.get("/buy-or-raise/7/")
 
 
-def test_a_view_whose_lock_is_lost_answers_503(zoo: Zoo) -> None:
-    """The view is aborted, and the client is asked to retry."""
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(Client().get("/buy/7/?linger").status_code))
-    thread.start()
-    try:
-        assert viewsite.inside.wait(10)
-        (name,) = zoo.children("stock/7")
-        zoo.client.delete(f"{zoo.base}/stock/7/{name}")
-        thread.join(20)
-    finally:
-        viewsite.go_on.set()
-        thread.join()
-    assert answers == [503]
-
-
 def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
     """Call a view that loses its lock after the first of its writes."""
 
@@ -185,16 +167,10 @@ def test_dispatch_of_an_async_view_is_refused(zoo: Zoo, client: Client, view: st
 
 def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
     """Others in the queue see which view holds the lock, without its arguments."""
-    thread = threading.Thread(target=lambda: Client().get("/buy/secret-sku/?linger"))
-    thread.start()
-    try:
-        assert viewsite.inside.wait(10)
+    with buying("secret-sku"):
         (payload,) = zoo.payloads("stock/secret-sku")
         assert payload is not None
         assert payload.what == "view support.viewsite.buy"
         assert payload.about == {"request": "GET /buy/<str:sku>/"}
         assert "secret" not in str(payload)
         assert payload.template == "stock/{sku}"
-    finally:
-        viewsite.go_on.set()
-        thread.join()

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
-from django_zklock.exceptions import InvalidLockName, LockBusy, LockTimeout
+from django_zklock.exceptions import InvalidLockName, LockBusy
 
 pytestmark = pytest.mark.zookeeper
 
@@ -69,17 +68,6 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
             assert work("7") is None
             with pytest.raises(LockBusy):
                 work_or_raise("7")
-
-
-def test_a_function_waits_and_then_raises(zoo: Zoo) -> None:
-    """A function raises LockTimeout after its timeout, and names the holder."""
-
-    @zk_locked("slow", timeout=0.2)
-    def work() -> None: ...
-
-    with zoo.hold_elsewhere("slow"), pytest.raises(LockTimeout, match="slow") as caught:
-        work()
-    assert caught.value.lock == "slow"
 
 
 async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
@@ -140,22 +128,6 @@ def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
 
         @zk_locked("inventory/{skuu}")
         def work(sku: str) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"on_conflict": "retyr"}, "on_conflict"),  # codespell:ignore
-        ({"abort_on": "never ever"}, "abort_on"),
-        ({"timeout": -1}, "timeout"),
-        ({"grace": "soon"}, "grace"),
-        ({"reentrant": "yes"}, "reentrant"),
-    ],
-)
-def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
-    """An invalid value raises at the decorator, with the name of the option."""
-    with pytest.raises(ValueError, match=said):
-        zk_locked("x", **options)
 
 
 def test_a_class_is_refused() -> None:
@@ -242,19 +214,6 @@ def test_the_decorator_is_for_one_function() -> None:
     for wrong in ((), (print, print)):
         with pytest.raises(TypeError, match=r"zk_locked\('x'\) decorates one function"):
             zk_locked("x")(*wrong)
-
-
-def test_a_sync_function_that_returns_an_awaitable_is_refused(zoo: Zoo) -> None:
-    """The coroutine would run after the release, so it is refused and closed."""
-
-    async def later() -> None: ...
-
-    @zk_locked("lambda")
-    def work() -> Any:
-        return later()
-
-    with pytest.raises(TypeError, match="async def"):
-        work()
 
 
 async def _coroutine() -> None: ...
@@ -364,13 +323,3 @@ def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
     for wrong in nothings:
         with pytest.raises((TypeError, InvalidLockName)):
             zk_locked(wrong)(_coroutine)
-
-
-async def test_a_sync_function_is_refused_inside_a_running_loop(zoo: Zoo) -> None:
-    """Waiting would block the event loop. The error names the async way."""
-
-    @zk_locked("loop")
-    def work() -> None: ...
-
-    with pytest.raises(SynchronousOnlyOperation, match="async with"):
-        work()

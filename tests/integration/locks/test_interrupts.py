@@ -17,45 +17,23 @@ from support.strike import (
     alarm,
     assert_none_listed,
     functions_of,
-    strides,
     strike_at_any_moment,
-    sweep,
 )
 from support.zoo import Zoo
 
 from django_zklock import zk_leader, zk_locks
 from django_zklock.execution import owner, waiters
 from django_zklock.locks import acquisition, base, guard, held, hold, lock
-from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
 
-def package_functions() -> list[Callable[..., object]]:
-    """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
-
-
 def assert_nothing_held(zoo: Zoo) -> None:
     gc.collect()
     zoo.assert_empty()
     assert_none_listed()
-
-
-def work_nested(mutex: Lock) -> None:
-    with mutex, mutex:
-        pass
-
-
-def work_acquire_around_with(mutex: Lock) -> None:
-    assert mutex.acquire()
-    try:
-        with mutex:
-            pass
-    finally:
-        mutex.release()
 
 
 def wait_for_lock() -> None:
@@ -70,27 +48,6 @@ def wait_until_lost() -> None:
 
 def wait_to_lead() -> None:
     zk_leader("busy").run(lambda hold: None)
-
-
-@pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
-@strides
-@pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
-def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None], stride: int) -> None:
-    """No contender and no listed hold is left, whatever line of the package is struck."""
-
-    def check(key: str) -> None:
-        assert_nothing_held(zoo)
-        with Lock(key, timeout=20):
-            pass
-
-    sweep(
-        package_functions(),
-        work,
-        check,
-        stride,
-        make=lambda key: Lock(key, max_hold=90, warn_after=80),
-        clean=held_locks._kept.clear,
-    )
 
 
 def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
@@ -171,7 +128,7 @@ def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[
 
 def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> None:
     """A struck acquisition is not mistaken for a held lock, though its traceback is alive."""
-    functions = package_functions()
+    functions = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
     for at in range(20, 120, 3):
         try:
             with LineStrike(functions, at), Lock("again"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import signal
 import threading
@@ -15,6 +14,7 @@ import pytest
 from support import primitives
 from support.faults import BackgroundCall
 from support.ledger import Ledger
+from support.primitives import Taker
 from support.strike import Struck, assert_none_listed, functions_of, sweep, work_hand_over, work_linger
 from support.zoo import Zoo, eventually
 
@@ -145,11 +145,6 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float, r
     """The handlers of both signals raise, one after the other, as a soft time limit and a shutdown do."""
     mutex = zk_lock("k", linger=linger_for, timeout=30)
 
-    def hold_it(held: threading.Event, done: threading.Event) -> None:
-        with mutex:
-            held.set()
-            done.wait(30)
-
     def strike() -> None:
         eventually(lambda: len(primitives.local_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
         signal.pthread_kill(main, signal.SIGUSR1)
@@ -157,16 +152,14 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float, r
 
     main = threading.main_thread().ident or 0
     for _ in range(rounds):
-        held, done = threading.Event(), threading.Event()
-        holder = BackgroundCall(functools.partial(hold_it, held, done))
-        held.wait(10)
+        holder = Taker(mutex)
+        holder.wait_granted()
         with raising(signal.SIGUSR1, signal.SIGUSR2), contextlib.suppress(Struck):
             striker = BackgroundCall(strike)
             with contextlib.suppress(Struck), mutex:
                 pass
             striker.result()
-        done.set()
-        holder.result()
+        holder.go()
         with zk_lock("k", linger=0.001, timeout=5):
             pass
 

@@ -11,7 +11,7 @@ from support.ledger import Ledger
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
-from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
+from django_zklock.exceptions import LockBusy, LockUpgradeRefused
 from django_zklock.locks.held import held_locks
 from django_zklock.queue.operator_hold import is_operator
 
@@ -93,16 +93,6 @@ def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, 
             pass
         assert not is_operator(zoo.children("k")[0])
     end_rest(zoo)
-
-
-def test_max_hold_bounds_several_locks_that_a_transaction_keeps(zoo: Zoo, ledger: Ledger) -> None:
-    """A transaction that is not committed within `max_hold` is rolled back, and the locks are released."""
-    with pytest.raises(LockLost, match="max_hold"), transaction.atomic(using="ledger"):
-        with zk_locks("k", "l", release_on="commit", max_hold=0.3) as holds:
-            pass
-        eventually(lambda: holds.lost)
-    for key in ("k", "l"):
-        zoo.wait_contenders(key, 0)
 
 
 # --- several locks, and dead processes --------------------------------------------------------------------------------

@@ -13,10 +13,9 @@ from support.databases import database, sqlite
 from support.faults import acquired_by_many
 from support.locking import MANAGE, as_json, ending, zklock
 from support.quietevents import RECORD
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo
 
 from django_zklock.contrib.events.models import OperatorAction
-from django_zklock.exceptions import LockLost
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 
@@ -78,17 +77,6 @@ def test_different_limits_are_reported_until_one_is_set(zoo: Zoo) -> None:
         assert line.split()[:3] == ["warning", "limits", "k:"]
         zklock("limit", "k", 3, WHY)
         assert "different limits" not in zklock("show", "k") + zklock("doctor")
-
-
-def test_a_waiter_that_may_hold_a_permit_is_broken_by_its_token_only(zoo: Zoo) -> None:
-    with pytest.raises(LockLost), acquired_by_many("k", 2, 2, limit=2) as holds:
-        _, second = zoo.children("k")
-        zklock("limit", "k", 1, WHY)
-        assert "1, may hold" in zklock("show", "k")
-        (waiter,) = as_json("show", "k")["waiters"]
-        assert (waiter["name"], waiter["may_hold"]) == (second, True)
-        zklock("break", "k", "--no-input", f"--token={waiter['token']}", WHY)
-        eventually(lambda: [str(hold.token) for hold in holds if hold.lost] == [waiter["token"]])
 
 
 def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:

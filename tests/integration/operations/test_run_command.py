@@ -305,20 +305,6 @@ def test_a_missing_command_is_wrong_usage(zoo: Zoo, arguments: list[str]) -> Non
     assert ending("run", *arguments)[0] == ExitCode.USAGE
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize(
-    ("options", "excluded"), [("--limit=2", "--limit=2"), ("--kind=read", "--kind=write")], ids=["permits", "readers"]
-)
-def test_commands_may_share_a_lock(zoo: Zoo, run: Run, options: str, excluded: str) -> None:
-    """By a limit, or as readers."""
-    sharing = [run("k", options, "--", "sleep", "60") for _ in range(2)]
-    zoo.wait_contenders("k", 2, 20)
-    assert run("k", excluded, "--timeout=0", "--", "true").wait(20) == ExitCode.BUSY
-    for process in sharing:
-        process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
-
-
 def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
     """It may come before the process is known."""
     with zoo.configured(), zk_lock("k") as hold:
@@ -326,18 +312,6 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
         command.on_signal(signal.SIGTERM)
         command.run()
         assert (command.status, command.lost) == (128 + signal.SIGTERM, "")
-
-
-@pytest.mark.chaos
-def test_a_minimum_hold_outlives_a_short_command(zoo: Zoo, run: Run) -> None:
-    """With `--min-hold`, a host that is late finds the lock held."""
-    assert run("k", "--min-hold", "1m", "--", "true").wait(20) == 0
-    late = run("k", "--timeout", "0", "--", "true")
-    assert late.wait(20) == ExitCode.BUSY
-    assert late.stderr is not None
-    assert "held for at least 60 s" in late.stderr.read()
-    for name in zoo.children("k"):
-        zoo.client.delete(f"{zoo.base}/k/{name}")
 
 
 def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:

@@ -9,58 +9,49 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from kazoo.client import KazooClient
 
 from django_zklock.queue import guids, nodes
 from support.zoo import Zoo, eventually
 
-# One thread for each lock that this process is told to take; what it does is written down line by line.
+# One thread for each lock that this process acquires; what it does is written down line by line.
 SCRIPT = """
 import json, sys, threading
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.work import Work, begin
 
 say_one_at_a_time = threading.Lock()
-enough = {}
 
 def say(what, key, more=""):
     with say_one_at_a_time:
         print(json.dumps([what, key, str(more)]), flush=True)
 
-def take(key, what, about, options):
+def acquire(key, what, about):
     begin(Work(what, about) if what else None)
     try:
-        with zk_lock(key, timeout=60, abort_on="never", **options) as hold:
+        with zk_lock(key, timeout=60, abort_on="never") as hold:
             hold.add_lost_callback(lambda *args: say("lost", key, args))
-            hold.add_release_request_callback(lambda hold: say("asked", key, hold.release_requested))
             say("held", key, hold.token)
-            enough[key].wait()
-        say("free", key)
+            threading.Event().wait()
     except ZkLockError as error:
         say("failed", key, error)
 
 for line in sys.stdin:
-    verb, key, what, about, options = json.loads(line)
-    if verb == "take":
-        enough[key] = threading.Event()
-        threading.Thread(target=take, args=(key, what, about, options), daemon=True).start()
-    else:
-        enough[key].set()
+    threading.Thread(target=acquire, args=json.loads(line), daemon=True).start()
 """
 
 
 class Actor:
-    """A process that takes locks; each is held until it is told to release."""
+    """A process that acquires locks, and holds them until it ends."""
 
     def __init__(self, zoo: Zoo) -> None:
         self.process = zoo.spawn(SCRIPT)
 
-    def tell(self, verb: str, key: str, what: str = "", about: Mapping[str, str] | None = None, **options: Any) -> None:
-        """Have it "take" a lock, with these options, or "drop" it."""
+    def acquire(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> None:
+        """Have it acquire a lock, or wait for it."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([verb, key, what, about or {}, options]) + "\n")
+        self.process.stdin.write(json.dumps([key, what, about or {}]) + "\n")
         self.process.stdin.flush()
 
     def hear(self, what: str, key: str) -> str:
@@ -72,9 +63,9 @@ class Actor:
                 return str(more)
         raise AssertionError(f"{what} {key} was never said")
 
-    def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None, **options: Any) -> int:
-        """Have it take a free lock; return the token."""
-        self.tell("take", key, what, about, **options)
+    def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> int:
+        """Have it acquire a free lock; return the token."""
+        self.acquire(key, what, about)
         return int(self.hear("held", key))
 
     def end(self) -> None:

@@ -179,11 +179,6 @@ class Visitor:
         self.page.get_by_label("Reason").fill(reason)
         self.press("Hold the lock")
 
-    def limit(self, permits: int, reason: str) -> None:
-        self.page.get_by_label("Permits").fill(str(permits))
-        self.page.get_by_label("Reason").fill(reason)
-        self.press("Set the limit")
-
     def ask(self, section_text: str, reason: str) -> None:
         """On the page of a lock, request the release of the holder whose section has this text."""
         section = self.page.locator("section.module").filter(has_text=section_text)

@@ -19,12 +19,3 @@ def remember(key: str) -> None:
         if number == 8:
             row.outcome, row.reason = Attempt.LOST, "it was broken by anna: it hangs in the payment service"
         row.save()
-
-
-def remember_losses(host: str) -> None:
-    """Record that a host lost some locks in the last minutes."""
-    for number in range(4):
-        row = Attempt(key=f"stock/{number}", template="stock/{sku}", kind="lock", host=host, pid=77, token=100 + number)
-        row.work, row.outcome, row.reason = "shop.tasks.count", Attempt.LOST, "the ZooKeeper session is over"
-        row.at, row.held = timezone.now() - timedelta(minutes=number), 12.0
-        row.save()

@@ -18,7 +18,7 @@ alarm:
   between the call and its return. It is certain where one returned before the other was called, and where each proves
   by its lease that it was still held when it returned.
 
-Who may hold a key together, and in what order, is judged in `sharing`.
+The module `sharing` judges which contenders may hold a key together, and in what order.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ class Verdict:
     def short(self) -> str:
         """Return a short text: some violations with the events that show them, times from the first event on."""
         start = time_of(self.events[0]) if self.events else 0.0
-        if not self.violations:
-            return f"no violation in {len(self.events)} events; {self.figures}"
         counts = Counter(violation.rule for violation in self.violations)
         lines = [f"{', '.join(f'{rule}: {count}' for rule, count in counts.items())}; in {len(self.events)} events"]
         first = {violation.rule: violation for violation in reversed(self.violations)}

@@ -1,7 +1,7 @@
 """
 Which faults the processes of a history suffered, and which of them ended a hold.
 
-What is done to them is written down just before, by the driver, as a `nemesis` event: `what`, and mostly a `target`.
+The driver writes each fault just before it happens, as a `nemesis` event with `what`, and mostly with a `target`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,12 +27,6 @@ class Figures:
     downgrades: int
     handed_on: int
     """Grants with the token of the owner before, in its process."""
-
-    def __str__(self) -> str:
-        text = f"{self.grants} grants, {self.refusals} refusals, {self.losses} losses"
-        if self.handoffs:
-            text += f"; handoffs: {len(self.handoffs)}, median {statistics.median(self.handoffs):.3f} s"
-        return text
 
 
 def measure(run: Run) -> Figures:

@@ -68,7 +68,7 @@ class Fault:
             raise
 
     def end(self) -> None:
-        """Take the rules away. What was dropped stays lost; TCP sends it again if both ends are still there."""
+        """Remove the rules. Dropped packets stay lost; TCP sends them again if both ends are still there."""
         self._before = self.hits
         while self._placed:
             _iptables("-D", "INPUT", *self._placed[-1])

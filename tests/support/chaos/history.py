@@ -29,8 +29,8 @@ class Recorder:
         """
         Append one event; return its time.
 
-        `t` is when it happened, if that is not now. What is promised from a moment on (a release) is written with the
-        time before, what was learnt (a grant) with the time after.
+        `t` is when it happened, if that is not now. A release is written with the time before it, a grant with the
+        time after it.
         """
         moment = time.monotonic() if t is None else t
         owner = f"{self.process}/{o or threading.current_thread().name}"

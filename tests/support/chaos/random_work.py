@@ -1,11 +1,11 @@
 """
 Random work under locks, for a soak: acquire, increment a counter of the store, release.
 
-Who reads looks at the counter twice, as does a writer that became a reader; who has a permit only works.
+A reader reads the counter twice, and so does a writer that became a reader. The holder of a permit only works.
 
-A signal's handler may strike where a program of a user's is: in the lock, and in the work. It does not strike in the
-few lines that write the history and the store, or the history would not say what happened. An abort by the lock is
-kept out of them in the same way as the lock keeps it out of its own.
+A signal may strike in the lock and in the work, as in a user's program. It does not strike in the few lines that write
+the history and the store: otherwise the history would not say what happened. `abort.shielded` keeps the lock's own
+aborts out of these lines, too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from support.chaos.subjects import Held, Lost, Refused, Subject
 WORK = 0.02  # seconds at most, mostly
 CHECK_EVERY = 0.005  # seconds, of work
 LONG_SHARE = 0.05  # of all work
-LONG = 10.0  # seconds at most: longer than a session, or all work is over before the lock can be another's
+LONG = 10.0  # seconds at most: longer than a session, so that the lock can be granted to another meanwhile
 ASK_AGAIN = 0.001  # seconds; a strike that comes at a bad moment comes again
-
-
 DOWNGRADES = 0.3  # of all writers
 UPGRADES = 0.1  # of all readers: tried in vain
 
@@ -69,7 +67,7 @@ def on_alarm(number: int, frame: FrameType | None) -> None:
 
 
 def expose(exposed: bool) -> None:
-    """Say whether the caller may be struck now; signals strike the main thread alone."""
+    """Set whether the caller may be struck now. Signals strike the main thread only."""
     if threading.current_thread() is threading.main_thread():
         _exposed[0] = exposed
 
@@ -127,18 +125,18 @@ class RandomWork:
             expose(True)
 
     def by_chance(self, share: float) -> bool:
-        """Tell whether to do what is done in this share of all turns."""
+        """Return True in this share of all turns."""
         return self._chance.random() < share
 
     def _seconds(self) -> float:
-        """Mostly short work, so that much is tried; now and then work that a fault can find under way."""
+        """Return mostly a short time, so that much is tried; sometimes a long one, so that faults strike the work."""
         if self._chance.random() < LONG_SHARE:
             return self._chance.uniform(WORK, LONG)
         return self._chance.uniform(0, WORK)
 
 
 class _Turn:
-    """One acquisition, and what has been written down of it."""
+    """One acquisition, and the events of it that were written."""
 
     def __init__(self, random_work: RandomWork, key: str, wish: Wish, op: int) -> None:
         self.op = op
@@ -158,11 +156,11 @@ class _Turn:
 
     @property
     def _claims(self) -> bool:
-        """Whether it has said that it holds the lock, and not that it no longer does."""
+        """Whether it has written a grant, and no loss or release yet."""
         return "granted" in self._written and not self._written & {"lost", "release"}
 
     def run(self, held: Held, seconds: float) -> None:
-        """Do the work, inside the block; not to be struck but where it says so."""
+        """Do the work, inside the block. A signal strikes it only where it is exposed."""
         random_work = self._random_work
         self._valid = self.note("granted", token=held.token, until=held.until())
         random_work.counts["granted"] += 1
@@ -197,7 +195,7 @@ class _Turn:
         if random_work.by_chance(0.1):
             reads = self._kind == WRITE and random_work.by_chance(0.5)
             self._reenter(held, {"kind": READ} if reads else self._wish)
-        # Written even if the lock is lost by now: the fence has to hold without anybody's good behaviour.
+        # Written even if the lock is lost by now: the fence must refuse the write of a holder that ignores its loss.
         if value is None or not self._write(held.token, value + 1):
             random_work.counts["stale"] += 1
         self._check(held)
@@ -226,10 +224,10 @@ class _Turn:
             self._random_work.counts["downgraded"] += 1
 
     def _try_to_write(self) -> None:
-        """Ask for what no reader gets; refused at once, or it would wait for itself."""
+        """Request the write side as a reader: it must be refused at once, or it would wait for itself."""
         try:
             with self._random_work._lock.block(self._key, None, {"kind": WRITE}):
-                raise AssertionError("a reader was let write")
+                raise AssertionError("a reader was granted the write side")
         except Refused as error:
             assert str(error) == "LockUpgradeRefused", str(error)
         except Lost as error:
@@ -289,5 +287,5 @@ class _Turn:
         """A signal ended the block, somewhere."""
         if "granted" not in self._written:
             self.note("refused", error="Struck", definite=False)
-        elif self._claims:  # torn off before it could say so; it has claimed nothing since
+        elif self._claims:  # struck before it could write its release; it has claimed nothing since
             self.note("release", t=self._valid)

@@ -1,7 +1,7 @@
 """
 Read a history: which events form a call and a hold, and which make no sense.
 
-It knows no rule of locks. What it cannot read is told as malformed and left out.
+It knows no rule of locks. It reports events that it cannot read as malformed, and leaves them out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Run:
 
 
 def read_run(events: Sequence[Event]) -> Run:
-    """Read a history; what makes no sense is told as malformed, and left out."""
+    """Read a history. Events that make no sense are reported as malformed, and left out."""
     sound = [event for event in events if _has_basics(event)]
     run = Run(tuple(sorted(sound, key=time_of)))
     run.malformed += [

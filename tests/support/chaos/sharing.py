@@ -2,12 +2,12 @@
 Which contenders may hold a key together, and in what order; find where a history breaks this.
 
 Readers share, permits share as far as their limit goes, and everything else excludes all. A writer that becomes a
-reader keeps its hold, and excludes writers all along. What is judged is certain on one machine:
+reader keeps its hold, and excludes writers all along. Two facts are certain on one machine:
 
 * Of permits that were claimed at the same moment, one was granted last, while all others were held. So at some moment
   between its call and its return the limit was as high as they are many; and so on for the others without it.
-* The node of a hold was there from its creation to the end of the claim. Who was granted the lock meanwhile, and has a
-  younger node, came past it, whenever the older one was told.
+* The node of a hold was there from its creation to the end of the claim. A younger node that was
+  granted the lock meanwhile came past it, whenever the older one was told.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _in_vain(hold: Hold, other: Hold) -> Violation:
 
 
 def upgrades(run: Run) -> Iterator[Violation]:
-    """Nobody who reads is granted writing on top of it: two who try would wait for each other for ever."""
+    """No reader is granted the write side in addition: two readers that try would wait for each other for ever."""
     for key, holds in run.holds.items():
         for hold in holds:
             for call, grant in zip(hold.calls[1:], hold.grants[1:], strict=True):
@@ -131,7 +131,7 @@ def order(run: Run) -> Iterator[Violation]:
 
 
 def _came_past(key: str, hold: Hold, ahead: Sequence[Hold], limits: Limits) -> Iterator[Violation]:
-    """Show whom this one came past; who was granted the lock by then is another rule's business."""
+    """Find a waiter that this hold came past. Another rule judges those that were granted the lock by then."""
     waiting = [
         other for other in ahead if other.start < hold.granted < other.granted and created(other) < created(hold)
     ]

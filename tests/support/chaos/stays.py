@@ -17,7 +17,7 @@ from support.chaos.holds import Call, Hold, time_of
 from support.chaos.reading import Run
 from support.chaos.violations import Violation
 
-SURE = 1.0  # seconds after which a caller has lined up, and a process knows who waits
+SURE = 1.0  # seconds after which a caller has lined up, and its process knows of it
 
 
 def stays(run: Run) -> Iterator[list[Hold]]:
@@ -52,7 +52,7 @@ def kept_too_long(run: Run) -> Iterator[Violation]:
             release = before.release
             if release is None or hold.granted >= quiet:
                 continue
-            known = time_of(release) - SURE  # who waits by then, the process knows
+            known = time_of(release) - SURE  # the process knows of all that wait by then
             if known > stay[0].granted + before.first.linger:
                 waiting = _waits(run, hold, known)
                 if waiting is not None:

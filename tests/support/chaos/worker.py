@@ -1,9 +1,9 @@
 """
-A process that takes locks, works under them and writes down what happened; told what to do by lines of JSON.
+A process that takes locks, works under them and records what happened. It gets commands as lines of JSON.
 
 Each command names an owner, `main` (the main thread) or any other word (a thread of that name), which does its commands
-one after the other. What is not an owner's business (to stop working, to strike, to say what there is) is done
-at once by the thread that reads. The end of the input ends the process in an orderly way.
+one after the other. The thread that reads does the other commands at once: to stop the work, to strike, to report.
+The end of the input ends the process in an orderly way.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PATTERNS = {
     "write+": ["-lock-", "__WRIT__", "__READ__"],
 }
 """Patterns that make kazoo's recipes see contenders in Curator's grammar."""
-GLANCE = 0.15  # seconds after which who has not come to lead is acquired to stand by
+GLANCE = 0.15  # seconds after which a candidate that does not lead counts as standing by
 
 
 class Candidate:
@@ -40,7 +40,7 @@ class Candidate:
         self._over.wait()
 
     def acquire(self, blocking: bool, timeout: float | None) -> bool:
-        """Wait for the lead; who does not get it is out of the queue after that."""
+        """Wait for the lead; return False if the candidate left the queue without it."""
         self._thread.start()
         if self._elected.wait(timeout if blocking else GLANCE):
             return True
@@ -55,7 +55,7 @@ class Candidate:
         return True
 
     def contenders(self) -> list[str]:
-        """Return what kazoo says about who is there."""
+        """Return the names of the contenders, as kazoo lists them."""
         names: list[str] = self._election.contenders()
         return names
 

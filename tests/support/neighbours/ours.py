@@ -48,7 +48,7 @@ class Candidate:
         self._over.wait()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> Any:
-        """Wait for the lead, and return the hold; who does not get it is out of the queue after that."""
+        """Wait for the lead, and return the hold; None if the candidate left the queue without it."""
         self._thread.start()
         try:
             return self._elected.result((None if timeout < 0 else timeout) if blocking else GLANCE)

@@ -18,7 +18,7 @@ from pathlib import Path
 from support import debian
 
 TIMEOUT = 30.0  # seconds that a busy machine may take
-GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
+GLANCE = 0.15  # seconds after which a call without an answer counts as waiting
 
 
 class OtherClientError(Exception):

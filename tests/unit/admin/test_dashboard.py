@@ -44,9 +44,7 @@ HOLDER = ScannedContender(
     operator=None,
     waits_behind="",
 )
-INFO = LockInfo(
-    key="k", path="/zklock/k", kind="lock", holders=(HOLDER,), waiters=(), waiting=3, longest_wait=1.0, problem=""
-)
+INFO = LockInfo(key="k", path="/zklock/k", holders=(HOLDER,), waiting=3, longest_wait=1.0)
 
 NOTHING = Snapshot(
     taken_at=NOW,

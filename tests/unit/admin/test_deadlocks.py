@@ -37,16 +37,7 @@ def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> Sca
 
 
 def lock(key: str, holder: ScannedContender, *waiters: ScannedContender) -> LockInfo:
-    return LockInfo(
-        key=key,
-        path=key,
-        kind="lock",
-        holders=(holder,),
-        waiters=waiters,
-        waiting=len(waiters),
-        longest_wait=1.0,
-        problem="",
-    )
+    return LockInfo(key=key, path=key, holders=(holder,), waiters=waiters, waiting=len(waiters))
 
 
 def wait(holds: str, waits_for: str) -> Wait:
@@ -89,49 +80,37 @@ def test_each_cycle_is_found_once_and_in_order() -> None:
     assert find_cycles([]) == ()
 
 
-def permits(key: str, holders: Sequence[ScannedContender], *waiters: ScannedContender) -> LockInfo:
-    """A semaphore."""
-    semaphore = replace(lock(key, holders[0], *waiters), kind="semaphore", limit=len(holders), holders=tuple(holders))
-    shared = tuple(
-        tuple(replace(contender, kind="semaphore") for contender in group)
-        for group in (semaphore.holders, semaphore.waiters)
-    )
-    return replace(semaphore, holders=shared[0], waiters=shared[1])
+def shared(key: str, kind: str, holders: Sequence[int], waiter: ScannedContender) -> LockInfo:
+    """A lock with several holders, which have readers' znodes or permits."""
+    contenders = tuple(replace(somebody(pid), kind=kind) for pid in holders)
+    return replace(lock(key, contenders[0], waiter), holders=contenders)
 
 
-def test_a_semaphore_is_in_a_cycle_only_if_all_its_holders_are() -> None:
-
-    def found(*holders: int) -> int:
-        pool = permits("pool", [somebody(pid) for pid in holders], somebody(9))
-        locks = [pool, lock("a", somebody(9), somebody(1), somebody(2))]
-        return len(find_cycles(find_waits(locks), locks))
-
-    assert found(1)
-    assert found(1, 2)
-    assert not found(1, 3)
-    assert not found(3, 1, 2)
+PERMIT, WRITER = replace(somebody(9), kind="semaphore"), replace(somebody(9), kind="write")
 
 
-def test_an_exclusive_waiter_waits_for_all_holders_of_a_semaphore() -> None:
-    pool = permits("pool", [somebody(1), somebody(3)], somebody(9))
-    pool = replace(pool, waiters=(somebody(9),))
-    locks = [pool, lock("a", somebody(9), somebody(1))]
-    assert len(find_cycles(find_waits(locks), locks)) == 1
-
-
-def test_a_writer_waits_for_all_readers() -> None:
-    shared = replace(
-        lock("x", somebody(1), replace(somebody(9), kind="write")),
-        kind="read-write",
-        holders=tuple(replace(somebody(pid), kind="read") for pid in (1, 3)),
-    )
-    locks = [shared, lock("a", somebody(9), somebody(1))]
-    assert len(find_cycles(find_waits(locks), locks)) == 1
+@pytest.mark.parametrize(
+    ("kind", "holders", "waiter", "cycles"),
+    [
+        ("semaphore", [1], PERMIT, 1),
+        ("semaphore", [1, 2], PERMIT, 1),
+        ("semaphore", [1, 3], PERMIT, 0),
+        ("semaphore", [3, 1, 2], PERMIT, 0),
+        ("semaphore", [1, 3], somebody(9), 1),  # an exclusive waiter waits for all of them
+        ("read", [1, 3], WRITER, 1),
+    ],
+)
+def test_a_semaphore_is_in_a_cycle_only_if_all_its_holders_wait(
+    kind: str, holders: list[int], waiter: ScannedContender, cycles: int
+) -> None:
+    """Any other holder will release its permit. A writer waits for all readers."""
+    locks = [shared("pool", kind, holders, waiter), lock("a", somebody(9), somebody(1), somebody(2))]
+    assert len(find_cycles(find_waits(locks), locks)) == cycles
 
 
 def test_a_free_permit_also_resolves_the_waits_behind_it() -> None:
-    first = permits("first", [somebody(1), somebody(3)], somebody(2))
-    second = permits("second", [somebody(2)], somebody(1))
+    first = shared("first", "semaphore", [1, 3], replace(somebody(2), kind="semaphore"))
+    second = shared("second", "semaphore", [2], replace(somebody(1), kind="semaphore"))
     assert find_cycles(find_waits([first, second]), [first, second]) == ()
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 SETUP = """
 import sys
 from django.conf import settings
@@ -56,32 +58,19 @@ def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
     )
 
 
-def test_a_unique_task_may_be_defined_before_django_is_set_up() -> None:
-    """Duplicates are stopped as soon as Django is set up."""
+@pytest.mark.parametrize(("options", "expected"), [("unique='until_done'", "False True"), ("", "False False")])
+def test_the_sending_of_tasks_is_replaced_for_unique_tasks_only(options: str, expected: str) -> None:
+    """A task may be defined before Django is set up. Duplicates are stopped as soon as it is."""
     assert (
-        run("""
+        run(f"""
         from celery import Celery
         from django_zklock import zk_locked
-        Celery(set_as_current=False).task(name="task")(zk_locked("a", unique="until_done")(lambda: None))
+        Celery(set_as_current=False).task(name="task")(zk_locked("a", {options})(lambda: None))
         print(hasattr(Celery.send_task, "__zk_locked__"), end=" ")
         django.setup()
         print(hasattr(Celery.send_task, "__zk_locked__"))
     """)
-        == "False True"
-    )
-
-
-def test_celery_sends_as_ever_if_no_task_is_unique() -> None:
-    """Its `send_task` is replaced for unique tasks only."""
-    assert (
-        run("""
-        from celery import Celery
-        django.setup()
-        from django_zklock import zk_locked
-        Celery(set_as_current=False).task(name="task")(zk_locked("a")(lambda: None))
-        print(hasattr(Celery.send_task, "__zk_locked__"))
-    """)
-        == "False"
+        == expected
     )
 
 

@@ -166,12 +166,6 @@ def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
             zk_locked("books")(lambda: None)
 
 
-def test_strict_is_true_or_false() -> None:
-    """Else a check says so."""
-    (problem,) = conf.problems({"URL": "zk://127.0.0.1:1/x", "STRICT": "yes"})
-    assert problem.id == "E014"
-
-
 def test_trio_is_refused_with_the_way_out() -> None:
     """Coroutines of trio cannot wait for a lock, and a blocking call would stop them all. Both errors name a thread."""
     lock = zk_lock("k")

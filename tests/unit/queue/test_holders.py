@@ -73,7 +73,7 @@ def test_possible_holders_by_an_earlier_limit_are_within_it(many: int, own: int,
 
 
 def test_a_queue_with_readers_or_writers_is_recognized() -> None:
-    """By any one who takes a side."""
+    """One contender with a side suffices."""
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LOCK])) == "lock"
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.READ])) == "read-write"
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.PERMIT])) == "semaphore"

@@ -335,36 +335,14 @@ def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
     assert not Template.parse("shop/{a}/x:{b}").may_render(key)
 
 
-@pytest.mark.parametrize(
-    "key", ["a", "a/b", "a b", "inventory/4711", "é", "a:b/c d", "_c_x", "a!b", "order/1234567890"]
-)
-def test_possible_keys_of_locks_are_accepted(key: str) -> None:
-    """Of this package, or of another client, which escapes nothing."""
-    assert is_key(key)
+IMPOSSIBLE = ["", "/", "/a", "a/", "a//b", ".", "a/..", "a/./b", "!x", "a/!x"]
+IMPOSSIBLE += ["a\x00", "\ud800", "a\u202eb", "a\u200b", "k" * 1001]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "",
-        "/",
-        "/a",
-        "a/",
-        "a//b",
-        ".",
-        "a/..",
-        "a/./b",
-        "!x",
-        "a/!x",
-        "a\x00",
-        "\ud800",
-        "a\u202eb",
-        "a\u200b",
-        "k" * 1001,
-    ],
-)
+@pytest.mark.parametrize("key", IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
 def test_impossible_keys_of_locks_are_refused(key: str) -> None:
-    """By one rule for the admin, the command, inspection and operations."""
+    """The admin, the command, inspection and operations have one rule. Keys of other clients escape nothing."""
+    assert all(map(is_key, ["a", "a b", "inventory/4711", "é", "a:b/c d", "_c_x", "a!b", "order/1234567890"]))
     assert not is_key(key)
     with pytest.raises(InvalidLockName):
         check_key(key)

@@ -146,7 +146,7 @@ def queue(*marks: guids.Mark | None) -> tuple[list[str], order.Queue]:
 
 
 def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
-    """Those just ahead, those behind which only clients of Curator wait, and those it watches itself."""
+    """It ends the holds just ahead, those behind which only clients of Curator wait, and those it watches itself."""
     own, hold = guids.Mark.OWN, guids.Mark.OPERATOR
     names, children = queue(hold, own, hold, None, hold, own)
     me = names[5]

@@ -80,7 +80,7 @@ def test_contenders_that_hold_together_can_share(queue: Queue, limit: int) -> No
 
 @given(queues(KINDS), LIMITS)
 def test_holders_are_the_first_in_the_queue(queue: Queue, limit: int) -> None:
-    """Those who have the lock are the first in the queue, and as many as can share it: no one starves."""
+    """The holders are as many as can share the lock, so no contender starves."""
     granted = [told(queue, child, limit) == Granted() for child in queue]
     many = sum(granted)
     assert granted == [True] * many + [False] * (len(queue) - many)

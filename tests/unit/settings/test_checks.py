@@ -117,14 +117,6 @@ def test_an_entry_may_override_a_default() -> None:
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
 
 
-def test_warn_after_without_effect_causes_a_warning() -> None:
-    """`max_hold` aborts the work before the warning."""
-    locks = {"a": {"path": "a", "warn_after": 60}, "b": {"path": "b", "warn_after": 59}, "c": {"path": "c"}}
-    (message,) = run({"URL": "zk://localhost/app", "DEFAULTS": {"max_hold": 60}, "LOCKS": locks})
-    assert message.id == "zklock.W006"
-    assert message.msg.startswith('ZKLOCK["LOCKS"]["a"] has warn_after=60')
-
-
 def test_two_limits_of_a_path_cause_a_warning() -> None:
     """Each entry would use its own limit."""
     locks = {"a": {"path": "x", "limit": 2}, "b": {"path": "x", "limit": 3}, "c": {"path": "x"}, "d": {"path": "y"}}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django_zklock import clock, exceptions
-from django_zklock.contrib.celery.dispatch.loops import EventLoop
 from django_zklock.contrib.celery.messages import headers_of, received_at
 from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
 from django_zklock.decorators.locked import LockedCall
@@ -22,26 +20,6 @@ from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
-
-
-class TaskDispatcher(Protocol):
-    """The dispatcher, as far as its tasks need it."""
-
-    loop: EventLoop
-    is_answered: bool
-
-    @property
-    def longest_wait(self) -> float:
-        """Seconds for which a message may wait."""
-
-    def schedule(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
-        """Take a step with a task soon; from any thread."""
-
-    def pass_slot_on(self, task: WaitingTask) -> None:
-        """Let others have the slot of a task."""
-
-    def end_wait(self, task: WaitingTask) -> None:
-        """Run a task that has its lock, or gets none."""
 
 
 class MessageWaiter:
@@ -74,9 +52,9 @@ class MessageWaiter:
 class WaitingTask:
     """One message whose task needs a lock. All runs on the dispatcher's loop, unless it says otherwise."""
 
-    def __init__(self, request: Any, call: LockedCall, dispatcher: TaskDispatcher) -> None:
+    def __init__(self, request: Any, call: LockedCall, dispatcher: Any) -> None:
         """Raises `InvalidLockName`."""
-        self.dispatcher = dispatcher
+        self.dispatcher = dispatcher  # a `Dispatcher`, whose module imports this one
         self.request = request
         self.locks = call.lock
         self.keys = keys_of(call.lock)
@@ -88,13 +66,13 @@ class WaitingTask:
         self.payload: dict[str, Any] = {}  # for the process that runs the task
         self._timeout = call.timeout
         self._waited = 0.0  # seconds, before it gave its lock back
-        self._until = received_at(request) + dispatcher.longest_wait
+        self._until: float = received_at(request) + dispatcher.longest_wait
         redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
         self._checks_copies = bool(redelivered) or any(lock.spec.shares for lock in locks_of(self.locks))
         self._routine: Routine[None] | None = None
         self._waiter: MessageWaiter | None = None  # the last one
-        self._timer: Any = None
+        self.timer: Any = None  # an entry of the loop
 
     def ask(self) -> None:
         """Ask for the lock."""
@@ -149,12 +127,14 @@ class WaitingTask:
         else:
             if remaining < math.inf:
                 # kombu's timers stay until they are due, also those that were cancelled.
-                self._timer = self.dispatcher.loop.call_later(remaining, _on_timer, weakref.ref(self))
+                self.timer = self.dispatcher.loop.call_later(remaining, self._on_timer, weakref.ref(self))
 
-    def on_timer(self) -> None:
-        """The time is over that the routine wanted to wait."""
-        self._timer = None  # the timer of gevent is a greenlet: this one
-        self.dispatcher.schedule(self, WaitingTask.step)
+    @staticmethod
+    def _on_timer(reference: weakref.ref[WaitingTask]) -> None:
+        task = reference()
+        if task is not None:
+            task.timer = None  # the timer of gevent is a greenlet: this one
+            task.dispatcher.schedule(task, WaitingTask.step)
 
     @property
     def has_value(self) -> bool:
@@ -186,7 +166,7 @@ class WaitingTask:
         self.dispatcher.end_wait(self)
 
     def _cancel_timer(self) -> None:
-        timer, self._timer = self._timer, None
+        timer, self.timer = self.timer, None
         if timer is not None:
             self.dispatcher.loop.cancel(timer)
 
@@ -201,9 +181,3 @@ class WaitingTask:
             self._routine.close()
         self._routine = None
         self.acquisition.release()
-
-
-def _on_timer(reference: weakref.ref[WaitingTask]) -> None:
-    task = reference()
-    if task is not None:
-        task.on_timer()

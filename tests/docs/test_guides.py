@@ -1,0 +1,169 @@
+"""The guides to holds, limits and operators: the files of each page pass a test in a project of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.docs import assert_passes, assert_settings, files_of, written
+
+ASKING = """
+import threading
+from asking import make_way
+from celery import Celery
+from reindexing import reindex
+import pytest
+from django_zklock.exceptions import LockChangedHands
+import tasks
+
+app = Celery("documented", broker="memory://")
+app.set_default()
+
+
+class Asks(list):
+    def append(self, document):
+        super().append(document)
+        if len(self) == 1:
+            make_way("search/index", "anna")
+            threading.Event().wait(0.5)
+
+
+def test_a_loop_stops_when_somebody_asks(zklock):
+    index = Asks()
+    assert reindex(["a", "b", "c"], index) == "stopped for anna: deploy 42"
+    assert index == ["a"]
+    assert reindex(["a"], []) == "done"
+    with pytest.raises(LockChangedHands):
+        make_way("search/index", "anna")
+
+
+def test_a_task_goes_on_until_somebody_asks(zklock):
+    assert tasks.reindex_all(["a"]) == []
+"""
+
+BOUNDED = """
+import pytest
+from bounded import import_prices, nightly
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockLost
+from watching import slow
+
+
+def test_work_that_takes_too_long_is_told_of_and_stopped(zklock, settings):
+    import threading
+    settings.ZKLOCK = {**settings.ZKLOCK, "LOCKS": {"short": {"path": "short", "max_hold": 0.4, "warn_after": 0.2}}}
+    with pytest.raises(LockLost, match="was lost: it was held for longer than max_hold, 0.4 s"), zk_lock("short"):
+        threading.Event().wait(20)
+    assert slow == ["short"]
+    done = []
+    import_prices("acme", [lambda: done.append(1)])
+    assert done == [1]
+
+
+def test_a_job_is_done_once(zklock):
+    done = []
+    nightly(lambda: done.append("job"))
+    with pytest.raises(LockBusy, match="held for at least 300 s"):
+        nightly(lambda: done.append("job"))
+    assert done == ["job"]
+"""
+
+LINGERING = """
+from celery import Celery
+from django_zklock.inspection import look_at
+from importing import import_prices
+import tasks
+
+app = Celery("documented", broker="memory://")
+app.set_default()
+
+
+def test_all_rows_have_one_znode(zklock):
+    seen = []
+    import_prices(["a", "b", "c"], lambda row: seen.append(look_at("prices/acme").holders[0].token))
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+    assert look_at("prices/acme") is not None
+
+
+def test_a_task_runs(zklock):
+    assert tasks.book(7, 5) == "5 on 7"
+"""
+
+STEPPING_IN = """
+import pytest
+from breaking import free
+from deploying import drained_deploy
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockLost
+
+
+def test_a_deploy_is_drained(zklock):
+    said = []
+    def deploy():
+        with pytest.raises(LockBusy) as caught, zk_lock("reports/nightly", timeout=0):
+            pass
+        said.append(str(caught.value))
+    drained_deploy(deploy)
+    assert "is held by operator anna until 20" in said[0] and said[0].endswith("UTC: deploy 42.")
+    with zk_lock("reports/nightly", timeout=0):
+        pass
+
+
+def test_a_lock_is_broken(zklock):
+    with pytest.raises(LockLost, match="was lost: it was broken by anna: stuck since Monday"):
+        with zk_lock("invoice/7") as hold:
+            assert free("invoice/7", "stuck since Monday", "anna").holder.token == hold.token
+            hold.wait_lost(2)
+"""
+
+PERMITS = """
+from reports import build, print_label
+from slowing import full_speed, slow_down
+from watching import in_use
+
+import pytest
+from django_zklock import zk_lock
+
+
+def test_permits_are_taken(zklock):
+    printed = []
+    print_label("fragile", printed)
+    assert printed[0][1] == "fragile" and printed[0][0] > 0
+    assert build("monthly") == "monthly is built"
+
+
+def test_a_limit_counts_until_it_is_cleared(zklock):
+    limit = slow_down("monthly", "anna")
+    assert (limit.limit, limit.by, limit.reason) == (1, "anna", "the replica lags")
+    with zk_lock("reports/monthly", limit=3):
+        assert in_use("reports/monthly") == (1, 1)
+    assert full_speed("monthly", "anna")
+    with zk_lock("reports/monthly", limit=3):
+        assert in_use("reports/monthly") == (1, 3)
+    assert in_use("reports/monthly") == (0, None)
+"""
+
+GUIDES = {
+    "ask-a-holder-to-release": ASKING,
+    "bound-a-hold": BOUNDED,
+    "linger": LINGERING,
+    "break-or-hold-a-lock": STEPPING_IN,
+    "semaphores": PERMITS,
+}
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_examples_of_a_guide_do_as_it_says(page: str, tmp_path: Path) -> None:
+    project = written(f"how-to/{page}.md", tmp_path)
+    assert_passes(project, GUIDES[page], 2)
+
+
+@pytest.mark.parametrize("page", ["linger", "semaphores"])
+def test_the_settings_of_a_guide_are_sound(page: str) -> None:
+    assert_settings(files_of(f"how-to/{page}.md")["settings.py"])
+
+
+def test_the_examples_for_streamed_responses_pass(tmp_path: Path) -> None:
+    done = written("how-to/streaming-responses.md", tmp_path).succeed("-m", "pytest", "-q", "test_reports.py")
+    assert "3 passed" in done.stdout
