@@ -22,6 +22,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
+from django_zklock.locks.refusals import check_seconds
 from django_zklock.locks.spec import check_arguments
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
@@ -172,6 +173,7 @@ class Leader:
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{function!r} is a coroutine function; await leader.arun() it.")
+        check_no_running_loop("run", "await leader.arun()")
         while not self.stopping:
             hold: Hold | None = None
             try:
@@ -212,6 +214,7 @@ class Leader:
         has to look at its hold.) The next candidate leads only when the work has ended. `run` returns None, and a
         `with` statement that waits raises `LockNotAcquired`.
         """
+        check_seconds("grace", grace)
         self._grace = grace
         self._lock.stop()
         self._end_leadership()

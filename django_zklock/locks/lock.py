@@ -22,7 +22,7 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import refuse_arguments
+from django_zklock.locks.refusals import mapping, refuse_arguments
 from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
 from django_zklock.queue import names
 
@@ -53,8 +53,8 @@ class Lock(LockBase[Hold]):
         super().__init__()
         given: dict[str, Any] = dict(options)
         fields, what, about = given.pop("fields", None), given.pop("what", ""), given.pop("about", None)
-        # Copies, which the caller cannot change.
-        fields, about = dict(fields) if fields else None, dict(about) if about else None
+        fields = mapping("fields", fields) if fields else None
+        about = mapping("about", about) if about else None
         self.name = name
         # For this package: it completes the options by the settings.
         self.resolve: _Resolve = partial(spec_of_name, name, given_options(given), fields, what, about)

@@ -65,6 +65,7 @@ def refuse_arguments(
     names = allowed.__annotations__
     if more:
         meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
+        meant = meant if "timeout" in names else f"{next(iter(names))}=..."
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
     option = next(option for option in options if option not in names)
     close = difflib.get_close_matches(option, names, n=1)
@@ -98,6 +99,13 @@ def check_seconds(name: str, value: object, what: str = "a number of seconds fro
         raise TypeError(f"{name} is {what}, not {value!r}.")
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} is {what}, not {value!r}.")
+
+
+def mapping(name: str, value: object) -> dict[Any, Any]:
+    """Return a copy of an argument that has to be a mapping, which the caller cannot change."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f'{name} is a dict such as {{"name": value}}, not {value!r}.')
+    return dict(value)
 
 
 def check_target(*, token: object, guid: object = "") -> None:

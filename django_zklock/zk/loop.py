@@ -20,6 +20,7 @@ logger = logging.getLogger("django_zklock.zk")
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 _Call: TypeAlias = Callable[[], object]
 
+LONGEST_SLEEP = 3600.0  # seconds; Python refuses to sleep for centuries, and an error here would end the thread
 KEPT_TIMERS = 200  # up to this number, cancelled timers stay on the heap until they are due
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # they belong to the faulty thread
 
@@ -145,7 +146,7 @@ class Loop:
                 self._wakes_at = self._timers[0][0] if self._timers else float("inf")
             event = _NOTHING  # or the last event would stay alive while the loop is idle
             try:
-                event = self._events.get(timeout=None if pause is None else max(0.0, pause))
+                event = self._events.get(timeout=None if pause is None else min(max(0.0, pause), LONGEST_SLEEP))
             except queue.Empty:
                 pass
 

@@ -43,7 +43,12 @@ _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUI
 
 def _permits(text: str) -> int | None:
     """Return a number of permits, None for `none`; an argparse type."""
-    return None if text.strip().lower() == "none" else int(text)
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of permits; give a number, or none") from None
 
 
 _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {

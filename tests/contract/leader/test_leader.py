@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import random
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, connected, expire, proxied, within
@@ -449,3 +451,12 @@ async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.to_thread(zoo.wait_contenders, "lead", left)
+
+
+@pytest.mark.parametrize("grace", [-1, math.nan, math.inf, "5", None])
+def test_a_wrong_grace_is_refused(grace: Any) -> None:
+    """It would stop the timers of the process, or leave the work without an end."""
+    leader = zk_leader("lead")
+    with pytest.raises((TypeError, ValueError), match="grace is a number of seconds from 0"):
+        leader.stop(grace=grace)
+    assert not leader.stopping

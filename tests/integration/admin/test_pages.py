@@ -301,7 +301,7 @@ def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) 
 
 def aged(response: Any) -> Any:
     """Return the response if what it shows is older than a second."""
-    return response if response.context["zklock"].snapshot.age > 1 else None
+    return response if response.context["snapshot"].age > 1 else None
 
 
 def test_without_zookeeper_the_last_state_is_shown_with_its_age(

@@ -126,3 +126,14 @@ def test_cancelled_timers_are_removed(loop: Loop) -> None:
     assert len(loop._timers) < 1000
     assert sum(timer.pending for _, _, timer in loop._timers) == 10
     assert called == []
+
+
+def test_a_timer_of_centuries_does_not_end_the_loop(loop: Loop) -> None:
+    """Python refuses to sleep for so long."""
+    waiting, done = threading.Event(), threading.Event()
+    loop.post(loop.call_later, 1e12, lambda: None)
+    loop.post(waiting.set)
+    assert waiting.wait(10)
+    loop._thread.join(0.1)  # it would end here
+    loop.post(done.set)
+    assert done.wait(10)
