@@ -36,7 +36,7 @@ TIMEOUT = 5.0  # seconds that each waits for it under load
 BUDGETS = [
     ("handoffs", "ratio", 0.9, False),
     ("handoffs", "other key, slowest (s)", 1.0, True),
-    ("memory", "KiB per waiter", 5.0, True),
+    ("memory", "KiB per waiter", 6.5, True),
     ("dropped", "settled after (s)", 2.0, True),
     ("dropped", "locks lost", 0, True),
     ("deadlines", "latest (s)", 1.0, True),

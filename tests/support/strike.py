@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import linecache
 import random
 import signal
@@ -51,7 +52,8 @@ def functions_of(*modules: Any) -> list[Callable[..., object]]:
                 continue
             members = vars(thing).values() if isinstance(thing, type) else [thing]
             plain = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
-            functions += [function for function in plain if hasattr(function, "__code__")]
+            # Without decorators of other modules, whose code many others run, too, such as `contextmanager`.
+            functions += [inspect.unwrap(function) for function in plain if hasattr(function, "__code__")]
     return functions
 
 
