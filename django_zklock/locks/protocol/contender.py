@@ -39,7 +39,7 @@ class Contender(Newcomer):
     """One contender for one lock, from the first request until it has left the queue."""
 
     _predecessors: Predecessors | None = None  # once it has waited for some
-    _is_described = False  # its znode says when the lock was granted, or will soon
+    _is_described = False  # its znode says when the lock was granted
 
     # --- from any thread ----------------------------------------------------------------------------------------
 
@@ -255,14 +255,17 @@ class Contender(Newcomer):
         """The znode was read while its lock is held."""
         if self._grant is not None and self._node.node is not None:
             interventions.read_request(self._registry.gateway, self._grant, node, self._node.node.data)
-            if not self._is_described:
-                self._is_described = True
+            if not self._is_described and self._timer is None:
                 self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
 
     def _describe_grant(self) -> None:
         """Write when the lock was granted, for people who look at the queue; ZooKeeper only dates the znode."""
+        self._cancel_timer()
         if self._grant is not None:
-            self.describe({"waited": self.waited(self._grant.since)})
+            self.describe({"waited": self.waited(self._grant.since)}, self._on_described)
+
+    def _on_described(self) -> None:
+        self._is_described = True
 
     def _share(self, seconds: float) -> None:
         if self._phase is not Phase.HOLDING:

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from support.faults import proxied
+from support.proxy import SET_DATA
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, zk_lock
@@ -63,3 +65,12 @@ def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
         time.sleep(0.5)
         assert granted("k") is None
         eventually(lambda: granted("k"))
+
+
+def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo) -> None:
+    """The connection that should have carried it ends."""
+    with proxied(zoo) as proxy:
+        lost = proxy.kill_before_op(SET_DATA)
+        with zk_lock("k", abort_on="lost"):
+            assert lost.wait(10)
+            eventually(lambda: granted("k"))
