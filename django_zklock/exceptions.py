@@ -1,4 +1,4 @@
-"""The errors of this package. They have one root; some also have the builtin as a base that a caller would catch."""
+"""The errors of this package. `ZkLockError` is their root. Some are builtin errors, too, such as `TimeoutError`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ZkLockError(Exception):
     """
     A lock operation failed.
 
-    The root of all errors here. `lock` is the key of the lock, if there is one.
+    The root of all errors here but `LockLostInterrupt`. `lock` is the key of the lock, if there is one.
     """
 
     lock: str | None

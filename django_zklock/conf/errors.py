@@ -13,7 +13,7 @@ LONGEST_WAIT: Final = 2_147_483.0
 
 
 class InvalidValue(ValueError):
-    """A setting is invalid: the end of a sentence that begins with its key. It never quotes a credential."""
+    """A value is invalid. The message continues a sentence that begins with the key, and quotes no credential."""
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message)

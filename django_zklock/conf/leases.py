@@ -28,7 +28,7 @@ class LeaseClient:
     certificates: tuple[str, ...] = ()
     """The names in its TLS certificates: the common name, or a subject alternative name."""
     prefixes: tuple[str, ...] = ("",)
-    """The keys that it may lock, with all keys below them. Escaped, as keys are."""
+    """Escaped keys. It may lock these, and all keys below them."""
     kinds: tuple[str, ...] = KINDS
     max_leases: int = 10_000
     """How many leases it may have or wait for, at one coordinator."""
@@ -49,9 +49,9 @@ class LeaseOptions:
     clients: Mapping[str, LeaseClient] = field(default_factory=lambda: MappingProxyType({}))
     """The clients by name. If there are none, the coordinator serves all programs of its own machine."""
     max_term: float = 300.0
-    """The longest that a lease may last after the last sign of its client."""
+    """How long a lease may last after the last message of its client."""
     max_wait: float = 3600.0
-    """The longest that one call may wait in the queue."""
+    """How long one call may wait in the queue."""
 
 
 def read_leases(value: object, where: str, problems: Problems) -> LeaseOptions:
@@ -84,10 +84,8 @@ def _check_distinct(clients: Mapping[str, LeaseClient], where: str, problems: Pr
     for client in clients.values():
         for secret in (*client.tokens, *client.certificates):
             if owners.setdefault(secret, client.name) != client.name:
-                names = f'"{owners[secret]}" and "{client.name}"'
-                problems.add(
-                    "E016", f'{where}["CLIENTS"] has the same token or certificate for {names}.', "Remove one."
-                )
+                both = f'"{owners[secret]}" and "{client.name}"'
+                problems.add("E016", f'{where}["CLIENTS"] has the same token or certificate for {both}.', "Remove one.")
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -112,7 +110,7 @@ def _kinds(value: object) -> tuple[str, ...]:
 
 
 def _prefixes(value: object) -> tuple[str, ...]:
-    """Read prefixes, and escape them as keys are."""
+    """Read prefixes, and escape them like keys."""
     prefixes = []
     for text in _texts(value):
         try:

@@ -23,7 +23,7 @@ MOST_PERMITS: Final = markers.MOST_PERMITS
 
 
 class Unset(enum.Enum):
-    """The type of `UNSET`. None would not do: a timeout of None waits without limit."""
+    """The type of `UNSET`. None has another meaning: a timeout of None waits without limit."""
 
     UNSET = "unset"
 
@@ -40,7 +40,7 @@ class LockOptions:
     """The options of one lock, or of all; `UNSET` where they are not given. `conf.arguments` explains them."""
 
     path: str | None = None
-    """A path template. None in `DEFAULTS`, and for a lock without an entry: its name is the template."""
+    """A path template. None in `DEFAULTS`, and for a lock without an entry, whose name is the template."""
     timeout: float | Unset | None = UNSET
     on_conflict: str | Unset = UNSET
     abort_on: str | Unset = UNSET
@@ -94,9 +94,9 @@ NOT_GIVEN: Final = LockOptions()
 
 def given_options(options: Mapping[str, object]) -> LockOptions:
     """
-    Return the options that a call gave, each checked as in the settings. `UNSET` is not given.
+    Return the options of a call, checked like those of the settings. An option that is `UNSET` counts as not given.
 
-    Raises `ValueError`, which names all that are invalid.
+    Raises `ValueError`, which names all invalid options.
     """
     given = tuple((name, type(value), value) for name, value in options.items() if value is not UNSET)
     if not given:
@@ -107,7 +107,7 @@ def given_options(options: Mapping[str, object]) -> LockOptions:
         return _checked({name: value for name, _, value in given})
 
 
-@functools.lru_cache(maxsize=1024)  # so equal options are one object, whose id is a key of `Config.specs`
+@functools.lru_cache(maxsize=1024)  # equal options are one object: `Config.specs` finds specs by its id
 def _checked_once(options: tuple[tuple[str, type, object], ...]) -> LockOptions:
     return _checked({name: value for name, _, value in options})
 
@@ -136,11 +136,11 @@ def contradiction(options: LockOptions) -> str:
     if isinstance(max_hold, float) and isinstance(min_hold, float) and max_hold < min_hold:
         return f"max_hold={max_hold:g}, which is less than min_hold={min_hold:g}"
     if options.linger not in (UNSET, 0):
-        return _no_linger(options)
+        return _contradiction_of_linger(options)
     return ""
 
 
-def _no_linger(options: LockOptions) -> str:
+def _contradiction_of_linger(options: LockOptions) -> str:
     linger = f"linger={options.linger:g}"
     if isinstance(options.limit, int):
         return f"{linger} and limit={options.limit}, but only exclusive locks linger"

@@ -83,7 +83,7 @@ class Config:
         """
         Return the options of a lock: those `given`, else those of its entry, else the defaults.
 
-        A name that is no entry is a path itself; then there is no `path`.
+        If no entry has this name, the name itself is the path, and `path` is None.
         """
         entry = self.locks.get(name)
         options = given if entry is None else given.merged_over(entry)
@@ -157,8 +157,8 @@ def has_urlconf() -> bool:
     return bool(getattr(settings, "ROOT_URLCONF", None))
 
 
-# Cached until `forget()` is called. Two threads that call this first at the same time may both build a `Config`. These
-# are equal.
+# Cached until `forget()` is called. If two threads make the first call at the same time, both may build a `Config`. The
+# two are equal.
 @functools.cache
 def current() -> Config:
     """
@@ -183,7 +183,7 @@ def _at(*keys: object) -> str:
 
 
 def _read(raw: object) -> tuple[Config | None, Problems]:
-    """Return the configuration, or None if there are problems, and the problems. A key that is None is not given."""
+    """Return the configuration, or None if there are problems, and the problems. None counts as not given."""
     problems = Problems()
     if not isinstance(raw, Mapping):
         fault = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"

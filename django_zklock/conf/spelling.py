@@ -21,7 +21,8 @@ def check_spelling(config: Config, name: str) -> None:
     A name is bare if it has neither a slash nor a field. A bare name that is no entry of `LOCKS` is a lock of its own,
     so a misspelt name of an entry protects nothing. Raises `InvalidLockName` with `STRICT`.
     """
-    has_none = "None" in name and "" not in config.checked_names and "None" in name.split("/")  # warned of once
+    # An empty string in `checked_names` says that a "None" was warned of.
+    has_none = "None" in name and "" not in config.checked_names and "None" in name.split("/")
     is_bare = "/" not in name and "{" not in name and bool(config.locks or config.strict)
     if not (is_bare or has_none) or name in config.locks or name in config.checked_names:
         return
@@ -35,7 +36,7 @@ def check_spelling(config: Config, name: str) -> None:
             raise InvalidLockName(
                 f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
             )
-        if meant and _DIGITS.sub("", name) != _DIGITS.sub("", close[0]):  # report1 and report2 are meant
+        if meant and _DIGITS.sub("", name) != _DIGITS.sub("", close[0]):  # report1 and report2 differ on purpose
             fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
             warning = f"{fault} {meant} If not, add it to LOCKS."
     config.checked_names.add(name if is_bare else "")  # before the warning, which may be an error

@@ -34,7 +34,7 @@ def read_keys(
     """
     Return the valid values, by their keys in lower case.
 
-    A key that is None is not given. The keys in `more` are allowed, too, but not read here.
+    A key whose value is None counts as not given. The keys in `more` are allowed, too, but not read here.
     """
     problems.add_unknown_keys(where, given, (*table, *more))
     values: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def read_keys(
 
 
 def must_be(expected: str, value: object) -> InvalidValue:
-    """Return the error for a value that may be shown."""
+    """Return the error for an invalid value that is no secret. The message quotes it."""
     kind = "the string " if isinstance(value, str) else ""
     return InvalidValue(f"must be {expected}; got {kind}{printable(repr(value), _SHOWN)}")
 

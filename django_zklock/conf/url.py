@@ -40,8 +40,8 @@ def parse(url: str) -> Address:
     """
     Read `zk://[user:password@]host[:port][,host...][/chroot][?key=value&...]`.
 
-    `urllib.parse` does not do: it allows one host only, and its errors quote the invalid part, which may be a password.
-    Raises `InvalidValue`.
+    `urllib.parse` cannot be used: it allows one host only, and its errors quote the invalid part, which may be a
+    password. Raises `InvalidValue`.
     """
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme.lower() not in SCHEMES:

@@ -77,7 +77,7 @@ class Abort:
         """Abort the work; on the protocol's thread. The caller repeats this until it is `delivered` or disarmed."""
 
     def disarm(self) -> None:
-        """Accept no more aborts; called in the work, first at the end of the block."""
+        """Accept no more aborts. The work calls this first of all at the end of the block."""
         self.armed = False
 
     def is_mine(self, error: BaseException | None) -> bool:
@@ -110,7 +110,7 @@ class TaskAbort(Abort):
             self._task.cancel(reason)
 
     def is_mine(self, error: BaseException | None) -> bool:
-        """Return whether our cancellation ended the block, and take it back. A simultaneous one of others continues."""
+        """Return whether our cancellation ended the block, and take it back. A cancellation by other code remains."""
         # An abort that was not delivered has not cancelled the task. An inner block may have.
         others = _uncancel(self._task) if self.delivered else _cancelling(self._task)
         return isinstance(error, asyncio.CancelledError) and others <= self._cancelling
@@ -303,5 +303,4 @@ def _forget_in_child() -> None:
     _main_thread_aborts.clear()  # the child holds nothing, so nothing in it is aborted
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_forget_in_child)

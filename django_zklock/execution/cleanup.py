@@ -20,7 +20,7 @@ Net: TypeAlias = "tuple[weakref.ref[Any], weakref.ref[Any]]"
 
 def net_under(end: Callable[..., None], catch: Callable[[object], None]) -> Net:
     """
-    Return what calls `catch` when the end of a `with` block is destroyed, as long as the returned value is kept.
+    Return weak references that call `catch` when Python destroys `end`. The caller must keep them.
 
     Python keeps the `__exit__` of a `with` block on the stack of its frame, where nothing else refers to it: no
     variable, and no traceback. If an exception strikes `__exit__` itself, Python drops that object at once, and calls

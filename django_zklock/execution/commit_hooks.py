@@ -127,7 +127,7 @@ class ConnectionHooks:
 
     @abort.shielded
     def close(self) -> None:
-        with CleanupOnError(self._end_if_closed):  # it may be the last call of all
+        with CleanupOnError(self._end_if_closed):  # Django may call nothing after it
             self._original("close")()
             self._end_if_closed()
 

@@ -28,9 +28,8 @@ class Shared(Generic[_Key, _Value]):
         self._compute = compute
         self._most = most
         self.clear()
-        if hasattr(os, "register_at_fork"):
-            # An inherited mutex may be locked by a thread that does not exist in the child.
-            os.register_at_fork(after_in_child=self.clear)
+        # An inherited mutex may be locked by a thread that does not exist in the child.
+        os.register_at_fork(after_in_child=self.clear)
 
     def get(self, key: _Key, timeout: float, max_age: float) -> _Value:
         """

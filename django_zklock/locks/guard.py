@@ -62,7 +62,7 @@ class Guard(GrantObserver):
 
     @abort.shielded
     def disarm(self) -> None:
-        """Stop guarding; called in the work, first thing after the block."""
+        """Stop guarding. The work calls this first of all after the block."""
         self._abort.disarm()
         self.grant.detach(self)
 

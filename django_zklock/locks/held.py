@@ -215,7 +215,7 @@ class HeldLock(Hold):
 
 
 def held_of(hold: Hold) -> HeldLock:
-    """Return the hold with what this package does with it."""
+    """Return the hold with the methods that only this package uses."""
     return cast("HeldLock", hold)
 
 

@@ -119,14 +119,14 @@ class LingeringLock(SharedLock):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        done = self._linger
+        remaining = self._linger
         if not self.queue:
-            done += self.idle_since - clock.now()
-            if done <= 0:
+            remaining += self.idle_since - clock.now()
+            if remaining <= 0:
                 self.end_if_idle()
         if not self.ended:
             self._correct_published()
-            pause = min(max(done, SHORTEST_PAUSE), CHECK_EVERY)
+            pause = min(max(remaining, SHORTEST_PAUSE), CHECK_EVERY)
             self._checks_at = clock.now() + pause
             self._timer = self.session.loop.call_later(pause, self.check_idle)
 

@@ -250,7 +250,7 @@ class LocalWaiter:
             on_queued()
 
     def conclude(self, lock: SharedLock, outcome: Outcome) -> None:
-        """Have it end with this outcome, unless it has the lock."""
+        """End the wait with this outcome, unless the owner has the lock."""
         outcomes, on_outcome = self._outcomes, self._on_outcome
         if self.lock is lock and outcomes.setdefault(lock, outcome) is outcome and on_outcome is not None:
             self.gone = True

@@ -12,7 +12,7 @@ from django_zklock.queue.names import path
 from django_zklock.queue.nodes import json_object
 
 DIRECTORY: Final = "!broken"
-"""No segment of a key begins like this, as `!` is percent-encoded there."""
+"""The directory of all records. No segment of a key begins with `!`, which is percent-encoded there."""
 
 _MAX_READ: Final = 4096
 _MOST: Final = 160  # characters that are kept of a text
@@ -25,7 +25,7 @@ class BreakRecord:
     by: str
     reason: str
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    """Unique for each break. By it the call recognizes its own break after a lost reply."""
+    """Unique for each break. After a lost reply, the caller recognizes its own break by this id."""
 
     def encode(self) -> bytes:
         """Return JSON."""
@@ -36,10 +36,10 @@ class BreakRecord:
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
         fields = json_object(data, _MAX_READ)
-        by, reason, known = (fields.get(name) for name in ("by", "reason", "id"))
-        if not (isinstance(by, str) and isinstance(reason, str) and isinstance(known, str)):
+        by, reason, break_id = (fields.get(name) for name in ("by", "reason", "id"))
+        if not (isinstance(by, str) and isinstance(reason, str) and isinstance(break_id, str)):
             return None
-        return cls(printable(by, _MOST), printable(reason, _MOST), known[:_MOST])
+        return cls(printable(by, _MOST), printable(reason, _MOST), break_id[:_MOST])
 
     def __str__(self) -> str:
         """Return it as the reason of a loss."""
@@ -53,4 +53,4 @@ def directory(base: str) -> str:
 
 def record_path(base: str, name: str) -> str:
     """Return the path of the record for a holder's znode. No two znodes have the same name."""
-    return f"{directory(base)}/{name}.note"  # with a suffix, or the name would be that of a contender
+    return f"{directory(base)}/{name}.note"  # without the suffix, it would be the name of a contender

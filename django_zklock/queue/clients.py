@@ -39,7 +39,7 @@ def foreign_payload(data: bytes) -> Payload:
     id of a Curator `LeaderSelector`.
     """
     host = what = ""
-    if data != release_request.CURATOR:  # else a release request of Curator's has replaced it
+    if data != release_request.CURATOR:  # else Curator's release request has replaced the text
         text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
         try:
             host = printable(str(ipaddress.ip_address(text)), _SHORT)

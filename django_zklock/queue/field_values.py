@@ -15,7 +15,7 @@ from django_zklock.queue.escaping import MAX_SEGMENT, quoted
 _DEEPEST = 8  # lists and dicts within each other
 _LITERALS = {None: "null", True: "true", False: "false"}
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def text_of(value: object, what: str) -> str:
@@ -86,12 +86,12 @@ class _Container:
         if self._left < 0 or depth > _DEEPEST:
             raise InvalidLockName(f"{self._what} is too large for a name. Use an attribute of it, or a digest.")
         if isinstance(value, Mapping):
-            return "{" + ",".join(f"{_quoted(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"
+            return "{" + ",".join(f"{_to_json(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"
         if isinstance(value, (list, tuple)) and _scalar(value, self._what) is None:
             return "[" + ",".join([self.text(item, depth + 1) for item in value]) + "]"
         if value is None or isinstance(value, bool):
             return _LITERALS[value]
-        return _quoted(text_of(value, self._what))
+        return _to_json(text_of(value, self._what))
 
     def _items(self, value: Mapping[object, object], depth: int) -> list[tuple[str, str]]:
         items: dict[str, str] = {}

@@ -6,8 +6,8 @@ import enum
 import uuid
 from typing import Final
 
-_VERSION: Final = "8"  # of the UUID: "custom" by RFC 9562, which no client draws by chance
-_INDEX: Final = 12  # of the version among the hexadecimal digits
+_VERSION: Final = "8"  # of the UUID: "custom" by RFC 9562, which no client generates by chance
+_INDEX: Final = 12  # the index of the version among the hexadecimal digits
 
 
 class Mark(enum.Enum):
@@ -16,7 +16,7 @@ class Mark(enum.Enum):
     OWN = "0c1a"
     """A contender of this package."""
     REPLACEABLE = "0e57"
-    """Such a contender, too. When it releases, an operator hold with its sequence number may replace its node."""
+    """A contender of this package. At its release, an operator hold with its sequence number may replace its znode."""
     OPERATOR = "0be7"
     """An operator hold."""
 
@@ -26,8 +26,8 @@ _MARKS: Final = {mark.value: mark for mark in Mark}
 
 def new(mark: Mark) -> str:
     """Return a new guid with this mark, as a UUID of 36 characters."""
-    drawn = uuid.uuid4().hex
-    return f"{mark.value}{drawn[4:8]}-{drawn[8:12]}-{_VERSION}{drawn[13:16]}-{drawn[16:20]}-{drawn[20:]}"
+    digits = uuid.uuid4().hex
+    return f"{mark.value}{digits[4:8]}-{digits[8:12]}-{_VERSION}{digits[13:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def mark_of(guid: str) -> Mark | None:

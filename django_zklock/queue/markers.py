@@ -80,7 +80,7 @@ class SetLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRecord:
-    """The data of one change of a limit: in its marker, and in the directory of the lock."""
+    """The data of one change of a limit. Its marker and the directory of the lock both have them."""
 
     by: str
     reason: str
@@ -96,15 +96,17 @@ class LimitRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> LimitRecord:
-        """Return the record in `data`; what is missing or of another type is empty, or unknown. Never raises."""
+        """Return the record in `data`. A missing text, or one of another type, is empty. Never raises."""
         fields = json_object(data, _MAX_READ)
-        by, reason, known = (text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id"))
+        by, reason, change_id = (
+            text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id")
+        )
         before = fields.get("before")
         return cls(
             by=printable(by, MAX_BY),
             reason=printable(reason, MAX_REASON),
             before=before if isinstance(before, int) and 0 <= before <= MOST_PERMITS else MOST_PERMITS,
-            id=known[:MAX_BY],
+            id=change_id[:MAX_BY],
         )
 
 

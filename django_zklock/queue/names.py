@@ -39,7 +39,7 @@ class Template:
     """
     The name of a lock, with fields that each call fills in: `inventory/{sku}`, `order/{order.pk}`.
 
-    A field is a plain name, with public attributes to follow. Indexes, formats and conversions are not allowed, so
+    A field is a plain name, and public attributes may follow it. Indexes, formats and conversions are not allowed, so
     rendering runs no code but attribute access. `{{` and `}}` are literal braces.
     """
 
@@ -58,8 +58,9 @@ class Template:
         """
         Return the key for these values. Two keys of one template are equal only if all values are.
 
-        Values are equal here if their texts are: `7` and `"7"` give one key, `Decimal("1.0")` and `Decimal("1.00")`
-        two.
+        Values are equal here if their texts are. So `7` and `"7"` give one key, but `Decimal("1.0")` and
+        `Decimal("1.00")` give two.
+
         Accepts str, int, UUID, Decimal, date, datetime, time, enums of these, instances of Django models, and lists,
         tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
         refuses. An exception of a property passes through, except `AttributeError`.
@@ -133,7 +134,7 @@ def check_own_key(key: str) -> None:
 
 
 def is_escaped(text: str) -> bool:
-    """Return True for a key with an escape such as %20, and no character that needs one: it comes from a list."""
+    """Return True for a key with an escape such as %20, and no character that needs one: it is copied from a list."""
     return "%" in text and _ESCAPED.fullmatch(text) is not None
 
 
@@ -141,7 +142,7 @@ def own_key(text: str) -> str:
     """
     Return the key of the lock that this text names: its segments are escaped, unless it is an escaped key already.
 
-    Raises `InvalidLockName`. Braces are no fields here.
+    Raises `InvalidLockName`. A brace does not begin a field here.
     """
     check_type(text)
     key = text if is_escaped(text) else Template.parse(text.replace("{", "{{").replace("}", "}}")).render({})
@@ -267,7 +268,7 @@ def _segment(split: list[str | _Field], what: str) -> str | _Segment:
     if not parts:
         raise InvalidLockName(f"{what} has an empty segment; remove the leading, trailing or doubled slash.")
     if len(parts) == 1 and isinstance(parts[0], str):
-        # It refuses an invalid literal, such as `..`, before the first call.
+        # This refuses an invalid literal, such as `..`, before the first call.
         return finish_segment(percent_encode(parts[0]), what)
     encoded = tuple(percent_encode(part) if isinstance(part, str) else part for part in parts)
     return _Segment(encoded, _reserved(parts, what), what)

@@ -21,7 +21,8 @@ _MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
 _MOST_ITEMS = 8  # items of `about` that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
-_LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))  # of other texts, of `about`
+# The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
+_CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
 
 _FIELDS = (
     "guid",
@@ -128,7 +129,8 @@ def parse(name: str) -> Child | None:
     Return the contender with this name, or None for a name without a sequence number.
 
     Such a name is the directory of a nested key, or a marker. The names of Curator and kazoo are known. Raises
-    `UnreadableQueue` for any other name with a sequence number. To ignore a contender might grant the lock twice.
+    `UnreadableQueue` for any other name with a sequence number. If a contender were ignored, the lock might be granted
+    twice.
 
     Results are cached, because a waiter sees the same names again and again.
     """
@@ -186,7 +188,7 @@ class Payload:
     session_timeout: int = 0
     """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
     idle: str = ""
-    """Since when nobody uses the lock that its process keeps for the next user, like `since`; empty if it is in use."""
+    """Since when a lock that lingers is idle, in the form of `since`; empty if it is in use."""
     waited: int = 0
     """Milliseconds from the creation of the znode to the grant. A holder writes it after a second; 0 before that."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -194,7 +196,7 @@ class Payload:
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
-        for limit, item in _LIMITS:
+        for limit, item in _CUTS:
             data = self._json(limit, item)
             if len(data) <= MAX_PAYLOAD:
                 return data
@@ -237,7 +239,7 @@ class Payload:
         return cls(**values, about=about, release_request=request)
 
     def is_of(self, child: Child) -> bool:
-        """Return whether this contender wrote it, by the guid. In kazoo's grammar a guid has no dashes."""
+        """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""
         return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
 
 

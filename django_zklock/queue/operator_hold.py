@@ -17,6 +17,7 @@ from django_zklock.queue.escaping import MAX_BY, MAX_REASON, printable
 from django_zklock.queue.nodes import Child, Payload, parse
 from django_zklock.queue.order import Queue
 
+# The items of `Payload.about` that describe a hold.
 OPERATOR: Final = "operator"
 REASON: Final = "reason"
 SECONDS: Final = "seconds"
@@ -148,4 +149,7 @@ def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, minimum
         decoded = Payload.decode(data)
         if decoded is not None and decoded.about == about:
             return data
-        by, reason = by[: MAX_BY // 2], printable(reason, max(1, len(reason) * 3 // 4))  # too much for a payload
+        by, reason = (
+            by[: MAX_BY // 2],
+            printable(reason, max(1, len(reason) * 3 // 4)),
+        )  # they did not fit into a payload

@@ -32,7 +32,7 @@ class Queue(Sequence[Child]):
         """
         The name of an outdated limit marker, which the first contender deletes; empty if there is none.
 
-        The marker of a cleared limit shows which contenders may still hold a permit. Only the first in the queue does.
+        The marker of a cleared limit shows which contenders may still hold a permit. One contender alone holds anyway.
         """
         return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 
@@ -100,7 +100,7 @@ def ordered(names: Iterable[str]) -> Queue:
 def limit_marker_in(names: Iterable[str]) -> str:
     """Return the name of the marker of the limit among the children of a directory; empty if there is none."""
     limits = [name for name in names if markers.limit_in(name) is not None]
-    # There is one. If an operator has made more by hand, the lowest limit counts.
+    # Normally there is one. If an operator has made more by hand, the lowest limit counts.
     return min(limits, key=lambda name: markers.limit_in(name) or sys.maxsize, default="")
 
 
@@ -126,21 +126,21 @@ def _refuse_mixture(queue: Sequence[Child]) -> None:
     """Refuse a contender of Curator next to one that it does not see: it would acquire the lock at the same time."""
     if len({(child.kind, child.in_grammar_of_curator) for child in queue}) < 2:
         return
-    curators = next((child for child in queue if child.by_curator), None)
-    if curators is None:
+    of_curator = next((child for child in queue if child.by_curator), None)
+    if of_curator is None:
         return
-    family = _FAMILIES[curators.kind]
-    kazoos = next((child for child in queue if not child.in_grammar_of_curator), None)
-    if kazoos is not None:
+    family = _FAMILIES[of_curator.kind]
+    of_kazoo = next((child for child in queue if not child.in_grammar_of_curator), None)
+    if of_kazoo is not None:
         raise UnreadableQueue(
-            f"The queue holds a {family} of Apache Curator ({quoted(curators.name)}) and a znode in kazoo's grammar "
-            f"({quoted(kazoos.name)}). Curator does not see it, so both might hold the lock. Give one of the programs "
-            "another path."
+            f"The queue holds a {family} of Apache Curator ({quoted(of_curator.name)}) and a znode in kazoo's grammar "
+            f"({quoted(of_kazoo.name)}). Curator does not see it, so both might hold the lock. Give one of the "
+            "programs another path."
         )
     unseen = next((child for child in queue if _FAMILIES[child.kind] != family), None)
     if unseen is not None:
         raise UnreadableQueue(
-            f"The queue holds a {family} of Apache Curator ({quoted(curators.name)}) and a {_FAMILIES[unseen.kind]} "
+            f"The queue holds a {family} of Apache Curator ({quoted(of_curator.name)}) and a {_FAMILIES[unseen.kind]} "
             f"znode ({quoted(unseen.name)}). Curator does not see it, so both might hold the lock. With Curator's "
             'InterProcessReadWriteLock use kind="read" or kind="write", with its InterProcessMutex an exclusive lock. '
             "Or give that program another path."

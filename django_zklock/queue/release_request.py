@@ -22,19 +22,19 @@ class ReleaseRequest:
     by: str
     reason: str
     at: str = ""
-    """When: ISO 8601 in UTC, by the clock of the process that asked."""
+    """The time of the request: ISO 8601 in UTC, by the clock of the process that asked."""
 
     def __str__(self) -> str:
         """Return the operator and the reason, in one line."""
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
     def same(self, other: ReleaseRequest | None) -> bool:
-        """Return whether the other request says the same, at any time."""
+        """Return whether the other request has the same author and reason. The times may differ."""
         return other is not None and (self.by, self.reason) == (other.by, other.reason)
 
 
 def release_request(*, by: str, reason: str, at: str = "") -> ReleaseRequest:
-    """Return a request with its texts cut to what is stored."""
+    """Return a request. Its texts are cut to the length that is stored."""
     return ReleaseRequest(by=_kept(by, MAX_BY), reason=_kept(reason, MAX_REASON), at=_kept(at, MAX_BY))
 
 

@@ -92,8 +92,9 @@ class Permits:
         """
         Return whether there is a permit; if not, wait for the `limit` contenders just ahead.
 
-        A permit is free when fewer than `limit` contenders are ahead. So at least one of any `limit` of them must leave
-        first. Fewer than `limit` watches might miss it. With a limit of 1 this is the rule of an exclusive lock.
+        A permit is free when fewer than `limit` contenders are ahead. So of any `limit` contenders ahead, at least one
+        must leave first. With fewer watches, the waiter might miss that. With a limit of 1 this is the rule of
+        an exclusive lock.
         """
         index = queue.index_of(me)
         if index is None:

@@ -1,7 +1,7 @@
 """
 The kazoo client of a session: hosts, credentials, TLS, and the timeout that the server granted.
 
-Behind it: the takers of replies and of watch events, and two requests that kazoo does not have.
+Also here: the objects that receive replies and watch events, and two requests that kazoo does not have.
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
@@ -94,7 +94,7 @@ class Client(KazooClient):
             else:
                 self._connection.wake()
         except Exception as error:  # noqa: BLE001 - `close` raises no narrower one
-            # Meanwhile its thread has seen that it should end, or has begun, and will see it. Either calls `on_ended`.
+            # The thread sees `_stopped`, now or when it begins. Then it ends, and calls `on_ended`.
             self.logger.debug("the connection ends by itself: %r", error)
 
     def join(self) -> None:
@@ -210,7 +210,7 @@ def _logger() -> logging.Logger:
 
 
 class PendingRequest:
-    """A request without a reply. kazoo fills in the reply on its own thread; the loop's thread gets it from here."""
+    """A request that waits for its reply. kazoo sets the reply on its own thread, and the loop's thread gets it."""
 
     __slots__ = ("_loop", "_on_reply", "_request", "callback")
 

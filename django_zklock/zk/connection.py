@@ -61,7 +61,7 @@ HURRIED_ROUNDS = 2  # rounds of that kind after a break; later rounds give a slo
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 
 _LAST_XID = 2**31 - 1
-_ALONE = (None, Auth.type, Close.type)  # kazoo sends these requests in its own way; None: the doubles in its tests
+_ALONE = (None, Auth.type, Close.type)  # kazoo sends these by itself; None: the requests in kazoo's own tests
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 

@@ -29,7 +29,7 @@ _factory: Callable[[], SessionOptions] | None = None
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while Django starts."""
 _forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
-_allowed = 0  # running `LockTester`s and marked tests; written by the thread that runs the tests
+_allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
 
 
 def configure(factory: Callable[[], SessionOptions]) -> None:
@@ -59,7 +59,7 @@ def peek() -> Session | None:
 
 
 def forbid(message: str) -> None:
-    """Make `current()` raise `RuntimeError(message)` outside `allow` and `disallow`; "" forbids nothing."""
+    """Make `current()` raise `RuntimeError(message)`, except between `allow` and `disallow`. "" ends that."""
     global _forbidden
     _forbidden = message
 
@@ -71,7 +71,7 @@ def allow() -> None:
 
 
 def disallow() -> None:
-    """End one `allow`."""
+    """Take back one call of `allow`."""
     global _allowed
     _allowed -= 1
 

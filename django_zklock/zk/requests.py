@@ -31,7 +31,7 @@ _Reply = TypeVar("_Reply")
 
 
 class OnConnected(SessionObserver):
-    """Calls that wait for a connection. One for each session (`attached`); for the loop's thread only."""
+    """Calls that wait for a connection. Each session has one (`attached`). For the loop's thread only."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -191,7 +191,7 @@ class OptimisticUpdate(SessionObserver):
     # --- from any thread ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start."""
+        """Begin the update, once there is a connection."""
         self.session.post(self._guarded, self._start)
 
     def abandon(self) -> None:
@@ -281,7 +281,7 @@ class OptimisticUpdate(SessionObserver):
             elif isinstance(reply, ZkError):
                 self._fail(reply)
 
-        def again(_deleted: bool = True) -> None:
+        def again() -> None:
             if self.waiting and self._outcome is UNKNOWN:
                 self._end_wait()
                 self._read()

@@ -1,7 +1,7 @@
 """
 The ZooKeeper session of a process: its connection, its lease, and its replacement when it is lost.
 
-Everything runs on the loop's thread, except what says otherwise.
+All methods run on the loop's thread, unless their docstrings say otherwise.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Contender(Newcomer):
     # --- from any thread ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to enter the queue; return at once."""
         self.session.post(self._replies.run, self._begin)
 
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:

@@ -77,7 +77,7 @@ class GrantedContender(Protocol):
         """Give the lock back; see `Contender.abandon`."""
 
     def share(self, *, asked: bool = False) -> None:
-        """Go on as a reader; see `Contender.share`."""
+        """Keep the lock as a reader; see `Contender.share`."""
 
 
 class GrantObserver:

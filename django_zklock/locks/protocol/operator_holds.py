@@ -104,7 +104,7 @@ class HoldCheck:
         if any(map(_interrupted, answers)):
             self._done(None)
         elif any(latest is None or hold.is_over(latest) for hold in self._remaining.values()):
-            # The local clock since the last stamp of the server is a reason to ask the server, and no proof.
+            # The local clock is a reason to ask the server for its time, and no proof that a hold is over.
             self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
             self._report()
@@ -143,7 +143,7 @@ def _interrupted(answer: object) -> bool:
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:
-    """Return the operator hold that a znode is, or None."""
+    """Return the operator hold in a znode, or None if the znode is no hold."""
     return operator_hold.operator_hold(
         Payload.decode(node.data), key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime
     )

@@ -1,4 +1,4 @@
-"""The marker of a writer that became a reader. It says so, as the name of its znode still says "write"."""
+"""The marker of a writer that became a reader. It is needed because the name of its znode still says "write"."""
 
 from __future__ import annotations
 
