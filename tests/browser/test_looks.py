@@ -146,3 +146,13 @@ def test_a_duration_keeps_its_order_from_right_to_left(shop: Stage, visitor: Vis
             }"""
         )
         assert ends == sorted(ends)
+
+
+def test_texts_of_buttons_are_not_underlined(shop: Stage, visitor: Visit) -> None:
+    viewer = visitor("operator")
+    viewer.open()
+    decorations = viewer.page.locator("#content a.button").evaluate_all(
+        "links => links.map(link => getComputedStyle(link).textDecorationLine)"
+    )
+    assert decorations
+    assert set(decorations) == {"none"}
