@@ -62,7 +62,7 @@ class Columns:
         others = len(holders) - 1
         rest = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
         return format_html(
-            '<span class="zklock-holder" title="{0} · {1}"><span>{0}</span> <span>{2}</span> '
+            '<span class="zklock-holder" dir="auto" title="{0} · {1}"><span>{0}</span> <span>{2}</span> '
             '<span class="zklock-work">{1}</span></span>',
             process,
             work,

@@ -32,6 +32,14 @@ const begin = () => {
   tick();
   setInterval(tick, 1000);
 
+  // --- The filters of the list: Esc closes them.
+  document.addEventListener("keydown", (event) => {
+    const filters = document.querySelector("#zklock-filters[open]");
+    if (event.key !== "Escape" || event.defaultPrevented || !filters) return;
+    filters.open = false;
+    filters.querySelector("summary").focus();
+  });
+
   // --- Copying.
   const showCopyButtons = () => {
     if (navigator.clipboard) for (const button of document.querySelectorAll("button.zklock-copy[hidden]")) button.hidden = false;
