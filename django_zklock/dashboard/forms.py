@@ -10,6 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import MOST_PERMITS
+from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import clean
 from django_zklock.queue.names import MAX_KEY, is_key
 
@@ -72,6 +73,13 @@ class _ReasonField(forms.CharField):
         return clean(" ".join(super().clean(value).split()), MAX_REASON)
 
 
+class _TimeInput(forms.DateTimeInput):
+    input_type = "datetime-local"
+
+    def __init__(self) -> None:
+        super().__init__(format="%Y-%m-%dT%H:%M")
+
+
 class BreakForm(forms.Form):
     """Why to break the locks."""
 
@@ -128,6 +136,31 @@ class EndForm(forms.Form):
     key = _KeyField()
     token = forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput)
     reason = _ReasonField(required=False)
+
+
+class HistoryForm(forms.Form):
+    """Which rows of the history to show."""
+
+    part = forms.CharField(label=_("Lock"), required=False)
+    what = forms.ChoiceField(label=_("What"), required=False, choices=[("", _("All")), *past.WHAT.items()])
+    who = forms.CharField(label=_("Who, or which work"), required=False)
+    host = forms.CharField(label=_("Host"), required=False)
+    since = forms.DateTimeField(label=_("From"), required=False, widget=_TimeInput)
+    until = forms.DateTimeField(label=_("Until"), required=False, widget=_TimeInput)
+    before = forms.DateTimeField(required=False, widget=forms.HiddenInput)
+    """Where the page begins."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs["form"] = "zklock-filter"  # the fields are inside of another form element
+
+    def wanted(self) -> past.Filter:
+        """Return the filter of these values."""
+        self.is_valid()
+        values = {name: value for name, value in self.cleaned_data.items() if value}
+        ends = [values.pop(name) for name in ("until", "before") if name in values]
+        return past.Filter(**values, until=min(ends, default=None))
 
 
 def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -1,27 +1,35 @@
-"""The views of the past: the history of one lock, and of all."""
+"""The views of the past: the history of one lock and of all, as pages and as CSV."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import astuple, fields, replace
+from datetime import timedelta
+from typing import Any, Final
 
-from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
-from django.contrib.contenttypes.models import ContentType
-from django.http import HttpRequest, HttpResponse
+from django.db import Error
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.utils.http import urlencode
+from django.utils.translation import get_language, override
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import past
-from django_zklock.dashboard.formatting import action_text, clean
-from django_zklock.dashboard.pages import Breadcrumb, LockPages
-from django_zklock.dashboard.past import PastEvent
-from django_zklock.models import Lock
+from django_zklock.dashboard.formatting import clean
+from django_zklock.dashboard.forms import HistoryForm
+from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb, LockPages, logger
 from django_zklock.queue.names import MAX_KEY
 
-if TYPE_CHECKING:
-    from django_zklock.contrib.events.models import Attempt, OperatorAction
-
-MOST_ENTRIES: Final = 200
-"""The most actions, and the most attempts, that a page shows."""
+PAGE: Final = 50
+"""Rows of a page."""
+MOST_ACTIONS: Final = 10
+"""Earlier actions of operators below the first page."""
+CSV_ROWS: Final = 500
+"""Rows of a download that are read together."""
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would compute."""
 
 
 class HistoryViews(LockPages):
@@ -29,7 +37,7 @@ class HistoryViews(LockPages):
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    ) -> HttpResponse | StreamingHttpResponse:
         """Show what has happened to a lock."""
         self.require(self.has_view_permission(request))
         lock = self.get_object(request, unquote(object_id))
@@ -39,44 +47,59 @@ class HistoryViews(LockPages):
         context = {"title": title, "original": Breadcrumb(title, pk=lock.key), "key": lock.key}
         return self._history_page(request, lock.key, {**context, **(extra_context or {})})
 
-    def all_history_view(self, request: HttpRequest) -> HttpResponse:
+    def all_history_view(self, request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         """Show what has happened to all locks."""
         self.require(self.has_view_permission(request))
         return self._history_page(request, "", {"title": _("History of all locks"), "key": ""})
 
-    def _history_page(self, request: HttpRequest, key: str, context: dict[str, Any]) -> HttpResponse:
-        """Show the actions in the tables of `contrib.events`. Without that app, show those in this admin's own log."""
-        events: list[PastEvent] = []
-        if past.source is None:
-            events += map(_of_entry, _entries(key))
-        else:
-            actions: list[OperatorAction] = []
-            attempts: list[Attempt] = []
-            events += map(_of_action, past.read(lambda source: source.last_actions(key, MOST_ENTRIES), actions))
-            events += map(past.event_of, past.read(lambda source: source.last_attempts(key, MOST_ENTRIES), attempts))
-        events.sort(key=lambda event: event.at.timestamp(), reverse=True)
-        return self.page(request, "history", {"events": events, "has_past": past.source is not None, **context})
+    def _history_page(
+        self, request: HttpRequest, key: str, context: dict[str, Any]
+    ) -> HttpResponse | StreamingHttpResponse:
+        """Show the rows that the filter selects, or send them as CSV."""
+        form = HistoryForm(request.GET)
+        if key:
+            del form.fields["part"]
+        wanted = replace(form.wanted(), key=key)
+        context |= {"filters": form, "has_past": past.source is not None, "scope": past.scope()}
+        if not form.is_valid():
+            return self.page(request, "history", context, status=400)
+        try:
+            context["events"], older = past.page(wanted, PAGE, reply_timeout=self.reply_timeout)
+            if request.GET.get("format") == "csv":
+                rows = _csv(replace(wanted, until=form.cleaned_data["until"]), self.reply_timeout, get_language())
+                headers = {"Content-Disposition": 'attachment; filename="locks.csv"', "Cache-Control": "no-store"}
+                return StreamingHttpResponse(rows, content_type="text/csv; charset=utf-8", headers=headers)
+            if older is not None and not wanted.what and not form.cleaned_data["before"]:
+                until = context["events"][-1].at - timedelta(microseconds=1)
+                earlier = replace(wanted, what="actions", until=until)
+                context["actions"], _more = past.page(earlier, MOST_ACTIONS, reply_timeout=self.reply_timeout)
+        except Error:
+            logger.exception("the table of events cannot be read")
+            return self.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
+        given = {name: str(value) for name, value in request.GET.dict().items() if name in form.fields}
+        context["csv_query"] = _query({**given, "before": "", "format": "csv"})
+        context["newest_query"] = _query({**given, "before": ""}) if form.cleaned_data["before"] else ""
+        context["older_query"] = _query({**given, "before": older.isoformat()}) if older is not None else ""
+        return self.page(request, "history", context)
 
 
-def _of_action(action: OperatorAction) -> PastEvent:
-    origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
-    return PastEvent(
-        at=action.at,
-        key=action.key,
-        what=action_text(action),
-        by=clean(action.by),
-        via=origins.get(action.via, clean(action.via)),
-        reason=clean(action.reason, MAX_KEY),
-    )
+def _query(values: dict[str, str]) -> str:
+    return "?" + urlencode({name: value for name, value in values.items() if value})
 
 
-def _of_entry(entry: LogEntry) -> PastEvent:
-    what = clean(entry.get_change_message(), MAX_KEY)
-    return PastEvent(at=entry.action_time, key=entry.object_id or "", what=what, by=clean(entry.user), via=_("admin"))
+def _csv(wanted: past.Filter, reply_timeout: float, language: str | None) -> Iterator[str]:
+    """Return the lines of all rows. A text never begins like a formula."""
+    yield _line([field.name for field in fields(past.PastEvent)])
+    while True:
+        with override(language):  # the server may ask for the next lines in another thread
+            events, until = past.page(wanted, CSV_ROWS, reply_timeout=reply_timeout)
+        yield "".join(_line([event.at.isoformat(), *astuple(event)[1:]]) for event in events)
+        if until is None:
+            return
+        wanted = replace(wanted, until=until)
 
 
-def _entries(key: str) -> list[LogEntry]:
-    """Return the newest entries of Django's own log about this lock, or about all."""
-    entries = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Lock, for_concrete_model=False))
-    entries = entries.filter(object_id=key) if key else entries
-    return list(entries.select_related("user").order_by("-action_time")[:MOST_ENTRIES])
+def _line(cells: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line).writerow([f"'{cell}" if cell.startswith(FORMULA) else cell for cell in cells])
+    return line.getvalue()

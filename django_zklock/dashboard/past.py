@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import statistics
+import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from django_zklock.dashboard.formatting import clean, duration, host_and_pid
+from django_zklock.dashboard import lazy
+from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
+from django_zklock.queue.escaping import shortened
+from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.models import Attempt
-    from django_zklock.inspection import LockInfo
+    from django.contrib.admin.models import LogEntry
+
+    from django_zklock.contrib.events.models import Attempt, OperatorAction
+    from django_zklock.inspection import LockInfo, Snapshot
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -30,6 +37,17 @@ FLAPPING_WITHIN: Final = 1800.0
 """Seconds in which the losses of a host are counted."""
 FLAPPING_FROM: Final = 3
 """Losses of a host from which the page of the health names it."""
+
+WRITTEN_AFTER: Final = 3.0
+"""Seconds that the end of a hold may take to reach the table. A younger row without an end says nothing."""
+WHAT: Final = {
+    "actions": gettext_lazy("Operators' actions"),
+    "held": gettext_lazy("Held, no end recorded"),
+    "released": gettext_lazy("Held and released"),
+    "lost": gettext_lazy("Held and lost"),
+    "timed out": gettext_lazy("Waited, and not granted"),
+}
+"""The kinds of rows of the history, by `PastEvent.kind`."""
 
 _T = TypeVar("_T")
 
@@ -84,35 +102,136 @@ class PastEvent:
 
     at: datetime
     key: str
+    kind: str
+    """A key of `WHAT`."""
     what: str
     by: str
     work: str = ""
-    via: str
+    via: str = ""
+    """The origin of an operator's action."""
     reason: str = ""
     waited: str = ""
     lasted: str = ""
     """How long it was held; for a wait that timed out, how long it waited."""
 
 
-def event_of(attempt: Attempt, held: Collection[int | None] = ()) -> PastEvent:
-    """Return a row about an attempt. `held` are the tokens of the present holders."""
-    texts = {
-        attempt.RELEASED: _("Held and released"),
-        attempt.LOST: _("Held and lost"),
-        attempt.TIMED_OUT: _("Waited, and not granted"),
-    }
+def event_of(attempt: Attempt, held: Collection[int | None] | None = None) -> PastEvent:
+    """Return a row about an attempt. `held` are the tokens of the lock's present holders; None if they are unknown."""
     lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
     return PastEvent(
         at=attempt.at,
         key=attempt.key,
-        what=texts.get(attempt.outcome) or (_("Still held") if attempt.token in held else _("No end was recorded")),
+        kind=attempt.outcome,
+        what=_since_then(attempt, held) if attempt.outcome == attempt.HELD else str(WHAT[attempt.outcome]),
         by=host_and_pid(attempt.host, attempt.pid),
         work=clean(attempt.work),
-        via=_("code"),
         reason=clean(attempt.reason),
         waited="" if attempt.waited is None else duration(attempt.waited),
         lasted="" if lasted is None else duration(lasted),
     )
+
+
+def _since_then(attempt: Attempt, held: Collection[int | None] | None) -> str:
+    if held is not None and attempt.token in held:
+        return _("Held since then")
+    if held is None or time.time() - attempt.at.timestamp() < WRITTEN_AFTER:
+        return _("Granted; no end is recorded")
+    return _("Process ended without releasing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """The rows of the history to show; an empty value selects all."""
+
+    key: str = ""
+    part: str = ""
+    """A part of keys."""
+    what: str = ""
+    """A key of `WHAT`."""
+    who: str = ""
+    """A part of the work, or of the operator's name."""
+    host: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def page(wanted: Filter, most: int, *, reply_timeout: float) -> tuple[list[PastEvent], datetime | None]:
+    """
+    Return the newest rows, and `until` of the next page; None after the last one. Raises what the database raises.
+
+    Without `contrib.events`, they are the actions in Django's own log.
+    """
+    events = _events(wanted, most + 1, reply_timeout)
+    if len(events) <= most:
+        return events, None
+    until = events[-1].at
+    # Rows of one moment stay together, so that none is missing between two pages.
+    earlier = [event for event in events if event.at > until]
+    return (earlier, until) if earlier else (events[:most], until - timedelta(microseconds=1))
+
+
+def scope() -> str:
+    """Return which rows the history has."""
+    if source is not None:
+        return _(
+            "The actions of operators on all hosts, and the times that locks were granted, or not in time. Older rows "
+            "are deleted after some days."
+        )
+    return _(
+        "The actions in this admin. The app django_zklock.contrib.events also records those of commands and code, "
+        "grants and releases. The log zklock.audit has all actions."
+    )
+
+
+def _events(wanted: Filter, most: int, reply_timeout: float) -> list[PastEvent]:
+    if source is None:
+        return [_of_entry(entry) for entry in _entries(wanted, most)]
+    rows = source.history(most, **asdict(wanted))
+    is_open = any(isinstance(row, source.Attempt) and row.outcome == row.HELD for row in rows)
+    now = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1) if is_open else None
+    locks = {shortened(lock.key, source.MAX_TEXT): lock for lock in now.locks} if now is not None else {}
+    return [
+        event_of(row, _tokens(now, locks.get(row.key))) if isinstance(row, source.Attempt) else _of_action(row)
+        for row in rows
+    ]
+
+
+def _tokens(now: Snapshot | None, lock: LockInfo | None) -> Collection[int] | None:
+    """Return the tokens of the holders of a lock, or None if the snapshot does not tell."""
+    if now is None or now.problem or (lock.problem if lock is not None else now.total != len(now.locks)):
+        return None
+    return [holder.token for holder in lock.holders] if lock is not None else []
+
+
+def _of_action(action: OperatorAction) -> PastEvent:
+    origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
+    return PastEvent(
+        at=action.at,
+        key=action.key,
+        kind="actions",
+        what=action_text(action),
+        by=clean(action.by),
+        via=origins.get(action.via, clean(action.via)),
+        reason=clean(action.reason, MAX_KEY),
+    )
+
+
+def _of_entry(entry: LogEntry) -> PastEvent:
+    what, key = clean(entry.get_change_message(), MAX_KEY), entry.object_id or ""
+    return PastEvent(at=entry.action_time, key=key, kind="actions", what=what, by=clean(entry.user), via=_("admin"))
+
+
+def _entries(wanted: Filter, most: int) -> list[LogEntry]:
+    """Return the newest entries of Django's own log. It has neither attempts nor hosts."""
+    from django.contrib.admin.models import LogEntry  # noqa: PLC0415 - only if the admin is installed
+
+    texts = {"object_id": wanted.key, "object_id__contains": wanted.part, "user__username__icontains": wanted.who}
+    times = {"action_time__gte": wanted.since, "action_time__lte": wanted.until}
+    entries = LogEntry.objects.filter(content_type__app_label="zklock", content_type__model="lock")
+    if wanted.host or wanted.what not in {"", "actions"}:
+        return []
+    chosen = {name: value for name, value in {**texts, **times}.items() if value}
+    return list(entries.filter(**chosen).select_related("user").order_by("-action_time")[:most])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +247,8 @@ class Past:
     """The ratio of the present hold to it, as a text; empty for an ordinary hold."""
 
 
-def past_of(lock: LockInfo) -> Past | None:
-    """Return the past of a lock, or None without the app."""
+def past_of(lock: LockInfo, *, is_current: bool = True) -> Past | None:
+    """Return the past of a lock, or None without the app. `is_current`: the state is not an old one."""
     if source is None:
         return None
     none: list[Attempt] = []
@@ -137,20 +256,21 @@ def past_of(lock: LockInfo) -> Past | None:
     first = lock.holders[0] if lock.holders else None
     template = first.template if first is not None else grants[0].template if grants else ""
     usual = usual_hold(template)
-    tokens = {holder.token for holder in lock.holders}
+    tokens = {holder.token for holder in lock.holders} if is_current and not lock.problem else None
     return Past(
         grants=tuple(event_of(attempt, tokens) for attempt in grants),
-        summaries=_summaries(grants) if len(grants) > 1 else (),
+        summaries=_summaries(grants),
         usual="" if usual is None else duration(usual),
         times="" if first is None else times_usual(first.certain_duration, template),
     )
 
 
 def _summaries(grants: Sequence[Attempt]) -> tuple[tuple[str, str], ...]:
-    return (
-        (_("Hold"), _summary([grant.held or 0.0 for grant in grants])),
-        (_("Wait"), _summary([grant.waited or 0.0 for grant in grants])),
-    )
+    """Return the figures. A hold without an end has no duration, and is left out."""
+    held = [grant.held for grant in grants if grant.held is not None]
+    waited = [grant.waited for grant in grants if grant.waited is not None]
+    figures = ((_("Hold"), held), (_("Wait"), waited))
+    return tuple((title, _summary(seconds)) for title, seconds in figures if len(seconds) > 1)
 
 
 def _summary(seconds: Sequence[float]) -> str:

@@ -103,7 +103,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             "zklock_refresh": self.refresh,
             "request_release_url": self.url("request_release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
-            "past": past_of(shown.info),
+            "past": past_of(shown.info, is_current=not shown.problem),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)

@@ -32,6 +32,8 @@ class Attempt(models.Model):
     pid: models.Field[int, int] = models.BigIntegerField()
     work: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     token: models.Field[int | None, int | None] = models.BigIntegerField(null=True)
+    session: models.Field[int | None, int | None] = models.BigIntegerField(null=True)
+    """The ZooKeeper session of a grant. Rows from before that column have none."""
     at: models.Field[datetime, datetime] = models.DateTimeField()
     """When it was granted, or timed out; by the clock of its host."""
     waited: models.Field[float | None, float | None] = models.FloatField(null=True)
@@ -41,12 +43,14 @@ class Attempt(models.Model):
     """Why it was lost."""
 
     class Meta:
-        """The indexes for the last attempts of a lock and of a template, and for losses. The age follows the key."""
+        """The indexes for the history of all locks, a lock and a host, for usual holds, and for losses."""
 
         default_permissions = ()
         indexes: ClassVar = [
             models.Index(fields=["key", "at"], name="zklock_events_key"),
             models.Index(fields=["template", "at"], name="zklock_events_template"),
+            models.Index(fields=["at"], name="zklock_events_at"),
+            models.Index(fields=["host", "at"], name="zklock_events_host"),
             models.Index(fields=["at"], condition=models.Q(outcome="lost"), name="zklock_events_lost"),
         ]
 
@@ -71,10 +75,13 @@ class OperatorAction(models.Model):
     seconds: models.Field[float | None, float | None] = models.FloatField(null=True)
 
     class Meta:
-        """The index for the last actions on a lock."""
+        """The indexes for the last actions on a lock, and on all."""
 
         default_permissions = ()
-        indexes: ClassVar = [models.Index(fields=["key", "at"], name="zklock_events_action")]
+        indexes: ClassVar = [
+            models.Index(fields=["key", "at"], name="zklock_events_action"),
+            models.Index(fields=["at"], name="zklock_events_action_at"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.key}: {self.what} by {self.by}"

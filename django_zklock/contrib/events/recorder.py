@@ -50,7 +50,7 @@ def flush(timeout: float = EXIT_TIMEOUT) -> None:
 
 
 def _granted(grant: Grant, waited: float | None, at: float) -> Granted:
-    return Granted(at, grant.key, grant.token, grant.template, grant.kind.word, grant.what, waited)
+    return Granted(at, grant.key, grant.token, grant.template, grant.kind.word, grant.what, waited, grant.session_id)
 
 
 def _on_acquired(grant: Grant, *, waited: float) -> None:

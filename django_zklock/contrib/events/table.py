@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from django.db import Error, router, transaction
-from django.db.models import Count, Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
@@ -23,6 +24,18 @@ USUAL_FOR: Final = 60.0
 """Seconds for which that median is used."""
 LEAST: Final = 5
 """Fewer holds than this have no usual one."""
+
+ACTIONS: Final = "actions"
+"""In the history, the actions of operators; other rows have their outcome."""
+
+NETWORK_REASONS: Final = (
+    "the ZooKeeper session is over",
+    "the lease is over",
+    "the connection",  # it broke, or is suspended
+    "ZooKeeper's reply to a write was unclear",
+    "no quorum confirms the session",
+)
+"""How the reasons of losses begin that are due to the network or to a pause of the process."""
 
 MARGIN: Final = 60.0
 """Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
@@ -39,6 +52,7 @@ class Granted(NamedTuple):
     kind: str
     work: str
     waited: float | None
+    session: int | None
 
 
 class Ended(NamedTuple):
@@ -122,7 +136,8 @@ def accepts_rows() -> bool:
 
 
 def _granted(event: Granted) -> Attempt:
-    return _row(event, Attempt.HELD, token=event.token, waited=event.waited, work=printable(event.work, MAX_TEXT))
+    more = {"token": event.token, "waited": event.waited, "session": event.session}
+    return _row(event, Attempt.HELD, work=printable(event.work, MAX_TEXT), **more)
 
 
 def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:
@@ -182,6 +197,38 @@ def last_actions(key: str, most: int) -> list[OperatorAction]:
     return _last(OperatorAction._default_manager.all(), key, most)
 
 
+def history(
+    most: int,
+    *,
+    key: str = "",
+    part: str = "",
+    what: str = "",
+    who: str = "",
+    host: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[Attempt | OperatorAction]:
+    """
+    Return the last attempts and actions, newest first.
+
+    `key` is that of one lock, `part` a part of keys, `what` an outcome or "actions", and `who` a part of the work or
+    of the operator's name. An action has the host of the holder that it concerned.
+    """
+    by_place = Q(key=shortened(key, MAX_TEXT)) if key else Q()
+    by_place &= Q(key__contains=part) if part else Q()
+    by_place &= Q(at__gte=since) if since is not None else Q()
+    by_place &= Q(at__lte=until) if until is not None else Q()
+    rows: list[Attempt | OperatorAction] = []
+    if what != ACTIONS:
+        by_work = (Q(work__icontains=who) if who else Q()) & (Q(host=host) if host else Q())
+        by_outcome = Q(outcome=what) if what else Q()
+        rows += _read(Attempt._default_manager.filter(by_place & by_work & by_outcome).order_by("-at")[:most])
+    if what in {"", ACTIONS}:
+        by_name = (Q(by__icontains=who) if who else Q()) & (Q(holder__contains=f" on {host}, ") if host else Q())
+        rows += _read(OperatorAction._default_manager.filter(by_place & by_name).order_by("-at")[:most])
+    return sorted(rows, key=lambda row: row.at, reverse=True)[:most]
+
+
 def _last(rows: QuerySet[_Row], key: str, most: int) -> list[_Row]:
     if key:
         return _read(rows.filter(key=shortened(key, MAX_TEXT)).order_by("-at")[:most])
@@ -203,11 +250,21 @@ usual_holds: Final = Shared(_median_hold, most=1000)
 
 
 def losses(seconds: float) -> dict[str, int]:
-    """Return by host how many locks were lost that were granted within the last so many seconds."""
+    """
+    Return by host how many sessions have lost locks that were granted within the last so many seconds.
+
+    A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
+    losses of one session count once. Rows without a session count once for each process.
+    """
     since = timezone.now() - timedelta(seconds=seconds)
-    lost = Attempt._default_manager.filter(outcome=Attempt.LOST, at__gte=since).order_by()
+    by_network = Q()
+    for text in NETWORK_REASONS:
+        by_network |= Q(reason__startswith=text)
+    lost = Attempt._default_manager.filter(by_network, outcome=Attempt.LOST, at__gte=since).order_by()
     with transaction.atomic(lost.db):
-        return dict(lost.values_list("host").annotate(Count("pk")))
+        rows = lost.values_list("host", "pid", "session").distinct()
+        sessions = {(host, session or f"pid {pid}") for host, pid, session in rows}
+    return dict(Counter(host for host, _ in sessions))
 
 
 def _read(rows: QuerySet[_Row]) -> list[_Row]:

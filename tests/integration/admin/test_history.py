@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -14,12 +17,14 @@ from django.utils import timezone
 from support.adminsite import user_with
 from support.ensemble import free_ports
 from support.faults import within
+from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt, OperatorAction
-from django_zklock.dashboard import past
+from django_zklock.dashboard import history_views, past
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
@@ -41,8 +46,8 @@ def no_usual_holds() -> None:
 def shown(client: Client, path: str) -> list[list[str]]:
     """Return the cells of the table of a page."""
     page = client.get(f"{LIST}{path}").content.decode()
-    rows = re.findall(r"<tr>(.*?)</tr>", page.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
-    return [[re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td>(.*?)</td>", row)] for row in rows]
+    rows = re.findall(r"<tr.*?>(.*?)</tr>", page.partition("<tbody")[2].partition("</tbody>")[0], re.DOTALL)
+    return [[re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?>(.*?)</td>", row)] for row in rows]
 
 
 def attempt(key: str = "k", **more: Any) -> Attempt:
@@ -69,11 +74,11 @@ def test_the_history_has_actions_and_grants_by_their_time(zoo: Zoo, operator: Cl
     action(what="limit set", via="admin", limit=3, sure=False, at=ago + timedelta(seconds=2))
     attempt("k", outcome=Attempt.TIMED_OUT, token=None, held=None)
     assert shown(operator, "k/history/") == [
-        ["Waited, and not granted", "web-3 · pid 812 GET /buy/", "code", "", "0.5 s"],
-        ["Limit set to 3 (perhaps: the answer was lost)", "anna", "admin", "worker hangs", ""],
-        ["Held by an operator for 1 min 0 s", "anna", "code", "deploy", ""],
-        ["Broken; it was held by web-3 · pid 812", "anna", "command", "worker hangs", ""],
-        ["Held and lost", "web-3 · pid 812 GET /buy/", "code", "the session is over", "2.0 s"],
+        ["Waited, and not granted", "web-3 · pid 812 GET /buy/", "", "0.5 s"],
+        ["Limit set to 3 (perhaps: the answer was lost)", "anna (admin)", "worker hangs", ""],
+        ["Held by an operator for 1 min 0 s", "anna (code)", "deploy", ""],
+        ["Broken; it was held by web-3 · pid 812", "anna (command)", "worker hangs", ""],
+        ["Held and lost", "web-3 · pid 812 GET /buy/", "the session is over", "2.0 s"],
     ]
     assert [row[0] for row in shown(operator, "history/")] == ["k"] * 5
     assert shown(operator, "other/history/") == []
@@ -114,15 +119,15 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
         response = operator.get(f"{LIST}k/change/")
     past = response.context["past"]
     assert [grant.what for grant in past.grants] == [
-        "Still held",
-        "No end was recorded",
+        "Held since then",
+        "Process ended without releasing",
         "Held and lost",
         *["Held and released"] * 3,
     ]
     assert "Held and lost: the session is over" in response.content.decode()
     first = past.grants[-1]
     assert (first.by, first.waited, first.lasted) == ("web-3 · pid 812", "0.5 s", "1.0 s")
-    assert past.summaries[0] == ("Hold", "The last 6: median 1.5 s, longest 9.0 s")
+    assert past.summaries[0] == ("Hold", "The last 4: median 2.0 s, longest 9.0 s")
     assert past.summaries[1][1] in response.content.decode()
 
 
@@ -158,7 +163,7 @@ def test_without_the_app_the_history_is_that_of_this_admin(
     assert "Last grants" not in response.content.decode()
     for path in ("k/history/", "history/"):
         (row,) = shown(operator, path)
-        assert row[-5:] == ["Limit set to 3: rush hour", "u-view_lock-break_lock-limit_lock", "admin", "", ""]
+        assert row[-4:] == ["Limit set to 3: rush hour", "u-view_lock-break_lock-limit_lock (admin)", "", ""]
     assert "zklock.audit" in operator.get(f"{LIST}history/").content.decode()
     clear_limit("k", reason="r", by="anna")
 
@@ -169,8 +174,10 @@ def test_a_table_that_cannot_be_read_breaks_no_page(
     """The transaction of the request does not break either."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE zklock_events_attempt RENAME TO elsewhere")
-    for path in ("history/", "k/history/", "k/change/"):
-        assert operator.get(f"{LIST}{path}").status_code == 200
+    for path in ("history/", "k/history/"):
+        response = operator.get(f"{LIST}{path}")
+        assert (response.status_code, "Run manage.py migrate" in response.content.decode()) == (503, True)
+        assert operator.get(f"{LIST}k/change/").status_code == 200
     assert "the table of events cannot be read" in caplog.text
     assert LogEntry.objects.count() == 0
 
@@ -178,11 +185,124 @@ def test_a_table_that_cannot_be_read_breaks_no_page(
 def test_a_host_that_loses_its_locks_again_and_again_is_named(zoo: Zoo, operator: Client) -> None:
     """The page of the health names it. It ignores single losses, and those of an earlier day."""
     for number in range(4):
-        attempt(host="worker-3", token=number, outcome=Attempt.LOST, reason="the ZooKeeper session is over")
+        for key in "ab":
+            attempt(key, host="worker-3", session=number, outcome=Attempt.LOST, reason="the ZooKeeper session is over")
+    for number, reason in enumerate(
+        ("it was broken by anna: it hangs", "it was held for longer than max_hold, 5 s") * 3
+    ):
+        attempt(host="worker-6", session=number, outcome=Attempt.LOST, reason=reason)
     attempt(host="worker-4", outcome=Attempt.LOST)
     for number in range(4):
         attempt(host="worker-5", token=number, outcome=Attempt.LOST, at=timezone.now() - timedelta(days=1))
     page = operator.get(f"{LIST}health/").content.decode()
     assert "worker-3 has lost 4 locks within 30 min 0 s." in page
     assert "worker-4" not in page
+    assert "worker-6" not in page, "breaks and max_hold are no trouble of the network"
     assert "worker-5" not in page
+
+
+def test_losses_of_one_session_count_once(zoo: Zoo) -> None:
+    """So do those of several pool processes with one session. Rows from before have none, and count for a process."""
+    over = "the lease is over: no quorum has confirmed the session in time"
+    for pid in (1, 2):
+        attempt(host="pool", pid=pid, session=-7, outcome=Attempt.LOST, reason=over)
+        attempt(host="before", pid=pid, outcome=Attempt.LOST, reason="the connection broke")
+        attempt(host="before", pid=pid, outcome=Attempt.LOST, reason="the connection broke")
+    assert table.losses(60) == {"pool": 1, "before": 2}
+
+
+def test_the_history_tells_live_holds_from_those_whose_process_ended(zoo: Zoo, operator: Client) -> None:
+    """A row that was just written says nothing yet, nor does one while ZooKeeper is away."""
+    ago = timezone.now() - timedelta(minutes=1)
+    with zk_lock("k") as hold:
+        attempt("new", outcome=Attempt.HELD, held=None)
+        attempt("k", outcome=Attempt.HELD, held=None, token=hold.token, at=ago)
+        attempt("k", outcome=Attempt.HELD, held=None, token=hold.token - 1, at=ago - timedelta(seconds=1))
+        attempt("free", outcome=Attempt.HELD, held=None, at=ago - timedelta(seconds=2))
+        eventually(lambda: "Held since then" in operator.get(f"{LIST}history/").content.decode())
+        unknown, ended = "Granted; no end is recorded", "Process ended without releasing"
+        assert [row[1] for row in shown(operator, "history/")] == [unknown, "Held since then", ended, ended]
+
+
+def test_the_history_is_filtered(zoo: Zoo, operator: Client) -> None:
+    ago = timezone.now() - timedelta(hours=3)
+    attempt("a/1", work="task charge", host="web-1")
+    attempt("a/2", outcome=Attempt.LOST, host="web-2", at=ago)
+    action("b/1", by="anna", holder="'the count' on web-2, process 7")
+    action("b/2", by="bert", at=ago)
+
+    def keys(**given: str) -> list[str]:
+        return sorted(row[0] for row in shown(operator, f"history/?{urlencode(given)}"))
+
+    assert keys(part="a/") == ["a/1", "a/2"]
+    assert keys(what="actions") == ["b/1", "b/2"]
+    assert keys(what="lost") == ["a/2"]
+    assert keys(who="ann") == ["b/1"]
+    assert keys(who="CHARGE") == ["a/1"]
+    assert keys(host="web-2") == ["a/2", "b/1"]
+    hour = (timezone.localtime() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
+    assert keys(since=hour) == ["a/1", "b/1"]
+    assert keys(until=hour) == ["a/2", "b/2"]
+    for wrong in ({"since": "yesterday"}, {"what": "x"}, {"part": "\0"}):
+        assert operator.get(f"{LIST}history/?{urlencode(wrong)}").status_code == 400
+
+
+def test_the_history_has_pages_and_none_misses_a_row(zoo: Zoo, operator: Client) -> None:
+    """Rows of one moment stay on one page. Actions that many grants follow are below the first page."""
+    now = timezone.now()
+    action("acted", at=now - timedelta(hours=1))
+    for number in range(120):
+        attempt(f"k{number:03}", at=now - timedelta(seconds=number // 3))
+    query, seen = "", []
+    for _ in range(3):
+        response = operator.get(f"{LIST}history/{query}")
+        seen += [event.key for event in response.context["events"]]
+        assert [event.key for event in response.context.get("actions", [])] == ([] if query else ["acted"])
+        query = response.context["older_query"]
+    assert query == ""
+    assert sorted(seen) == sorted([f"k{number:03}" for number in range(120)] + ["acted"])
+
+
+def test_the_download_has_all_rows_of_the_filter_and_no_formula(zoo: Zoo, operator: Client) -> None:
+    for number in range(history_views.CSV_ROWS + 7):
+        attempt(f"k{number}", at=timezone.now() - timedelta(seconds=number), work="=cmd|' /C calc'!A0")
+    attempt("other")
+    response = operator.get(f"{LIST}history/?part=k&format=csv")
+    rows = list(csv.DictReader(io.StringIO(response.getvalue().decode())))
+    assert [row["key"] for row in rows] == [f"k{number}" for number in range(history_views.CSV_ROWS + 7)]
+    assert {row["work"] for row in rows} == {"'=cmd|' /C calc'!A0"}
+    assert "locks.csv" in response["Content-Disposition"]
+
+
+def test_the_command_shows_the_rows_of_the_page(zoo: Zoo) -> None:
+    attempt("a", at=timezone.now() - timedelta(hours=3))
+    attempt("b", outcome=Attempt.LOST, reason="the session is over")
+    action("b", at=timezone.now() - timedelta(minutes=1))
+    text = zklock("history")
+    assert "Broken; it was held by web-3 · pid 812" in text
+    assert "anna (command)" in text
+    assert text.endswith("3 rows\n")
+    assert [row["key"] for row in as_json("history", "--since=2h")["events"]] == ["b", "b"]
+    assert [row["kind"] for row in as_json("history", "b", "--what=lost")["events"]] == ["lost"]
+    assert as_json("history", "--limit=1")["more"] is True
+    assert as_json("history", "--who=anna", "--host=web-1")["events"] == []
+    for wrong in ("--limit=0", "--what=x", "--since=soon"):
+        assert ending("history", wrong)[0] != ExitCode.OK
+
+
+def test_the_command_without_the_app_shows_the_log_of_the_admin(
+    zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(past, "source", None)
+    operator.post(f"{LIST}limit/", {"key": "k", "permits": "3", "reason": "rush hour"})
+    assert [row["what"] for row in as_json("history", "k")["events"]] == ["Limit set to 3: rush hour"]
+    assert "django_zklock.contrib.events also records" in capsys.readouterr().err
+    clear_limit("k", reason="r", by="anna")
+
+
+def test_the_command_fails_if_the_tables_are_missing(zoo: Zoo) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE zklock_events_attempt RENAME TO elsewhere")
+    status, _, message = ending("history")
+    assert status == ExitCode.FAILED
+    assert "Run manage.py migrate." in message
