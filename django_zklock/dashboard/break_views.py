@@ -105,16 +105,16 @@ class BreakViews(LockPages):
     def report(self, request: HttpRequest, results: Results, *, broken: bool = True) -> None:
         """Show in one message what was done, and in one for each kind of failure what was not."""
         count = len(results.done)
-        one = ngettext("%(count)d lock was broken.", "%(count)d locks were broken.", count)
+        done = ngettext("%(count)d lock was broken.", "%(count)d locks were broken.", count)
         if not broken:
-            one = ngettext("%(count)d holder was asked to release.", "%(count)d holders were asked to release.", count)
+            done = ngettext("%(count)d holder was asked to release.", "%(count)d holders were asked to release.", count)
         elif count == 1:
-            one = _("The lock '%(locks)s' was broken. The loss is reported to its holder, %(who)s.")
+            done = _("The lock '%(locks)s' was broken. The loss is reported to its holder, %(who)s.")
         stale = _("The holder has changed, so nothing was done: %(locks)s.")
         failed = _("It is unknown whether it was done: %(locks)s. %(error)s")
         untried = _("The time was too short, so nothing was done yet: %(locks)s. Try again.")
         for text, targets, level in (
-            (one, results.done, messages.SUCCESS),
+            (done, results.done, messages.SUCCESS),
             (stale, results.stale, messages.ERROR),
             (failed, results.failed, messages.ERROR),
             (untried, results.untried, messages.WARNING),

@@ -141,8 +141,8 @@ def test_a_long_key_is_found_among_more_locks_than_are_shown(
     """Though other locks have more waiters."""
     from django_zklock import inspection
 
-    take = inspection.snapshot
-    monkeypatch.setattr(inspection, "snapshot", lambda **more: take(**{"max_locks": 3, "max_age": 0, **more}))
+    original = inspection.snapshot
+    monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 3, "max_age": 0, **more}))
     long = "import/" + "x" * 373
     paths = [contend(zoo, f"k{number}", "web-1") for number in range(4) for _ in range(2)] + [
         contend(zoo, long, "web-2")
