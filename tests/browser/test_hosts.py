@@ -20,7 +20,7 @@ def test_all_fifty_locks_of_a_host_are_broken_with_its_name_typed(stage: Stage, 
     stage.join_queue("stock/lamp", Part("worker-7", 812))
     operator = visitor("operator")
     operator.open(address("orders/000"))
-    operator.follow("and 39 more")
+    operator.follow("worker-7 · pid 812")
     operator.assert_accessible()
     operator.picture("host")
     operator.page.get_by_label("Reason").fill("it hangs")
