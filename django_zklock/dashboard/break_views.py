@@ -69,10 +69,9 @@ class BreakViews(LockPages):
             return self._confirm(request, keys, form)
         results = self.act_on(request, chosen, lazy.operations.break_lock, form.cleaned_data["reason"])
         self.report(request, results)
-        if results.status == UNAVAILABLE:
-            return self._confirm(request, [target.key for target in results.remaining], form, UNAVAILABLE)
         if results.remaining:
-            return self._confirm(request, [target.key for target in results.remaining], BreakForm(), CONFLICT)
+            form = form if results.status == UNAVAILABLE else BreakForm()
+            return self._confirm(request, [target.key for target in results.remaining], form, results.status)
         return self.redirect_to(set(keys))
 
     def act_on(
