@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.contrib.admin.utils import quote
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
+from django_zklock import clock
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import clean, holder_text, time_text
+from django_zklock.dashboard.formatting import clean, holder_text, successor_text, time_text
 from django_zklock.dashboard.forms import BreakForm, EndForm, HoldForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
+from django_zklock.queue.names import is_key
 
 if TYPE_CHECKING:
     from django_zklock.dashboard.detail import Detail
 
 MAX_KEYS: Final = 20
 """Locks on one page of confirmation. A longer one would not be read."""
-MAX_TARGETS: Final = 100
-"""Holders on such a page: a read-write lock may have many readers."""
+MAX_NAMED: Final = 5
+"""Locks that one message names."""
+MAX_TIME: Final = 15.0
+"""Seconds after which a page begins nothing more. Web servers end requests that take longer."""
+
+
+@dataclass(slots=True)
+class Results:
+    """The targets of one form, by what became of them."""
+
+    done: list[Target] = field(default_factory=list)
+    stale: list[Target] = field(default_factory=list)
+    failed: list[Target] = field(default_factory=list)
+    untried: list[Target] = field(default_factory=list)
+    error: str = ""
+    """Why the last one failed."""
+    holder: str = ""
+    """The last holder that lost its lock."""
+    status: int = 200
+
+    @property
+    def remaining(self) -> list[Target]:
+        """The targets that may be tried again."""
+        return [*self.stale, *self.failed, *self.untried]
 
 
 class BreakViews(LockPages):
@@ -32,48 +59,75 @@ class BreakViews(LockPages):
         self.require(self.has_break_permission(request))
         if request.method != "POST":
             return self._confirm(request, request.GET.getlist("key"), BreakForm())
-        targets = [Target.parse(text) for text in request.POST.getlist("target")[:MAX_TARGETS]]
-        chosen = [target for target in targets if target is not None]
+        chosen = Target.parse_all(request.POST.getlist("target"))
         form = BreakForm(request.POST)
         if not chosen:
             self.show_message(request, _("No holder was chosen, so no lock was broken."), messages.WARNING)
             return self.redirect_to()
+        keys = [target.key for target in chosen]
         if not form.is_valid():
-            return self._confirm(request, [target.key for target in chosen], form)
-        remaining, status = self._break_all(request, chosen, form.cleaned_data["reason"])
-        if remaining:
-            return self._confirm(request, [target.key for target in remaining], form, status)
-        return self.redirect_to({target.key for target in chosen})
+            return self._confirm(request, keys, form)
+        results = self.act_on(request, chosen, lazy.operations.break_lock, form.cleaned_data["reason"])
+        self.report(request, results)
+        if results.remaining:
+            form = form if results.status == UNAVAILABLE else BreakForm()
+            return self._confirm(request, [target.key for target in results.remaining], form, results.status)
+        return self.redirect_to(set(keys))
 
-    def _break_all(self, request: HttpRequest, targets: list[Target], reason: str) -> tuple[list[Target], int]:
-        """Return the targets that were not broken, and the HTTP status that says why."""
-        remaining, status = [], 200
+    def act_on(
+        self, request: HttpRequest, targets: list[Target], operation: Callable[..., Any], reason: str
+    ) -> Results:
+        """Do an operation to each target, until ZooKeeper does not answer or the time is over."""
+        results = Results()
+        deadline = clock.now() + MAX_TIME
         for number, target in enumerate(targets):
-            key = clean(target.key)
+            if clock.now() > deadline or results.status == UNAVAILABLE:  # the others would fail as slowly
+                results.untried = targets[number:]
+                break
             try:
-                broken = lazy.operations.break_lock(
+                result = operation(
                     target.key, guid=target.guid, token=target.token, reason=reason, by=user_name(request)
                 )
             except LockChangedHands:
-                remaining.append(target)
-                status = status if status == UNAVAILABLE else CONFLICT
-                text = _("The lock '%(lock)s' was not broken: its holder has changed. The page shows the new state.")
-                self.show_message(request, text % {"lock": key}, messages.ERROR)
-            except ZkLockError as error:
-                remaining.append(target)
-                text = _("It is unknown whether the lock '%(lock)s' was broken: %(error)s")
-                self.show_message(request, text % {"lock": key, "error": clean(error)}, messages.ERROR)
-                if isinstance(error, ZooKeeperUnavailable):
-                    return [*remaining, *targets[number + 1 :]], UNAVAILABLE  # the others would fail as slowly
-                status = CONFLICT
+                results.stale.append(target)
+            except (ZkLockError, ValueError) as error:
+                results.failed.append(target)
+                results.error = clean(error)
+                results.status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else results.status
             else:
-                text = _("The lock '%(lock)s' was broken. The loss is reported to its holder, %(who)s.")
-                values = {"lock": key, "who": holder_text(broken.holder)}
-                self.show_message(request, text % values, messages.SUCCESS)
-        return remaining, status
+                results.done.append(target)
+                results.holder = holder_text(result.holder) if isinstance(result, lazy.operations.Broken) else ""
+        if results.remaining and results.status != UNAVAILABLE:
+            results.status = CONFLICT
+        return results
+
+    def report(self, request: HttpRequest, results: Results, *, broken: bool = True) -> None:
+        """Show in one message what was done, and in one for each kind of failure what was not."""
+        count = len(results.done)
+        done = ngettext("%(count)d lock was broken.", "%(count)d locks were broken.", count)
+        if not broken:
+            done = ngettext("%(count)d holder was asked to release.", "%(count)d holders were asked to release.", count)
+        elif count == 1:
+            done = _("The lock '%(locks)s' was broken. The loss is reported to its holder, %(who)s.")
+        stale = _("The holder has changed, so nothing was done: %(locks)s.")
+        failed = _("It is unknown whether it was done: %(locks)s. %(error)s")
+        untried = _("The time was too short, so nothing was done yet: %(locks)s. Try again.")
+        for text, targets, level in (
+            (done, results.done, messages.SUCCESS),
+            (stale, results.stale, messages.ERROR),
+            (failed, results.failed, messages.ERROR),
+            (untried, results.untried, messages.WARNING),
+        ):
+            if targets:
+                values = {"count": count, "locks": _some(targets), "error": results.error, "who": results.holder}
+                self.show_message(request, text % values, level)
 
     def _confirm(self, request: HttpRequest, keys: Iterable[str], form: BreakForm, status: int = 200) -> HttpResponse:
-        """Show the present holders of these locks. The form names each of them, and is shown again with its ticks."""
+        """
+        Show the present holders of these locks. The form names each of them, and is shown again with its ticks.
+
+        After a refusal, nothing is ticked and the first button leads back: there are other holders now.
+        """
         wanted = [key for key in dict.fromkeys(keys) if self.get_object(request, key) is not None][:MAX_KEYS]
         if not wanted:
             self.show_message(request, _("Choose the locks to break in the list."), messages.WARNING)
@@ -85,9 +139,13 @@ class BreakViews(LockPages):
                 break  # the others would fail as slowly
         problem = locks[-1].problem
         holders = 0 if problem else sum(len(lock.possible_holders) for lock in locks)
-        sure = [holder.target for lock in locks for holder in lock.holders]
-        ticked = request.POST.getlist("target") if request.method == "POST" else sure
+        ticked = [holder.target for lock in locks for holder in lock.holders]
+        if request.method == "POST":
+            ticked = [] if status == CONFLICT else request.POST.getlist("target")
         context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders, "ticked": ticked}
+        if status == CONFLICT:
+            context["refused"] = [successor_text(lock.info) for lock in locks]
+            context["back_url"] = self.url("change", quote(wanted[0])) if len(wanted) == 1 else self.url("changelist")
         if holders:
             context["form"] = form
         return self.page(request, "break", context, UNAVAILABLE if problem else status)
@@ -119,18 +177,21 @@ class BreakViews(LockPages):
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
 
     def end_view(self, request: HttpRequest) -> HttpResponse:
-        """End an operator hold before its time."""
+        """Ask for a reason, then end an operator hold before its time."""
         self.require(self.has_hold_permission(request))
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        form = EndForm(request.POST)
-        if not form.is_valid():
+        given = request.POST if request.method == "POST" else request.GET
+        initial = {"key": given.get("key", ""), "token": given.get("token", "")}
+        form = EndForm(given) if request.method == "POST" else EndForm(initial=initial)
+        if (request.method != "POST" and not is_key(initial["key"])) or {"key", "token"} & set(form.errors):
             self.show_message(request, _("This hold does not exist."), messages.ERROR)
             return self.redirect_to()
-        given = form.cleaned_data
-        key = given["key"]
+        if not form.is_valid():
+            shown = self.read_lock(initial["key"])
+            title = _("End the hold of %(lock)s") % {"lock": shown.shown_key}
+            return self.page(request, "end", {"title": title, "form": form, "lock": shown})
+        key, reason = form.cleaned_data["key"], form.cleaned_data["reason"]
         try:
-            lazy.operations.end_hold(key, token=given["token"], by=user_name(request), reason=given["reason"])
+            lazy.operations.end_hold(key, token=form.cleaned_data["token"], by=user_name(request), reason=reason)
         except LockChangedHands:
             self.show_message(request, _("This hold has already ended."), messages.WARNING)
         except ZkLockError as error:
@@ -138,3 +199,10 @@ class BreakViews(LockPages):
         else:
             self.show_message(request, _("The hold has ended."), messages.SUCCESS)
         return self.redirect_to({key})
+
+
+def _some(targets: list[Target]) -> str:
+    """Return the keys of these targets, or the first of them and how many more there are."""
+    keys = ", ".join(clean(target.key) for target in targets[:MAX_NAMED])
+    more = len(targets) - MAX_NAMED
+    return _("%(keys)s and %(count)d more") % {"keys": keys, "count": more} if more > 0 else keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import string
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 MAX_KEYS: Final = 10
 """Other locks that the page of one lock names."""
+
+
+_NAMES: Final = re.compile(r"'([^'/]+)'")
+"""The names of znodes in the problem of an unreadable queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +119,15 @@ def detail(
         reasons=tuple(reasons(info)),
         advice=advice(info, is_cycle=is_cycle, long_held=long_held),
         holders=tuple(
-            _row(key, holder, number, others=_others(key, holder, others))
+            row_of(key, holder, number, others=_others(key, holder, others))
             for number, holder in enumerate(info.holders, 1)
         ),
-        expired_holds=tuple(_row(key, hold, number) for number, hold in enumerate(info.expired_holds, 1)),
+        expired_holds=tuple(row_of(key, hold, number) for number, hold in enumerate(info.expired_holds, 1)),
         waiters=tuple(
-            _row(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in info.waiters
+            row_of(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in info.waiters
         ),
-        hidden=max(0, info.waiting - len(info.waiters)),
-        commands=tuple(_commands(info.path, info.holders)),
+        hidden=0 if info.problem else max(0, info.waiting - len(info.waiters)),
+        commands=tuple(_commands(info)),
         chain=chain,
         is_cycle=is_cycle,
         blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
@@ -141,7 +146,8 @@ def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
     return chain, bool(chain) and any(chain[-1] in cycle for cycle in others.cycles)
 
 
-def _row(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
+def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
+    """Return a contender for a page."""
     return Row(
         info=info,
         number=number,
@@ -190,8 +196,13 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
     return addresses
 
 
-def _commands(path: str, holders: tuple[ContenderInfo, ...]) -> list[str]:
+def _commands(lock: LockInfo) -> list[str]:
     """Return commands to paste into a shell. One with characters that do not print is left out."""
     server = ",".join(host_port(*host) for host in conf.current().hosts)
-    commands = [f"ls {shlex.quote(path)}", *(f"get -s {shlex.quote(holder.path)}" for holder in holders[:1])]
+    odd = [f"{lock.path}/{name}" for name in _NAMES.findall(lock.problem) if "..." not in name]
+    commands = [f"ls {shlex.quote(lock.path)}"]
+    commands += [f"get -s {shlex.quote(path)}" for path in odd or [holder.path for holder in lock.holders[:1]]]
+    if "elete" in lock.problem:  # the server refuses to delete a directory that is not empty
+        deleted = [lock.path] if "directory" in lock.problem else odd
+        commands += [f"delete {shlex.quote(path)}" for path in deleted]
     return [f"zkCli.sh -server {shlex.quote(server)} {command}" for command in commands if command.isprintable()]

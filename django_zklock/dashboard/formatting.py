@@ -76,8 +76,9 @@ def process_of(contender: ContenderInfo) -> str:
     """Return host and process of a contender, or the operator, or the other client."""
     if contender.operator is not None:
         return _("operator %(name)s") % {"name": contender.operator.by}
-    if not contender.host:
-        return _("another client (%(client)s)") % {"client": contender.client}
+    if contender.client != "zklock" and not contender.pid:
+        client = f"{contender.client}, {clean(contender.host)}" if contender.host else contender.client
+        return _("another client (%(client)s)") % {"client": client}
     return host_and_pid(contender.host, contender.pid)
 
 
@@ -162,6 +163,17 @@ def action_text(action: Action | OperatorAction) -> str:
     }
     text = texts[action.what] % values if action.what in texts else clean(action.what)
     return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}
+
+
+def successor_text(lock: LockInfo) -> str:
+    """Return who holds a lock that was not broken, as its holder had changed."""
+    values: dict[str, Any] = {"lock": clean(lock.key)}
+    if not lock.holders:
+        return _("Not broken: %(lock)s has no holder now.") % values
+    latest = min(lock.holders, key=lambda holder: holder.duration)
+    values |= {"who": holder_text(latest), "time": span(latest)}
+    text = _("Not broken: %(lock)s now belongs to %(who)s, for %(time)s. Break THIS one only if you mean it.")
+    return text % values
 
 
 def cycle_text(cycle: Sequence[Wait]) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_REASON: Final = 300
 MAX_MINUTES: Final = 7 * 24 * 60
 MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
+MAX_TARGETS: Final = 500
+"""Holders in one form: a read-write lock may have many readers, and a host many locks."""
 _MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
@@ -39,6 +41,11 @@ class Target:
         return f"{self.guid}:{self.token}:{self.key}"
 
     @classmethod
+    def parse_all(cls, texts: list[str]) -> list[Target]:
+        """Return the targets that these texts name, without invalid ones."""
+        return [target for target in map(cls.parse, texts[:MAX_TARGETS]) if target is not None]
+
+    @classmethod
     def parse(cls, text: str) -> Target | None:
         """Return the target that this text names, or None if it is not the `str` of a target."""
         guid, _, rest = text.partition(":")
@@ -49,11 +56,11 @@ class Target:
 
 
 class _KeyField(forms.CharField):
-    def __init__(self) -> None:
+    def __init__(self, widget: forms.Widget | None = None) -> None:
         super().__init__(
             label=_("Lock"),
             max_length=MAX_KEY,
-            widget=forms.TextInput(attrs={"autocomplete": "off"}),
+            widget=widget or forms.TextInput(attrs={"autocomplete": "off"}),
             help_text=_("The key as the list shows it, such as inventory/4711."),
         )
 
@@ -86,6 +93,27 @@ class BreakForm(forms.Form):
     reason = _ReasonField(help_text=_("For the audit log, the history, and the holder that loses the lock."))
 
 
+class BulkForm(forms.Form):
+    """Why to break many locks, or to request their release. To break them, the user types a word."""
+
+    reason = _ReasonField(help_text=_("For the audit log, the history, and the holders."))
+    confirm = forms.CharField(
+        label=_("Confirmation"), required=False, widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+
+    def __init__(self, *args: Any, word: str, breaks: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._word, self._breaks = word, breaks
+        self.fields["confirm"].help_text = _("To break the ticked locks, type: %(word)s") % {"word": clean(word)}
+
+    def clean_confirm(self) -> str:
+        """Return what was typed. Raises `ValidationError` unless it is the word, or nothing is to be broken."""
+        typed: str = self.cleaned_data["confirm"]
+        if self._breaks and typed.strip() != self._word:
+            raise forms.ValidationError(_("Nothing was broken. Type: %(word)s"), params={"word": clean(self._word)})
+        return typed
+
+
 class HoldForm(forms.Form):
     """Which lock to hold, for how long, and why."""
 
@@ -98,11 +126,11 @@ class HoldForm(forms.Form):
         help_text=_("Then the hold ends, even if this server is down."),
     )
     wait = forms.FloatField(
-        label=_("Seconds to wait"),
+        label=_("Wait in the queue (s)"),
         min_value=0,
         max_value=MAX_WAIT,
-        initial=0,
-        help_text=_("How long to wait in the queue. With 0, the lock must be free now."),
+        initial=MAX_WAIT,
+        help_text=_("For its present holders to end; 10 at most. With 0, the lock must be free now."),
     )
     reason = _ReasonField(help_text=_("All waiters are shown the reason."))
 
@@ -131,11 +159,11 @@ class LimitForm(forms.Form):
 
 
 class EndForm(forms.Form):
-    """Which operator hold to end before its time."""
+    """Which operator hold to end before its time, and why."""
 
-    key = _KeyField()
+    key = _KeyField(widget=forms.HiddenInput())
     token = forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput)
-    reason = _ReasonField(required=False)
+    reason = _ReasonField(help_text=_("For the audit log and the history."))
 
 
 class HistoryForm(forms.Form):

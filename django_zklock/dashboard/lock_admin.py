@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -50,7 +50,7 @@ class LockAdminMixin(Columns, LockViews):
     list_max_show_all = 200
     search_fields = ("key",)
     show_facets = admin.ShowFacets.NEVER  # they would count in the database
-    actions = ("break_selected",)
+    actions = ("break_selected", "request_release_of_selected")
 
     class Media:
         """Files, so that a Content-Security-Policy does not have to allow inline styles or scripts."""
@@ -79,13 +79,16 @@ class LockAdminMixin(Columns, LockViews):
 
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Redirect to the page that asks for a confirmation."""
+        """Ask for a confirmation; for many locks, on a page with one row for each."""
         keys = [lock.key for lock in queryset]
         if len(keys) > MAX_KEYS:
-            text = _("Please choose %(count)d locks at most.")
-            self.show_message(request, text % {"count": MAX_KEYS}, messages.WARNING)
-            return None
+            return self.many_page(request, keys)
         return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
+
+    @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
+    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
+        """Ask for the reason."""
+        return self.many_page(request, [lock.key for lock in queryset])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))

@@ -114,10 +114,13 @@ class LockPages(Permissions):
         return reverse(f"admin:zklock_lock_{name}", args=args, current_app=site)
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
-        """Return the snapshot of this request. It is made once and used again."""
+        """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
             snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
+            words = " ".join([request.GET.get("q", ""), request.GET.get("path", "")]).strip()
+            if words and snapshot.total > len(snapshot.locks):
+                snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1, words=words)
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 

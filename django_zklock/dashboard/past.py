@@ -234,6 +234,15 @@ def _entries(wanted: Filter, most: int) -> list[LogEntry]:
     return list(entries.filter(**chosen).select_related("user").order_by("-action_time")[:most])
 
 
+def losses_of(host: str, pid: int, held: Collection[int]) -> list[PastEvent] | None:
+    """Return what a host, or a process of it, has lost or has not released; None without the app."""
+    if source is None:
+        return None
+    none: list[Attempt] = []
+    attempts = read(lambda source: source.last_losses(host, pid, MOST_GRANTS + len(held)), none)
+    return [event_of(attempt) for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """The past of a lock."""

@@ -16,11 +16,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.break_views import BreakViews
 from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.history_views import HistoryViews
+from django_zklock.dashboard.host_views import HostViews
 from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
 from django_zklock.dashboard.past import flapping, past_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
 
 
-class LockViews(BreakViews, LimitViews, HistoryViews):
+class LockViews(HostViews, LimitViews, HistoryViews):
     """All views; a part of `LockAdminMixin`."""
 
     def get_urls(self) -> list[Any]:
@@ -46,6 +46,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             path("health/", view(self.health_view), name="zklock_lock_health"),
             path("history/", view(self.all_history_view), name="zklock_lock_all_history"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
+            path("host/", action(self.host_view), name="zklock_lock_host"),
             path("break/", action(self.break_view), name="zklock_lock_break"),
             path("hold/", action(self.hold_view), name="zklock_lock_hold"),
             path("request-release/", action(self.request_release_view), name="zklock_lock_request_release"),
@@ -144,6 +145,7 @@ class LockViews(BreakViews, LimitViews, HistoryViews):
             list_url = f"{self.url('changelist')}?{urlencode({by: name})}"
             deeper = by == "path" and name.endswith("/")
             url = f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}" if deeper else list_url
+            url = self.host_url(name) if by == "host" and name else url
             shown = clean(name, 200) or _("(none)")
             rows.append({"name": shown, "figures": figures[name], "url": url, "list_url": list_url})
         return rows

@@ -28,19 +28,25 @@ MAX_WAITERS: Final = 50  # waiters of one lock that are read
 
 
 def snapshot(
-    *, reply_timeout: float = 1.5, max_age: float = 1.0, max_locks: int | None = 1000, max_waiters: int | None = 50
+    *,
+    reply_timeout: float = 1.5,
+    max_age: float = 1.0,
+    max_locks: int | None = 1000,
+    max_waiters: int | None = 50,
+    words: str = "",
 ) -> Snapshot:
     """
     Return a snapshot of all locks that are held or waited for, in `reply_timeout` seconds.
 
     A snapshot whose scan began at most `max_age` seconds ago is returned again, and callers at the same time share one.
     Of each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
-    `max_locks`, those with the most waiters are read. None removes a limit.
+    `max_locks`, those with the most waiters are read, after those whose keys contain all of the `words`. None removes a
+    limit.
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """
     session = process.current()
-    key = session.options, ScanLimits(max_locks, max_waiters), reply_timeout
+    key = session.options, ScanLimits(max_locks, max_waiters, words=tuple(words.casefold().split())), reply_timeout
     last, ended = _snapshots.get(key, reply_timeout, max_age)
     return replace(last, age=max(0.0, clock.now() - ended), connection=connection())
 

@@ -47,6 +47,12 @@ class ScanLimits:
     """The waiters of each lock that are read. The first one is always read, for its age. None: all."""
     key: str = ""
     """The one lock to read; empty: all locks."""
+    words: tuple[str, ...] = ()
+    """Locks whose keys contain all of these words are read first, whatever their waiters."""
+
+    def is_first(self, key: str) -> bool:
+        """Return True if a lock is read before those with more waiters."""
+        return bool(self.words) and all(word in key.casefold() for word in self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +264,11 @@ class Scan:
         keys = sorted(self._listed_queues)
         self._total = len(keys) + len(self._unreadable)
         if limits.max_locks is not None and self._total > limits.max_locks:
-            self._unreadable = dict(sorted(self._unreadable.items())[: limits.max_locks])
+            wanted = sorted(self._unreadable, key=lambda key: (not limits.is_first(key), key))[: limits.max_locks]
+            self._unreadable = {key: self._unreadable[key] for key in wanted}
             room = limits.max_locks - len(self._unreadable)
-            keys = sorted(sorted(keys, key=lambda key: -len(self._listed_queues[key]))[:room])
+            keys.sort(key=lambda key: (not limits.is_first(key), -len(self._listed_queues[key])))
+            keys = sorted(keys[:room])
         self._queues = {key: self._listed_queues[key] for key in keys}
         reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders
         for key, queue in self._queues.items():

@@ -9,12 +9,13 @@ from django import template
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 
 from django_zklock.dashboard.changelist.columns import age, age_of
-from django_zklock.dashboard.formatting import clean, duration
+from django_zklock.dashboard.formatting import clean, duration, process_of
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import ScannedContender
+    from django_zklock.inspection import ContenderInfo, ScannedContender
 
 register = template.Library()
 register.filter("zklock_clean", clean)
@@ -31,6 +32,17 @@ def zklock_age(seconds: float, since: datetime | None = None) -> str:
 def zklock_age_of(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     return age_of(contender)
+
+
+@register.simple_tag(takes_context=True)
+def zklock_process(context: Any, contender: ContenderInfo, text: str = "") -> str:
+    """Return the process of a contender, or another text, with a link to all that the process holds and waits for."""
+    shown = text or process_of(contender)
+    if not contender.host or not contender.pid:
+        return shown
+    url = reverse("admin:zklock_lock_host", current_app=context["request"].current_app)
+    query = urlencode({"host": contender.host, "pid": str(contender.pid)})
+    return format_html('<a href="{}?{}">{}</a>', url, query, shown)
 
 
 @register.simple_tag(takes_context=True)

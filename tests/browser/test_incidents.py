@@ -108,4 +108,6 @@ def test_a_forgotten_hold_names_the_operator_and_its_end(stage: Stage, operator:
     stage.join_queue(KEY, CHARGE)
     operator.open(address(KEY))
     assert_first_screen(operator, "operator holds it until", "If the reason is gone, end this hold.", "End this hold")
-    operator.press("End this hold")
+    operator.follow("End this hold…")
+    operator.page.get_by_label("Reason").fill("the work is done")
+    operator.press("End the hold")

@@ -37,6 +37,8 @@ NETWORK_REASONS: Final = (
 )
 """How the reasons of losses begin that are due to the network or to a pause of the process."""
 
+SEARCHED: Final = 10_000
+"""The newest rows, among which the losses of a host are searched."""
 MARGIN: Final = 60.0
 """Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
 
@@ -232,6 +234,20 @@ def history(
 def _last(rows: QuerySet[_Row], key: str, most: int) -> list[_Row]:
     if key:
         return _read(rows.filter(key=shortened(key, MAX_TEXT)).order_by("-at")[:most])
+    return _read(rows.order_by("-pk")[:most])
+
+
+def last_losses(host: str, pid: int, most: int) -> list[Attempt]:
+    """
+    Return the newest grants of a host, or of one process of it, that were lost or have no end yet.
+
+    Only the newest rows are searched, as there is no index by host.
+    """
+    newest = Attempt._default_manager.order_by("-pk").values_list("pk", flat=True)[:1]
+    with transaction.atomic(newest.db):
+        last = next(iter(newest), 0)
+    rows = Attempt._default_manager.filter(pk__gt=last - SEARCHED, host=shortened(host, MAX_TEXT))
+    rows = rows.filter(outcome__in=(Attempt.LOST, Attempt.HELD), **({"pid": pid} if pid else {}))
     return _read(rows.order_by("-pk")[:most])
 
 

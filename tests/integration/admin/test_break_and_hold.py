@@ -87,7 +87,7 @@ def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> 
         response = operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
         assert response.status_code == 409
         page = response.content.decode()
-        assert "its holder has changed" in page
+        assert "The holder has changed, so nothing was done" in page
         assert target not in page
         assert zoo.client.exists(path)
     assert not LogEntry.objects.exists()
@@ -152,9 +152,9 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert "Last sign of life" not in page  # it has no session
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
     token = response.context["lock"].holders[0].info.token
-    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
+    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"}).status_code == 302
     eventually(lambda: not zoo.children("k"))
-    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
+    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"}).status_code == 302
     assert "already ended" in said(operator)
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
     assert "deploy of 2.3" in messages[0]
@@ -169,7 +169,7 @@ def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator
     response = operator.get(f"{LIST}k/change/")
     assert "You hold the lock" in response.content.decode()
     token = response.context["lock"].holders[0].info.token
-    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token})
+    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"})
     eventually(lambda: not zoo.children("k"))
 
 
@@ -183,7 +183,7 @@ def test_a_minimum_hold_has_neither_a_session_nor_a_max_hold(zoo: Zoo, operator:
     assert "Last sign of life" not in response.content.decode()
     assert "max_hold" not in response.content.decode()
     token = response.context["lock"].holders[0].info.token
-    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token})
+    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"})
     eventually(lambda: not zoo.children("k"))
 
 
@@ -197,7 +197,7 @@ def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator
     page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
     assert "Nothing is recorded of this lock." in page
     token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].info.token
-    operator.post(f"{LIST}end-hold/", {"key": "inventory/chair", "token": token})
+    operator.post(f"{LIST}end-hold/", {"key": "inventory/chair", "token": token, "reason": "over"})
 
 
 def test_an_expired_hold_no_longer_counts(zoo: Zoo, operator: Client) -> None:
@@ -214,7 +214,7 @@ def test_an_expired_hold_no_longer_counts(zoo: Zoo, operator: Client) -> None:
         assert (shown.state, shown.holders, shown.info.waiting) == ("passing", (), 1)
         assert "olga held it until" in response.content.decode()
         assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
-        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.expired_holds[0].info.token})
+        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.expired_holds[0].info.token, "reason": "over"})
         assert zoo.children("k") == [path.rpartition("/")[2]]
 
 
@@ -244,4 +244,4 @@ def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> No
         assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 503
         assert hold_by_form(operator, "k") == 503
         assert operator.get(f"{LIST}limit/?key=k").status_code == 503
-        assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": "5"}).status_code == 302
+        assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": "5", "reason": "over"}).status_code == 302

@@ -1,0 +1,212 @@
+"""The page of a host, and actions on many locks at once."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from support.adminsite import user_with
+from support.zoo import Zoo
+
+from django_zklock.queue import nodes
+from django_zklock.queue.nodes import Payload
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+LIST = "/admin/zklock/lock/"
+HOST = f"{LIST}host/"
+MANY = 30
+
+
+@pytest.fixture
+def operator() -> Client:
+    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
+
+
+def contend(zoo: Zoo, key: str, host: str, pid: int = 7) -> str:
+    """Have a contender of a process that is not there; return the path of its node."""
+    guid = str(uuid.uuid4())
+    payload = Payload(guid=guid, template=key, host=host, pid=pid, thread="", what="", since="")
+    path: str = zoo.client.create(
+        f"{zoo.base}/{key}/{nodes.prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
+    )
+    return path
+
+
+@pytest.fixture
+def held(zoo: Zoo) -> Iterator[list[str]]:
+    """Thirty locks of one host, for one of which it waits behind another host."""
+    paths = [contend(zoo, f"orders/{number:02}", "worker-7", 7 + number % 2) for number in range(MANY)]
+    paths += [contend(zoo, "stock", "web-1"), contend(zoo, "stock", "worker-7")]
+    yield paths
+    for path in paths:
+        if zoo.client.exists(path):
+            zoo.client.delete(path)
+
+
+def ticks(response: Any) -> list[str]:
+    return [row.target for _lock, row in response.context["holds"]]
+
+
+def test_a_host_shows_all_that_it_holds_and_waits_for(zoo: Zoo, held: list[str], operator: Client) -> None:
+    response = operator.get(f"{HOST}?host=worker-7")
+    assert sorted(lock.key for lock, _row in response.context["holds"]) == [f"orders/{n:02}" for n in range(MANY)]
+    assert [lock.key for lock, _row in response.context["waits"]] == ["stock"]
+    page = response.content.decode()
+    assert page.count(" checked>") == MANY
+    assert "Break all (30)" in page
+    assert len(ticks(operator.get(f"{HOST}?host=worker-7&pid=8"))) == MANY / 2
+    assert "Break all" not in user_with("view_lock").get(f"{HOST}?host=worker-7").content.decode()
+    assert operator.get(HOST)["Location"] == LIST
+
+
+def test_the_pages_link_to_the_host(zoo: Zoo, held: list[str], operator: Client) -> None:
+    link = 'host/?host=worker-7&amp;pid=7"'
+    page = operator.get(f"{LIST}orders_2F00/change/").content.decode()
+    assert page.count(link) == 2  # its process, and "and 4 more" of its other locks
+    assert link in operator.get(f"{LIST}stock/change/").content.decode()  # a waiter
+    assert f"{HOST}?host=worker-7" in operator.get(f"{LIST}groups/?by=host").content.decode()
+
+
+def test_all_locks_of_a_host_are_broken_with_its_name_typed(
+    zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One message sums it up. Each lock is in the audit log and in the history."""
+    form = {"host": "worker-7", "target": ticks(operator.get(f"{HOST}?host=worker-7")), "reason": "it hangs"}
+    response = operator.post(HOST, {**form, "confirm": "worker-8", "break": "1"})
+    assert "Nothing was broken" in response.content.decode()
+    assert response.content.decode().count(" checked>") == MANY
+    assert all(map(zoo.client.exists, held))
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        response = operator.post(HOST, {**form, "confirm": "worker-7", "break": "1"}, follow=True)
+    assert [str(message) for message in response.context["messages"]] == [f"{MANY} locks were broken."]
+    assert not any(map(zoo.client.exists, held[:MANY]))
+    assert LogEntry.objects.count() == caplog.text.count("it hangs") == MANY
+
+
+def test_a_stale_target_is_left_out_of_a_bulk_action(zoo: Zoo, held: list[str], operator: Client) -> None:
+    """The others are broken. Nothing is ticked then, no reason is filled in, and the first button leads back."""
+    targets = ticks(operator.get(f"{HOST}?host=worker-7"))
+    zoo.client.delete(held[3])
+    held.append(contend(zoo, "orders/03", "worker-7"))
+    form = {"host": "worker-7", "target": targets, "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    response = operator.post(HOST, form)
+    assert response.status_code == 409
+    assert "29 locks were broken." in response.content.decode()
+    assert "nothing was done: orders/03." in response.content.decode()
+    assert " checked>" not in response.content.decode()
+    assert "it hangs" not in response.content.decode()
+    assert zoo.client.exists(held[-1])
+
+
+def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[str], operator: Client) -> None:
+    """That needs a reason and no confirmation."""
+    form = {"host": "worker-7", "target": ticks(operator.get(f"{HOST}?host=worker-7")), "ask": "1"}
+    assert "required" in operator.post(HOST, {**form, "reason": ""}).content.decode()
+    response = operator.post(HOST, {**form, "reason": "a deploy"}, follow=True)
+    assert f"{MANY} holders were asked to release." in response.content.decode()
+    assert "a deploy" in response.content.decode()
+    assert LogEntry.objects.count() == MANY
+
+
+def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], operator: Client) -> None:
+    """More than a page of confirmation has room for. Their number is the confirmation."""
+    keys = [f"orders/{number:02}" for number in range(25)]
+    response = operator.post(LIST, {"action": "break_selected", "_selected_action": keys})
+    assert len(ticks(response)) == response.content.decode().count(" checked>") == 25
+    form = {"target": ticks(response), "reason": "it hangs", "confirm": "25", "break": "1"}
+    assert operator.post(HOST, {**form, "confirm": "24"}).status_code == 200
+    assert zoo.client.exists(held[0])
+    assert operator.post(HOST, form)["Location"] == LIST
+    assert [bool(zoo.client.exists(path)) for path in held[:MANY]] == [False] * 25 + [True] * 5
+    response = operator.post(LIST, {"action": "request_release_of_selected", "_selected_action": ["stock"]})
+    assert len(ticks(response)) == 1
+
+
+@pytest.mark.parametrize("action", ["break", "ask"])
+def test_bulk_actions_need_their_permission(zoo: Zoo, held: list[str], action: str) -> None:
+    other = {"break": "request_release_lock", "ask": "break_lock"}[action]
+    assert user_with("view_lock", other).post(HOST, {"host": "worker-7", action: "1"}).status_code == 403
+    assert user_with(other).get(HOST).status_code == 403
+
+
+def test_a_long_key_is_found_among_more_locks_than_are_shown(
+    zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though other locks have more waiters."""
+    from django_zklock import inspection
+
+    original = inspection.snapshot
+    monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 3, "max_age": 0, **more}))
+    long = "import/" + "x" * 373
+    paths = [contend(zoo, f"k{number}", "web-1") for number in range(4) for _ in range(2)] + [
+        contend(zoo, long, "web-2")
+    ]
+    try:
+        for query in ("?q=IMPORT xxx", "?path=import/"):
+            assert [lock.key for lock in operator.get(LIST + query).context["cl"].result_list] == [long]
+        assert (
+            "3 of 5 locks, those with the most waiters; a search for a key looks at all"
+            in operator.get(LIST).content.decode()
+        )
+        assert len(ticks(operator.get(f"{HOST}?host=web-2"))) == 1
+    finally:
+        for path in paths:
+            zoo.client.delete(path)
+
+
+def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Client) -> None:
+    """It has no table without rows, and it cannot be held."""
+    path = f"{zoo.base}/odd/strange-0000000001"
+    zoo.client.create(path, b"", makepath=True)
+    try:
+        page = operator.get(f"{LIST}odd/change/").content.decode()
+    finally:
+        zoo.client.delete(f"{zoo.base}/odd", recursive=True)
+    assert f"get -s {path}<" in page
+    assert f"delete {path}<" in page
+    assert "zklock-queue" not in page
+    assert "more behind" not in page
+    assert "Set limit" not in page
+    assert "for maintenance" not in page
+
+
+def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, operator: Client) -> None:
+    """Nothing is ticked, the reason is empty, and the first button leads back, so a second Enter breaks nothing."""
+    paths = [contend(zoo, "k", "web-1"), contend(zoo, "k", "web-2")]
+    try:
+        response = operator.get(f"{LIST}break/?key=k")
+        target = response.context["locks"][0].holders[0].target
+        zoo.client.delete(paths[0])
+        response = operator.post(f"{LIST}break/", {"target": target, "reason": "it hangs"})
+        page = response.content.decode()
+        assert response.status_code == 409
+        assert "k now belongs to web-2 · pid 7, for " in page
+        assert "Break THIS one only if you mean it." in page
+        assert 'type="hidden" name="target"' not in page
+        assert " checked>" not in page
+        assert "it hangs" not in page
+        assert page.index(">Back</a>") < page.index('value="Break the lock"')
+    finally:
+        zoo.client.delete(paths[1])
+
+
+def test_a_hold_is_ended_with_a_reason(zoo: Zoo, operator: Client) -> None:
+    operator.post(f"{LIST}hold/", {"key": "k", "minutes": "5", "wait": "0", "reason": "deploy"})
+    page = operator.get(f"{LIST}k/change/")
+    token = page.context["lock"].holders[0].info.token
+    assert f"end-hold/?key=k&amp;token={token}" in page.content.decode()
+    assert "deploy" in operator.get(f"{LIST}end-hold/?key=k&token={token}").content.decode()
+    response = operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": " "})
+    assert response.status_code == 200
+    assert zoo.children("k")
+    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "the deploy is over"})
+    assert not zoo.children("k")
+    assert "the deploy is over" in LogEntry.objects.order_by("-pk")[0].get_change_message()
+    for query in ("", "?key=//", "?key=k&token=x"):
+        assert operator.get(f"{LIST}end-hold/{query}").status_code in {200, 302}
