@@ -216,7 +216,7 @@ class Metrics:
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
         self._failed_beats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
-        # These begin at 0 with the first scrape of a wait, or the first grant. Otherwise `increase()` would not see the first loss.
+        # These begin at 0 with the first grant, or a scrape of a wait. Otherwise `increase()` misses the first loss.
         self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
