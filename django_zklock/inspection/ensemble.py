@@ -170,7 +170,8 @@ def _findings(
         yield HealthFinding("error", f"{', '.join(alone)} serves without the other servers. {text}")
     elif known and not answered and not any(server.serves for server in servers):
         running = sum(server.runs for server in voters)
-        text = f"{running} of {len(voters)} servers {'runs' if running == 1 else 'run'}, {majority} {'is' if majority == 1 else 'are'} needed."
+        runs, are = "runs" if running == 1 else "run", "is" if majority == 1 else "are"
+        text = f"{running} of {len(voters)} servers {runs}, {majority} {are} needed."
         text = f"No majority: {text} No lock can be granted. Start those that are down, or repair the network."
         yield HealthFinding("error", text)
     for server in servers:
