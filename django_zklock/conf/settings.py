@@ -66,6 +66,8 @@ class Config:
     """The settings of the lock coordinator."""
     max_lingering: int = 1000
     """How many locks with `linger` this process keeps at a time."""
+    max_metric_locks: int = 100
+    """How many names of locks `django_zklock.contrib.metrics` counts apart."""
     event_days: float = 7.0
     """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -374,6 +376,7 @@ _KEYS: Final = {
     "TOKEN_KEYS": Key("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
     "STRICT": Key("E014", boolean, "It is False by default."),
     "MAX_LINGERING": Key("E015", whole_number, "It is 1000 by default."),
+    "MAX_METRIC_LOCKS": Key("E020", whole_number, "It is 100 by default."),
     "EVENT_DAYS": Key("E017", _days, "It is 7 by default."),
     "ADMIN_LINKS": Key("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }

@@ -189,7 +189,7 @@ def health_json(request: HttpRequest) -> HttpResponse:
     try:
         lazy.inspection.check_quorum()
     except ZooKeeperUnavailable:
-        return JsonResponse({"healthy": False}, status=503)
+        return JsonResponse({"healthy": False}, status=503, headers={"Retry-After": "1"})
     return JsonResponse({"healthy": True})
 
 

@@ -26,6 +26,7 @@ OLDEST: Final = (3, 6)
 MAX_TEXT: Final = 40  # characters of a role or version
 
 _CLOSED: Final = "may not be asked: add srvr to 4lw.commands.whitelist in its configuration"
+_NO_QUORUM: Final = "runs, and is in no quorum"
 _SILENT: Final = "does not answer the command srvr"
 
 
@@ -46,6 +47,11 @@ class ServerReport:
     def milliseconds(self) -> str:
         """The latency as text; empty if it is not known."""
         return "" if self.latency is None else f"{self.latency * 1000:.1f}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it answers, perhaps without a quorum."""
+        return self.serves or self.problem == _NO_QUORUM
 
     @property
     def serves(self) -> bool:
@@ -85,7 +91,9 @@ def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
     options, _ = key
     with ThreadPoolExecutor(min(len(options.hosts), 16)) as pool:
         reports = tuple(pool.map(lambda host: _ask(host, options, timeout), options.hosts))
-    return EnsembleReport(reports, tuple(_findings(reports, options.session_timeout)))
+    session = process.peek()
+    answered = session is not None and session.connected and not session.suspect
+    return EnsembleReport(reports, tuple(_findings(reports, options.session_timeout, answered=answered)))
 
 
 _reports: Final = Shared(_ask_all)
@@ -134,7 +142,7 @@ def _report(server: str, text: str) -> ServerReport:
     fields = dict(re.findall(r"^([\w /]+): (.*)$", text, re.MULTILINE))
     if "Mode" not in fields:
         if "not currently serving" in text:
-            return ServerReport(address=server, problem="runs, and is in no quorum")
+            return ServerReport(address=server, problem=_NO_QUORUM)
         return ServerReport(address=server, problem=_CLOSED if "whitelist" in text else _SILENT)
     version = fields.get("Zookeeper version", "").partition("-")[0].partition(",")[0].strip()
     latency = re.fullmatch(r"\d+/(\d{1,9}(?:\.\d{1,9})?)/\d+", fields.get("Latency min/avg/max", ""))
@@ -149,7 +157,10 @@ def _report(server: str, text: str) -> ServerReport:
 # --- all servers ------------------------------------------------------------------------------------------------------
 
 
-def _findings(servers: Sequence[ServerReport], session_timeout: float) -> Iterator[HealthFinding]:
+def _findings(
+    servers: Sequence[ServerReport], session_timeout: float, *, answered: bool = False
+) -> Iterator[HealthFinding]:
+    """Yield what is wrong. A quorum that has `answered` this process exists, whatever the servers say."""
     alone = [server.address for server in servers if server.role == "standalone"]
     known = not any(server.problem in {_CLOSED, _SILENT} for server in servers)
     voters = [server for server in servers if server.role != "observer"]  # one that is down may be an observer
@@ -157,10 +168,12 @@ def _findings(servers: Sequence[ServerReport], session_timeout: float) -> Iterat
     if alone and len(servers) > 1:
         text = "Two of them would give the same lock to two holders. Name all servers in the configuration of each."
         yield HealthFinding("error", f"{', '.join(alone)} serves without the other servers. {text}")
-    elif known and not any(server.serves for server in servers):
-        need = f"Locks need {majority} of {len(voters)} servers; {serving} serve."
-        text = f"{need} Start those that are down, or repair the network."
-        yield HealthFinding("error", f"No server leads, so no lock can be granted. {text}")
+    elif known and not answered and not any(server.serves for server in servers):
+        running = sum(server.runs for server in voters)
+        runs, are = "runs" if running == 1 else "run", "is" if majority == 1 else "are"
+        text = f"{running} of {len(voters)} servers {runs}, {majority} {are} needed."
+        text = f"No majority: {text} No lock can be granted. Start those that are down, or repair the network."
+        yield HealthFinding("error", text)
     for server in servers:
         if server.problem:
             spare = serving - majority

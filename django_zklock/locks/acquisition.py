@@ -169,6 +169,7 @@ class Acquisition:
         else:
             deadline = None if seconds is None else now + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
+        contender.since = self._since
         self.contender = contender
         self.contenders.append(contender)
         if waiter.on_queued is not None or notify.has_receivers(signals.lock_waiting):

@@ -272,6 +272,10 @@ class LingeringLocks(SharedLocks, SessionObserver):
         if self._locks.get(_key_of(lock.spec)) is lock:
             del self._locks[_key_of(lock.spec)]
 
+    def waiting(self) -> list[LocalWaiter]:
+        """Return the waiters without a lock; from any thread."""
+        return [waiter for lock in list(self._locks.values()) for waiter in lock.waiting()]
+
     @property
     def are_too_many(self) -> bool:
         """Whether a lock that becomes idle has to end; from any thread."""

@@ -62,6 +62,7 @@ class LocalWaiter:
         self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.lock: SharedLock | None = None
         self.gone = False
+        self.since: float | None = None  # when the caller began to wait, on clock.now()
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
         self.waits = waits
         # By lock: the outcome. It is written once (setdefault). None: queue again. Read it before `lock`, see `join`.
@@ -147,6 +148,11 @@ class LocalWaiter:
         """Its grant, once it has the lock."""
         outcome = self._outcomes.get(self.lock)
         return outcome if isinstance(outcome, Grant) else None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a caller waits for its outcome; from any thread."""
+        return self.waits and not self.gone and self._on_outcome is not None
 
     @property
     def description(self) -> Mapping[str, Any]:

@@ -9,29 +9,36 @@ is that of the hold. All signals arrive on one thread. No fork happens during a 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from django.dispatch import Signal
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from django_zklock import clock, signals
+from django_zklock import clock, conf, signals
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock, held_of
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.lingering import LingeringLocks
+from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant
+from django_zklock.zk import process
 
-MOST_LOCKS: Final = 500
-"""The most values of the label `lock`. More mean that keys are used as lock names; these are counted as `OTHERS`."""
+logger = logging.getLogger("django_zklock.metrics")
 
 OTHERS: Final = "(others)"
+"""The label of all locks beyond the first `MAX_METRIC_LOCKS` names."""
 
 STATES: Final = ("connecting", "connected", "suspended", "lost")
 
@@ -101,17 +108,59 @@ class CountedHold:
     """Its callback runs when the hold is garbage-collected. Then there may be no signal of its end."""
 
 
+def waiting_now() -> Iterator[Contender | LocalWaiter]:
+    """Yield what the callers of this process wait for. It asks no server and takes no lock."""
+    session = process.peek()
+    for observer in () if session is None else list(session.observers):
+        if isinstance(observer, Contender) and observer.is_waited_for:
+            yield observer
+        elif isinstance(observer, LingeringLocks):
+            yield from (waiter for waiter in observer.waiting() if waiter.is_waited_for)
+
+
+class PresentCollector(Collector):
+    """Gauges of the waits and holds that have no end yet. They are computed at each scrape, so none is left behind."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return the metrics without values."""
+        return [
+            GaugeMetricFamily("zklock_waiting", "Callers that wait now.", labels=_LOCK),
+            GaugeMetricFamily("zklock_oldest_wait_seconds", "Longest wait that has no end yet.", labels=_LOCK),
+            GaugeMetricFamily("zklock_oldest_hold_seconds", "Longest hold that has no end yet.", labels=_LOCK),
+        ]
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Return the metrics of this moment."""
+        families = self.describe()
+        waiting, oldest_wait, oldest_hold = families
+        waits, holds = self._metrics.present()
+        now = clock.now()
+        for labels, since in waits.items():
+            waiting.add_metric(labels, len(since))
+            oldest_wait.add_metric(labels, max(0.0, now - min(since)))
+        for labels, since in holds.items():
+            oldest_hold.add_metric(labels, max(0.0, now - min(since)))
+        return families
+
+
 class Metrics:
     """The metrics in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._made: list[MetricWrapperBase] = []
+        self._made: list[MetricWrapperBase | PresentCollector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
+        self._is_full = False  # a name was refused, and the log says so
         self._open: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
         self._make_gauges()
         self._make_counters()
+        present = PresentCollector(self)
+        registry.register(present)
+        self._made.append(present)
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
@@ -167,7 +216,7 @@ class Metrics:
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
         self._failed_beats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
-        # These begin at 0 with the first grant of a lock. Otherwise `increase()` would not see the first loss.
+        # These begin at 0 with the first grant, or a scrape of a wait. Otherwise `increase()` misses the first loss.
         self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
@@ -201,10 +250,39 @@ class Metrics:
 
     def _labels(self, template: str, kind: str) -> tuple[str, str]:
         if template not in self._names:
-            if len(self._names) >= MOST_LOCKS:
+            most = conf.current().max_metric_locks
+            if len(self._names) >= most:
+                if not self._is_full:
+                    self._is_full = True
+                    logger.warning(
+                        'metrics count the lock %r as "%s": there are %d names already. Pass keys as fields, '
+                        "or raise MAX_METRIC_LOCKS",
+                        template,
+                        OTHERS,
+                        most,
+                    )
                 return OTHERS, kind
             self._names.add(template)
         return template, kind
+
+    def present(self) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[float]]]:
+        """Return since when callers wait, and since when locks are held, by labels; on clock.now()."""
+        waits: dict[tuple[str, str], list[float]] = {}
+        holds: dict[tuple[str, str], list[float]] = {}
+        with _FORKS:
+            for contender in waiting_now():
+                labels = self._labels(contender.spec.template, contender.spec.kind.word)
+                self._touch(labels)
+                if contender.since is not None:
+                    waits.setdefault(labels, []).append(contender.since)
+            for counted in list(self._open.values()):
+                if counted.watch() is not None:
+                    holds.setdefault(counted.labels, []).append(counted.since)
+        return waits, holds
+
+    def _touch(self, labels: tuple[str, str]) -> None:
+        for counter in self._from_zero:
+            counter.labels(*labels)
 
     def _labels_of(self, hold: Hold) -> tuple[str, str]:
         # As it was counted when it was granted; a writer may have become a reader since.
@@ -218,8 +296,7 @@ class Metrics:
         grant = held.grant
         watch = weakref.ref(held, lambda _: deleted.append(grant))
         self._open[hold.token] = CountedHold(labels, grant.since, watch)
-        for counter in self._from_zero:
-            counter.labels(*labels)
+        self._touch(labels)
         self._held.add(labels, 1)
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)

@@ -78,6 +78,7 @@ class Newcomer(SessionObserver):
         self.spec = spec
         self.caller = caller
         self.deadline = deadline  # when the caller gives up, on clock.now()
+        self.since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
         self._waits = waits  # False: look first, and write nothing if the queue is not empty
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome
         self._done: tuple[Callable[[bool], object], ...] = ()
@@ -94,6 +95,11 @@ class Newcomer(SessionObserver):
     def guid(self) -> str:
         """The guid of its znode; empty if it has none."""
         return self._node.guid if hasattr(self, "_node") else ""
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a caller waits for its outcome; from any thread."""
+        return self._waits and self.since is not None and self._on_outcome is not None
 
     def __repr__(self) -> str:
         return f"<contender for {self.spec.key!r}: {self._phase.value}>"

@@ -36,7 +36,7 @@ def test_the_report_names_each_lost_server_and_its_consequence(servers: Ensemble
         assert (finding.result, "one more server fails" in finding.text) == ("warning", True)
         check_quorum(reply_timeout=20, max_age=0)
         servers.leader.kill()
-        eventually(lambda: any("No server leads" in finding.text for finding in report().findings), 30)
+        eventually(lambda: any("No majority" in finding.text for finding in report().findings), 30)
         with pytest.raises(ZooKeeperUnavailable):
             check_quorum(max_age=0)
     zoo.close()

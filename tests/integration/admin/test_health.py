@@ -26,6 +26,7 @@ def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"), within(3):
         ill = Client().get("/health.json")
     assert (ill.status_code, ill.json()) == (503, {"healthy": False})
+    assert ill.headers["Retry-After"] == "1"
 
 
 def test_django_health_check_has_a_check(zoo: Zoo) -> None:
@@ -40,7 +41,7 @@ def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
     page = user_with("view_lock").get(PAGE).content.decode()
     assert zoo.address in page
     assert "standalone" in page
-    assert "All servers are well." in page
+    assert "The server answers." in page
     assert user_with().get(PAGE).status_code == 403
 
 
@@ -49,4 +50,4 @@ def test_the_page_names_a_server_that_is_down_and_what_to_do(zoo: Zoo) -> None:
     with zoo.configured(hosts=away), within(3):
         page = user_with("view_lock").get(PAGE).content.decode()
     assert f"{away} does not answer: Connection refused" in page
-    assert "No server leads, so no lock can be granted." in page
+    assert "No majority: 0 of 1 servers run, 1 is needed." in page

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,7 +19,7 @@ from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
-from django_zklock.contrib.metrics import connect, disconnect, prometheus
+from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks.held import held_locks
@@ -85,16 +86,38 @@ def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
     assert set(re.findall(r' ?lock="(.*?)"', collected.text)) == {NAME}
 
 
-def test_too_many_names_of_locks_are_one_label(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_names_of_locks_are_one_label(
+    zoo: Zoo, collected: Collected, caplog: pytest.LogCaptureFixture
+) -> None:
     """A project that puts keys into the names gets a bounded number of time series."""
-    monkeypatch.setattr(prometheus, "MOST_LOCKS", 2)
-    for number in range(4):
-        with zk_lock(f"inventory/{number}"):
-            pass
-    collected.becomes(2, "acquired_total", "(others)")
+    with zoo.configured(MAX_METRIC_LOCKS=2):
+        for number in range(4):
+            with zk_lock(f"inventory/{number}"):
+                pass
+        collected.becomes(2, "acquired_total", "(others)")
+    assert caplog.text.count("MAX_METRIC_LOCKS") == 1
     collected.becomes(0, "holds", "(others)")
     assert collected("acquired_total", "inventory/1") == 1
     assert collected("acquired_total", "inventory/2") is None
+
+
+@pytest.mark.parametrize("linger", [0, 5])
+def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: float) -> None:
+    """By its waiters, the longest wait and the longest hold. Nothing is left of them afterwards."""
+    options: dict[str, Any] = {"fields": {"sku": "1"}, "linger": linger}
+
+    def wait() -> None:
+        with zk_lock(NAME, timeout=30, **options):
+            pass
+
+    with zk_lock(NAME, **options):
+        waiter = BackgroundCall(wait)
+        collected.becomes(1, "waiting")
+        eventually(lambda: (collected("oldest_hold_seconds") or 0) > (collected("oldest_wait_seconds") or 99) > 0.2)
+        assert collected("unavailable_total") == 0
+    waiter.result()
+    eventually(lambda: collected("waiting") is None)
+    assert collected("oldest_wait_seconds") is None
 
 
 def test_metrics_distinguish_readers_writers_and_permits(collected: Collected) -> None:

@@ -42,7 +42,11 @@ def test_three_healthy_servers_are_reported_as_healthy() -> None:
             "warning",
             "one more server",
         ),
-        ((replace(FOLLOWER, role=""), replace(LEADER, role="", problem="is away")), "error", "No server leads"),
+        (
+            (replace(FOLLOWER, role=""), replace(LEADER, role="", problem="is away")),
+            "error",
+            "No majority: 0 of 2 servers run, 2 are needed.",
+        ),
         ((replace(LEADER, role="standalone"), replace(FOLLOWER, role="standalone")), "error", "to two holders"),
         ((LEADER, FOLLOWER, replace(THIRD, version="3.8.4")), "warning", "3.8.4, 3.9.3"),
         ((LEADER, FOLLOWER, replace(THIRD, version="3.5.9")), "error", "3.6 or newer is required"),
@@ -97,3 +101,17 @@ def test_texts_of_a_server_are_short_and_printable() -> None:
     assert report.role.isprintable()
     assert max(len(report.version), len(report.role)) <= 40
     assert found(report) != []
+
+
+def test_a_server_without_quorum_runs_and_is_not_down() -> None:
+    alone = _report("zk1:2181", "This ZooKeeper instance is not currently serving requests")
+    down = ServerReport(address="zk2:2181", problem="does not answer: refused")
+    assert (alone.runs, alone.serves, down.runs) == (True, False, False)
+    text = found(alone, down, replace(down, address="zk3:2181"))[0][1]
+    assert text.startswith("No majority: 1 of 3 servers runs, 2 are needed.")
+
+
+def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
+    """A proxy may cut `srvr`, while a quorum answers the requests of this process."""
+    cut = ServerReport(address="zk1:2181", problem="does not answer: timed out")
+    assert {finding.result for finding in _findings([cut], 10.0, answered=True)} == {"warning"}

@@ -80,6 +80,7 @@ def test_every_setting_reaches_the_configuration() -> None:
         ADMIN_LINKS={"Flower": "https://flower/task/{id}"},
         STRICT=True,
         MAX_LINGERING=0,
+        MAX_METRIC_LOCKS=50,
         EVENT_DAYS=0.5,
     ) == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
@@ -95,6 +96,7 @@ def test_every_setting_reaches_the_configuration() -> None:
         admin_links={"Flower": "https://flower/task/{id}"},
         strict=True,
         max_lingering=0,
+        max_metric_locks=50,
         event_days=0.5,
     )  # fmt: skip
 
@@ -220,6 +222,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("E012", "ADMIN_LINKS", [3, {"a": 3}, {"a": "https://{host}/"}, {"a": "//host"}, {"a": "/{id!r}"}]),
     ("E014", "STRICT", [0, "yes"]),
     ("E015", "MAX_LINGERING", [-1, 1.5, "5", True, math.inf]),
+    ("E020", "MAX_METRIC_LOCKS", [-1, "5", 1.5, True]),
     ("E017", "EVENT_DAYS", [0, -1, "5", True, math.inf, math.nan]),
 ]
 
