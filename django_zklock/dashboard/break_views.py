@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import clean, holder_text, time_text
+from django_zklock.dashboard.formatting import MAX_ERROR, clean, holder_text, time_text
 from django_zklock.dashboard.forms import BreakForm, EndForm, HoldForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
@@ -62,7 +62,7 @@ class BreakViews(LockPages):
             except ZkLockError as error:
                 remaining.append(target)
                 text = _("It is unknown whether the lock '%(lock)s' was broken: %(error)s")
-                self.show_message(request, text % {"lock": key, "error": clean(error)}, messages.ERROR)
+                self.show_message(request, text % {"lock": key, "error": clean(error, MAX_ERROR)}, messages.ERROR)
                 if isinstance(error, ZooKeeperUnavailable):
                     return [*remaining, *targets[number + 1 :]], UNAVAILABLE  # the others would fail as slowly
                 status = CONFLICT
@@ -107,7 +107,7 @@ class BreakViews(LockPages):
                 key, seconds=given["minutes"] * 60, reason=given["reason"], by=user_name(request), wait=given["wait"]
             )
         except (ZkLockError, ValueError) as error:
-            form.add_error(None, clean(error))
+            form.add_error(None, clean(error, MAX_ERROR))
             status = CONFLICT if isinstance(error, LockNotAcquired) else 200
             return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
         text = _("You hold the lock '%(lock)s' until %(until)s.")
@@ -134,7 +134,7 @@ class BreakViews(LockPages):
         except LockChangedHands:
             self.show_message(request, _("This hold has already ended."), messages.WARNING)
         except ZkLockError as error:
-            self.show_message(request, clean(error), messages.ERROR)
+            self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
         else:
             self.show_message(request, _("The hold has ended."), messages.SUCCESS)
         return self.redirect_to({key})
