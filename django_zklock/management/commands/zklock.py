@@ -83,7 +83,7 @@ class Command(BaseCommand):
             module.add_arguments(subparser)
             _add_common_arguments(subparser)
         self._parsers = dict(subparsers.choices)
-        subparsers.choices = None  # type: ignore[assignment]  # the action checks the name
+        subparsers.choices = _AnyName(subparsers.choices)
 
     @no_translations
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
@@ -99,6 +99,13 @@ class Command(BaseCommand):
                 SUBCOMMANDS[subcommand].run(self.stdout, argparse.Namespace(**options))
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
+
+
+class _AnyName(dict[str, Any]):
+    """Lets argparse accept any name. `_Subcommands` then refuses it with a better message."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
 
 
 class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]
