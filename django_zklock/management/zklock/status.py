@@ -20,7 +20,7 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue.escaping import session_hex
 
-UNKNOWN: Final = "The number of locks is unknown."
+UNKNOWN: Final = "number of locks unknown: not connected"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
