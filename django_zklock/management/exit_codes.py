@@ -32,7 +32,8 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final = """\
 exit codes:
   0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
-  69 ZooKeeper does not answer; 75 the lock was not acquired in time; 76 the lock was lost; 126, 127 the command cannot be run
+  69 ZooKeeper does not answer; 75 the lock was not acquired in time; 76 the lock was lost;
+  126, 127 the command cannot be run
 """
 
 
