@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from django_zklock import clock
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import clean, holder_text, successor_text, time_text
+from django_zklock.dashboard.formatting import MAX_ERROR, clean, holder_text, successor_text, time_text
 from django_zklock.dashboard.forms import BreakForm, EndForm, HoldForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
@@ -92,7 +92,7 @@ class BreakViews(LockPages):
                 results.stale.append(target)
             except (ZkLockError, ValueError) as error:
                 results.failed.append(target)
-                results.error = clean(error)
+                results.error = clean(error, MAX_ERROR)
                 results.status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else results.status
             else:
                 results.done.append(target)
@@ -165,7 +165,7 @@ class BreakViews(LockPages):
                 key, seconds=given["minutes"] * 60, reason=given["reason"], by=user_name(request), wait=given["wait"]
             )
         except (ZkLockError, ValueError) as error:
-            form.add_error(None, clean(error))
+            form.add_error(None, clean(error, MAX_ERROR))
             status = CONFLICT if isinstance(error, LockNotAcquired) else 200
             return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
         text = _("You hold the lock '%(lock)s' until %(until)s.")
@@ -195,7 +195,7 @@ class BreakViews(LockPages):
         except LockChangedHands:
             self.show_message(request, _("This hold has already ended."), messages.WARNING)
         except ZkLockError as error:
-            self.show_message(request, clean(error), messages.ERROR)
+            self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
         else:
             self.show_message(request, _("The hold has ended."), messages.SUCCESS)
         return self.redirect_to({key})

@@ -13,6 +13,7 @@ from django_zklock import conf
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import (
+    MAX_ERROR,
     STATE_LABELS,
     advice,
     clean,
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
 
+AGE_OF_OTHERS: Final = 30.0
+"""Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
+LONG_HELD: Final = 60.0
+"""Seconds from which on a lock counts as held long, as in `LockInfo.state`."""
 MAX_KEYS: Final = 10
 """Other locks that the page of one lock names."""
 
@@ -132,8 +137,17 @@ def detail(
         is_cycle=is_cycle,
         blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
         age=age,
-        problem=clean(problem),
+        problem=clean(problem, MAX_ERROR),
     )
+
+
+def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD) -> Detail:
+    """Return one lock as it is now, seen among all others. Raises `ZooKeeperUnavailable`."""
+    info = lazy.inspection.look_at(key, reply_timeout=reply_timeout)
+    others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
+    if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown
+        others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    return detail(key, info, others, long_held=long_held)
 
 
 def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:

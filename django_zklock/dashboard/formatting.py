@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext as _
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from django_zklock.operations.audit import Action
 
 MAX_TEXT: Final = 300
-"""Characters of a text that comes from ZooKeeper or from an error."""
+"""Characters of a text that comes from ZooKeeper."""
+MAX_ERROR: Final = 2000
+"""Characters of our own errors. They quote other people's texts in a few characters, so the advice at the end stays."""
 STATE_LABELS: Final = {
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
@@ -129,7 +132,7 @@ def reasons(lock: LockInfo) -> list[str]:
     """Return in sentences why the waiters of a lock wait."""
     if lock.problem:
         text = _("The queue cannot be read, so the lock is not granted: %(problem)s")
-        return [text % {"problem": clean(lock.problem)}]
+        return [text % {"problem": clean(lock.problem, MAX_ERROR)}]
     expired = [_expired(hold.operator) for hold in lock.expired_holds if hold.operator is not None]
     if not lock.holders:
         return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
@@ -196,6 +199,15 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     if lock.held_longer_than(long_held):
         return _("If that is too long, request its release, or break the lock. A break stops its work.")
     return ""
+
+
+def commands(lock: LockInfo) -> list[str]:
+    """Return the commands of `manage.py zklock` by which an operator can end the first hold of a lock."""
+    if not lock.holders:
+        return []
+    first = lock.holders[0]
+    names = ["end-hold"] if first.operator else ["request-release", "break"] if first.can_be_asked else ["break"]
+    return [f"zklock {name} {shlex.quote(lock.key)} --token {first.token} --reason TEXT" for name in names]
 
 
 def _expired(hold: OperatorHold) -> str:

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import clean, holder_text, limit_text
+from django_zklock.dashboard.formatting import MAX_ERROR, clean, holder_text, limit_text
 from django_zklock.dashboard.forms import LimitForm, ReleaseRequestForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
@@ -42,7 +42,7 @@ class LimitViews(LockPages):
             text = _("The holder was not asked: %(lock)s has changed hands.")
             self.show_message(request, text % {"lock": clean(key)}, messages.ERROR)
         except (ZkLockError, ValueError) as error:
-            self.show_message(request, clean(error), messages.ERROR)
+            self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
         else:
             for holder in asked.holders:
                 # The host is not the first word, as Django capitalizes the first letter of a message.
@@ -67,7 +67,7 @@ class LimitViews(LockPages):
         try:
             self._change_limit(request, key, None if clear else given["permits"], given["reason"])
         except (ZkLockError, ValueError) as error:
-            form.add_error(None, clean(error))
+            form.add_error(None, clean(error, MAX_ERROR))
             if isinstance(error, ZooKeeperUnavailable):
                 return self._limit_page(request, form, "", UNAVAILABLE)
             return self._limit_page(request, form, key, CONFLICT)
@@ -93,7 +93,7 @@ class LimitViews(LockPages):
             try:
                 limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
             except (ZkLockError, ValueError) as error:
-                context["problem"] = clean(error)
+                context["problem"] = clean(error, MAX_ERROR)
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
             else:
                 context["limit"] = limit and limit_text(limit)

@@ -18,7 +18,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.detail import Detail, detail
+from django_zklock.dashboard.detail import Detail, detail, read_detail
 from django_zklock.dashboard.formatting import action_text, clean
 from django_zklock.dashboard.forms import focus_first_error, use_widgets
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -38,8 +38,6 @@ logger = logging.getLogger("django_zklock.dashboard")
 VIEW: Final = "zklock.view_lock"
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
-AGE_OF_OTHERS: Final = 30.0
-"""Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 
@@ -131,15 +129,11 @@ class LockPages(Permissions):
     def read_lock(self, key: str) -> Detail:
         """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
         try:
-            info = lazy.inspection.look_at(key, reply_timeout=self.reply_timeout)
+            return read_detail(key, reply_timeout=self.reply_timeout, long_held=self.long_held)
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
             info = next((lock for lock in last.locks if lock.key == key), None)
             return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
-        others = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
-        if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown
-            others = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
-        return detail(key, info, others, long_held=self.long_held)
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this one belongs to."""

@@ -145,6 +145,11 @@ class LockInfo:
         """Return whether its first holder has certainly held it for so long."""
         return self.held_for is not None and self.holders[0].certain_duration >= seconds
 
+    @property
+    def trouble(self) -> tuple[bool, float, float]:
+        """Whether it is unreadable, the longest wait and the hold, to sort by: what an operator must see is greater."""
+        return bool(self.problem), self.longest_wait or 0.0, self.held_for or 0.0
+
     @cached_property
     def idle_for(self) -> float | None:
         """Seconds for which a process has kept it for its next user (`linger`); None if it is in use."""
@@ -243,3 +248,8 @@ class Snapshot:
     """The owners that hold one lock and wait for another, among the contenders that were read."""
     cycles: tuple[tuple[Wait, ...], ...] = ()
     """Deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""
+
+    @property
+    def deadlocked(self) -> frozenset[str]:
+        """The keys of the locks in a deadlock."""
+        return frozenset(wait.holds for cycle in self.cycles for wait in cycle)

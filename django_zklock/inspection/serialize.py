@@ -49,6 +49,7 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "key": lock.key,
         "path": lock.path,
         "kind": lock.kind,
+        "state": lock.state(),
         "limit": lock.limit,
         "limit_set": limit_json(lock.limit_set),
         "own_limits": list(lock.own_limits),

@@ -6,11 +6,10 @@ import argparse
 import getpass
 import math
 import socket
-from typing import Final
+from typing import Any, Final
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.queue.escaping import show_tails, unescape
 from django_zklock.queue.names import Template, is_escaped
 
@@ -36,9 +35,9 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reason(parser: argparse.ArgumentParser, explanation: str) -> None:
+def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: bool = True) -> None:
     """Declare `--reason` with this help text."""
-    parser.add_argument("--reason", default="", help=explanation)
+    parser.add_argument("--reason", type=_reason if required else str, required=required, default="", help=explanation)
 
 
 def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
@@ -53,10 +52,15 @@ def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> 
     parser.add_argument("--json", action="store_true", help=json)
 
 
-def require_reason(reason: str) -> None:
-    """Refuse to continue without a reason."""
-    if not reason.strip():
-        raise failure("Give the reason with --reason. It is kept in the audit log.", ExitCode.USAGE)
+def acting(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of an operation that say why, by whom, and how long ZooKeeper may take."""
+    return {"reason": options.reason, "by": user(), "reply_timeout": options.reply_timeout}
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("give a reason: it is kept in the audit log")
+    return text
 
 
 def user() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
@@ -26,6 +27,14 @@ class ExitCode(IntEnum):
     LOST = 76  # the lock was lost, and the command was stopped
     NOT_RUN = 126  # the command exists and cannot be run; as in a shell
     NOT_FOUND = 127  # the command does not exist; as in a shell
+
+
+EXIT_CODES: Final = """\
+exit codes:
+  0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
+  69 ZooKeeper does not answer; 75 the lock was not acquired in time; 76 the lock was lost;
+  126, 127 the command cannot be run
+"""
 
 
 def failure(message: str, status: int = ExitCode.FAILED) -> CommandError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from django_zklock.queue.escaping import printable
@@ -42,16 +43,22 @@ def write_json(out: Output, answer: object, *, lines: bool = False) -> None:
 
 
 def write_table(
-    out: Output, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()
+    out: Output,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Sequence[str] = (),
+    colours: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> None:
-    """Write a table in columns; those in `numbers` are aligned to the right."""
-    lines = [[title.upper() for title in head], *([printable(cell, CELL) for cell in row] for row in rows)]
+    """Write a table in columns, those in `numbers` to the right; `colours` style words. The last column may be long."""
+    lines = [[title.upper() for title in head]]
+    lines += [[*(printable(cell, CELL) for cell in row[:-1]), printable(row[-1], LINE)] for row in rows]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        padded = [
-            " " * (width - _width(cell)) + cell if title in numbers else cell + " " * (width - _width(cell))
-            for title, cell, width in zip(head, line, widths, strict=True)
-        ]
+        padded = []
+        for title, cell, width in zip(head, line, widths, strict=True):
+            space, shown = " " * (width - _width(cell)), colours.get(cell, str)(cell)
+            padded.append(space + shown if title in numbers else shown + space)
         out.write("  ".join(padded).rstrip() + "\n")
 
 

@@ -1,4 +1,10 @@
-"""Break a lock: delete the znode of its holder, without asking the holder."""
+"""
+Break a lock: delete the znode of its holder, without asking the holder.
+
+Examples:
+  zklock break orders/4711 --reason "web-3 hangs"
+  zklock break orders/4711 --reason "web-3 hangs" --token 4294967311 --no-input
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,10 @@ from django_zklock import operations
 from django_zklock.dashboard.formatting import process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import scanned_json
-from django_zklock.management.arguments import add_answer, add_name, add_reason, require_reason, user
+from django_zklock.management.arguments import acting, add_answer, add_name, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
-from django_zklock.management.zklock.show import read_lock
+from django_zklock.management.zklock.show import no_holder, read_lock
 from django_zklock.queue.escaping import printable
 
 QUESTION: Final = """\
@@ -27,7 +33,8 @@ Type 'yes' to break the lock: """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
-    add_reason(parser, "for the audit log, and for the holder that loses the lock; required")
+    add_reason(parser, "for the audit log, and for the holder that loses the lock")
+    parser.add_argument("--guid", help="only if the holder has this guid")
     parser.add_argument("--token", type=int, help="only if the holder has this token; required with --no-input")
     parser.add_argument("--no-input", action="store_true", help="do not ask for confirmation")
     add_answer(parser)
@@ -35,37 +42,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Break the lock, after a confirmation."""
-    require_reason(options.reason)
-    if options.no_input and options.token is None:
+    if options.no_input and options.token is None and options.guid is None:
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
     key, lock = read_lock(options)
     if lock is None or (not lock.holders and not lock.problem):
-        raise failure(f"{key!r} has no holder.", ExitCode.NO_HOLDER)
-    holder = _holder(lock, options.token)
+        raise no_holder(key, f"{key!r} has no holder.", options)
+    holder = _holder(lock, options.token, options.guid)
     if not options.no_input:
         _confirm(lock, holder)
-    broken = operations.break_lock(
-        key,
-        guid=holder.guid,
-        token=holder.token,
-        reason=options.reason,
-        by=user(),
-        reply_timeout=options.reply_timeout,
-    )
+    broken = operations.break_lock(key, guid=holder.guid, token=holder.token, **acting(options))
     if options.json:
         write_json(out, {"key": key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})
     else:
         write_line(out, f"Broken: {process_of(holder)} no longer holds {key}.")
 
 
-def _holder(lock: LockInfo, token: int | None) -> ScannedContender:
+def _holder(lock: LockInfo, token: int | None, guid: str | None) -> ScannedContender:
     """Return the holder that is to lose the lock. A waiter that may hold a permit must be named by its token."""
     if lock.problem and not lock.holders:
         raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
-    holders = [holder for holder in lock.holders if token is None or holder.token == token]
-    holders += [waiter for waiter in lock.waiters if waiter.may_hold and waiter.token == token]
+    holders = list(lock.holders) if token is None and guid is None else []
+    for contender in (*lock.holders, *(waiter for waiter in lock.waiters if waiter.may_hold)):
+        if not holders and token in (None, contender.token) and guid in (None, contender.guid):
+            holders = [contender]
     if not holders:
-        raise failure(f"{lock.key!r} has changed hands: no holder has token {token}.", ExitCode.CHANGED)
+        meant = f"guid {guid}" if token is None else f"token {token}"
+        raise failure(f"{lock.key!r} has changed hands: no holder has {meant}.", ExitCode.CHANGED)
     if len(holders) > 1:
         tokens = ", ".join(str(holder.token) for holder in holders)
         raise failure(f"{lock.key!r} has {len(holders)} holders. Choose one with --token: {tokens}.", ExitCode.USAGE)

@@ -1,4 +1,10 @@
-"""Run a ZooKeeper for development in the foreground. It needs no Java and keeps everything in memory."""
+"""
+Run a ZooKeeper for development in the foreground. It needs no Java and keeps everything in memory.
+
+Examples:
+  zklock devserver
+  zklock devserver --port 2182 --data locks.json
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Check the ensemble and the locks. The exit code tells a probe whether all is well."""
+"""
+Check the ensemble and the locks. The exit code tells a probe whether all is well.
+
+Examples:
+  zklock doctor
+  zklock doctor --strict --json
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import argparse
 import contextlib
 import platform
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
@@ -19,7 +25,7 @@ from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_table
+from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 
@@ -65,11 +71,21 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.json:
         write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **_figures(checkup)})
     else:
-        write_table(out, ("", "check", "finding"), [(check.result, check.name, check.text) for check in checks])
-    if not checkup.connected:
-        raise failure(checkup.problem, ExitCode.UNAVAILABLE)
-    if not healthy:
-        raise failure("At least one check has failed.")
+        colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
+        rows = [(check.result, check.name, check.text) for check in checks]
+        write_table(out, ("", "check", "finding"), rows, colours=colours)
+    if not checkup.connected or not healthy:
+        raise failure(_summary(checks), ExitCode.FAILED if checkup.connected else ExitCode.UNAVAILABLE)
+    if not options.json:
+        write_line(out, _summary(checks))
+
+
+def _summary(checks: Sequence[Check]) -> str:
+    """Return how many errors and warnings there are, and the first of them."""
+    errors, warnings = ([check for check in checks if check.result == result] for result in ("error", "warning"))
+    first = "".join(f" First: {check.name}: {check.text}" for check in (errors or warnings)[:1])
+    numbers = zip((errors, warnings), ("error", "warning"), strict=True)
+    return ", ".join(f"{len(found)} {name}{'' if len(found) == 1 else 's'}" for found, name in numbers) + f".{first}"
 
 
 def _versions() -> Iterator[Check]:

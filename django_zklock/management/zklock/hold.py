@@ -1,4 +1,10 @@
-"""Hold a lock yourself for a time, with a reason that all waiters are shown. The hold outlives this command."""
+"""
+Hold a lock yourself for a time, with a reason that all waiters are shown. The hold outlives this command.
+
+Examples:
+  zklock hold reports --for 15m --reason "deploy"
+  zklock hold reports --for 2h --reason "migration" --wait 5m
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,10 @@ import argparse
 from django_zklock import operations
 from django_zklock.dashboard.formatting import time_text
 from django_zklock.inspection.serialize import operator_hold_json
-from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, seconds, user
+from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of, seconds
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.queue.operator_hold import LONGEST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for", dest="span", type=seconds, required=True, metavar="TIME", help="how long, as in 90s, 15m, 2h"
     )
-    add_reason(parser, "for the audit log, and for all waiters; required")
+    add_reason(parser, "for the audit log, and for all waiters")
     parser.add_argument(
         "--wait", type=seconds, default=0.0, metavar="TIME", help="how long to wait for the lock (default: not at all)"
     )
@@ -26,16 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Hold the lock."""
-    require_reason(options.reason)
+    if not 0 < options.span <= LONGEST:
+        limit = "at most 7d" if options.span else "above 0"
+        raise failure(f"--for must be {limit}, not {options.span / 86400:g}d.", ExitCode.USAGE)
     key = key_of(options)
-    hold = operations.hold_lock(
-        key,
-        seconds=options.span,
-        reason=options.reason,
-        by=user(),
-        wait=options.wait,
-        reply_timeout=options.reply_timeout,
-    )
+    hold = operations.hold_lock(key, seconds=options.span, wait=options.wait, **acting(options))
     if options.json:
         write_json(out, {"key": key, **operator_hold_json(hold)})
         return

@@ -1,4 +1,10 @@
-"""Show the leader of an election, once, or again when another one leads."""
+"""
+Show the leader of an election, once, or again when another one leads.
+
+Examples:
+  zklock leader reindex
+  zklock leader reindex --watch
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Show the limit of a semaphore, or set it for all processes."""
+"""
+Show the limit of a semaphore, or set it for all processes.
+
+Examples:
+  zklock limit imports
+  zklock limit imports 3 --reason "the database is slow"
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from django_zklock import operations
 from django_zklock.conf.options import MOST_PERMITS, is_limit
 from django_zklock.dashboard.formatting import limit_text
 from django_zklock.inspection.serialize import limit_json
-from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
+from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 
@@ -18,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
     parser.add_argument("permits", metavar="N", nargs="?", type=int, help="the new number of permits")
     parser.add_argument("--clear", action="store_true", help="use the limit in the code of each process again")
-    add_reason(parser, "for the audit log, and shown with the limit; required with N or --clear")
+    add_reason(parser, "for the audit log, and shown with the limit; required with N or --clear", required=False)
     add_answer(parser)
 
 
@@ -29,14 +35,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("Give either N or --clear.", ExitCode.USAGE)
     if permits is not None and not is_limit(permits):
         raise failure(f"N must be a number from 1 to {MOST_PERMITS}; got {permits}.", ExitCode.USAGE)
-    if options.clear or permits is not None:
-        require_reason(options.reason)
+    if (options.clear or permits is not None) and not options.reason.strip():
+        raise failure("Give the reason with --reason. It is kept in the audit log.", ExitCode.USAGE)
     cleared = False
     key = key_of(options)
     if permits is not None:
-        operations.set_limit(key, permits, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
+        operations.set_limit(key, permits, **acting(options))
     elif options.clear:
-        cleared = operations.clear_limit(key, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
+        cleared = operations.clear_limit(key, **acting(options))
     limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "limit_set": limit_json(limit)})

@@ -1,4 +1,10 @@
-"""Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP."""
+"""
+Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP.
+
+Examples:
+  zklock serve
+  zklock serve --http 127.0.0.1:8080
+"""
 
 from __future__ import annotations
 

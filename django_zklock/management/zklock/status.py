@@ -1,8 +1,15 @@
-"""Show a summary of the connection and the locks."""
+"""
+Show a summary of the connection and the locks.
+
+Examples:
+  zklock status
+  zklock status --json --reply-timeout 2s
+"""
 
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from django_zklock import inspection
 from django_zklock.dashboard.formatting import cycle_text, duration
@@ -13,6 +20,8 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue.escaping import session_hex
 
+UNKNOWN: Final = "number of locks unknown: not connected"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -21,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Write the summary."""
-    snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
+    snapshot = inspection.snapshot(
+        reply_timeout=options.reply_timeout, max_age=0, max_waiters=1
+    )  # first waiters show deadlocks
     figures = Figures.of(snapshot.locks)
     if options.json:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
@@ -35,8 +46,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         write_line(out, f"{connection.state.upper()}{server}, one of {', '.join(connection.hosts)}")
         if connection.session_id:
             write_line(out, f"session {session_hex(connection.session_id)}, timeout {connection.timeout:g} s")
-        if connection.state != "connected" and not snapshot.locks:
-            write_line(out, "number of locks unknown: not connected")
+        if snapshot.problem and not snapshot.locks:
+            write_line(out, UNKNOWN)
         else:
             kept = f", {figures.kept} kept for the next user" if figures.kept else ""
             wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
