@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.utils.translation import gettext as _
 
+from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt
-    from django_zklock.inspection import LockInfo
+    from django_zklock.inspection import LockInfo, PastFacts
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -54,6 +55,16 @@ def usual_hold(template: str) -> float | None:
         return None
     seconds: float | None = read(lambda source: source.usual_hold(template), None)
     return seconds
+
+
+def facts() -> PastFacts:
+    """Return what the tables say about the last half hour, for `inspection.incidents`."""
+    none: dict[str, int] = {}
+    return lazy.inspection.PastFacts(
+        usual_hold=usual_hold,
+        losses=read(lambda source: source.losses(FLAPPING_WITHIN), none),
+        unfinished=read(lambda source: source.unfinished(FLAPPING_WITHIN), []),
+    )
 
 
 def times_usual(seconds: float, template: str) -> str:

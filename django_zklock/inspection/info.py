@@ -243,3 +243,8 @@ class Snapshot:
     """The owners that hold one lock and wait for another, among the contenders that were read."""
     cycles: tuple[tuple[Wait, ...], ...] = ()
     """Deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""
+
+    @property
+    def deadlocked(self) -> frozenset[str]:
+        """The keys of the locks that are part of a deadlock."""
+        return frozenset(wait.holds for cycle in self.cycles for wait in cycle)
