@@ -15,16 +15,22 @@ from django_zklock.dashboard.break_views import MAX_KEYS
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, cycle_text, process_of, work_of
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
+from django_zklock.dashboard.incident_texts import blocked, explanation, remedy, title
 from django_zklock.dashboard.pages import kept_messages
+from django_zklock.dashboard.past import present_incidents
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from django.db.models import QuerySet
 
-MAX_CYCLES: Final = 5
-"""Deadlocks that are shown above the list."""
+    from django_zklock.inspection import Incident
+
+MAX_CARDS: Final = 20
+"""Incidents on the page."""
 
 
 class LockAdminMixin(Columns, LockViews):
@@ -90,12 +96,15 @@ class LockAdminMixin(Columns, LockViews):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
+        found = present_incidents(self.reply_timeout, self.long_held, snapshot)[0]
         context = {
             "title": _("Locks"),
+            "cards": found,
+            "attention_url": self.url("changelist"),
+            "all_url": f"{self.url('changelist')}?q=",
             "snapshot": snapshot,
             "connection_label": CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
-            "cycles": [cycle_text(cycle) for cycle in snapshot.cycles[:MAX_CYCLES]],
             "zklock_refresh": self.refresh,
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
@@ -106,7 +115,33 @@ class LockAdminMixin(Columns, LockViews):
             **kept_messages(request),
             **(extra_context or {}),
         }
+        if found and not request.GET and request.method != "POST":  # a query, even an empty one, asks for the list
+            return self.page(request, "attention", {**context, "cards": self._cards(request, found)})
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
+
+    def _cards(self, request: HttpRequest, found: Sequence[Incident]) -> list[dict[str, Any]]:
+        """Return the incidents with their texts, and with the remedies that this user may carry out."""
+        may_break, may_hold = self.has_break_permission(request), self.has_hold_permission(request)
+        cards = []
+        for incident in found[:MAX_CARDS]:
+            keys = list(dict.fromkeys(key for key, holder in incident.holders if holder.operator is None))[:MAX_KEYS]
+            if incident.cause == "deadlock":
+                choices = [[key] for key in keys]
+            else:
+                choices = [keys] if keys else []
+            urls = [(f"{self.url('break')}?{urlencode({'key': some}, doseq=True)}", some) for some in choices]
+            cards.append({
+                "info": incident,
+                "title": title(incident),
+                "blocked": blocked(incident),
+                "explanation": explanation(incident),
+                "remedy": remedy(incident),
+                "keys": incident.keys[:MAX_KEYS],
+                "breaks": urls if may_break else [],
+                "holds": [one for one in incident.holders if one[1].operator is not None] if may_hold else [],
+                "asks": incident.cause == "hung" and self.has_request_release_permission(request),
+            })  # fmt: skip
+        return cards
 
 
 def _text_of(lock: Lock) -> str:

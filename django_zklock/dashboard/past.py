@@ -17,7 +17,7 @@ from django_zklock.dashboard.formatting import clean, duration, host_and_pid
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt
-    from django_zklock.inspection import LockInfo, PastFacts
+    from django_zklock.inspection import Incident, LockInfo, PastFacts, Snapshot
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -57,8 +57,18 @@ def usual_hold(template: str) -> float | None:
     return seconds
 
 
-def facts() -> PastFacts:
-    """Return what the tables say about the last half hour, for `inspection.incidents`."""
+def present_incidents(
+    reply_timeout: float, long_held: float = 60.0, snapshot: Snapshot | None = None
+) -> tuple[tuple[Incident, ...], Snapshot]:
+    """Return what needs attention now, and the snapshot that shows it."""
+    inspection: Any = lazy.inspection
+    snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
+    return inspection.incidents(snapshot, servers, _facts(), long_held), snapshot
+
+
+def _facts() -> PastFacts:
+    """Return what the tables say about the last half hour."""
     none: dict[str, int] = {}
     return lazy.inspection.PastFacts(
         usual_hold=usual_hold,

@@ -68,7 +68,10 @@ class PastFacts:
 
 
 def incidents(
-    snapshot: Snapshot, servers: EnsembleReport | None = None, past: PastFacts | None = None, long_held: float = LONG_HELD
+    snapshot: Snapshot,
+    servers: EnsembleReport | None = None,
+    past: PastFacts | None = None,
+    long_held: float = LONG_HELD,
 ) -> tuple[Incident, ...]:
     """Return what needs attention, the worst first. `servers` are needed only if the snapshot has a problem."""
     past = past or PastFacts()
