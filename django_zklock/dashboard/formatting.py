@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper or from an error."""
 STATE_LABELS: Final = {
+    "deadlocked": gettext_lazy("Deadlocked"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "held": gettext_lazy("Held"),

@@ -65,9 +65,11 @@ class LockAdminMixin(Columns, LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
+        deadlocked = self.snapshot(request).deadlocked
         locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
         for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
             lock.info = info
+            lock.deadlocked = info.key in deadlocked
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
@@ -125,10 +127,7 @@ class LockAdminMixin(Columns, LockViews):
         cards = []
         for incident in found[:MAX_CARDS]:
             keys = list(dict.fromkeys(key for key, holder in incident.holders if holder.operator is None))[:MAX_KEYS]
-            if incident.cause == "deadlock":
-                choices = [[key] for key in keys]
-            else:
-                choices = [keys] if keys else []
+            choices = [[key] for key in keys] if incident.cause == "deadlock" else [keys] if keys else []
             urls = [(f"{self.url('break')}?{urlencode({'key': some}, doseq=True)}", some) for some in choices]
             cards.append({
                 "info": incident,

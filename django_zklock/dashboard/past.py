@@ -27,6 +27,8 @@ LEAST_TIMES: Final = 2
 """Ratio to the usual hold from which a hold is highlighted."""
 LEAST_SECONDS: Final = 1.0
 """A shorter hold is never highlighted."""
+LONG_HELD = 60.0
+"""Seconds from which on a lock counts as held long."""
 FLAPPING_WITHIN: Final = 1800.0
 """Seconds in which the losses of a host are counted."""
 FLAPPING_FROM: Final = 3
@@ -58,13 +60,13 @@ def usual_hold(template: str) -> float | None:
 
 
 def present_incidents(
-    reply_timeout: float, long_held: float = 60.0, snapshot: Snapshot | None = None
+    reply_timeout: float, long_held: float | None = None, snapshot: Snapshot | None = None
 ) -> tuple[tuple[Incident, ...], Snapshot]:
     """Return what needs attention now, and the snapshot that shows it."""
     inspection: Any = lazy.inspection
     snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
     servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
-    return inspection.incidents(snapshot, servers, _facts(), long_held), snapshot
+    return inspection.incidents(snapshot, servers, _facts(), LONG_HELD if long_held is None else long_held), snapshot
 
 
 def _facts() -> PastFacts:

@@ -51,7 +51,7 @@ class Incident:
 
     @property
     def severity(self) -> str:
-        """ "error" if work is blocked until a person acts, else "warning"."""
+        """Return "error" if work is blocked until a person acts, else "warning"."""
         return "error" if self.cause in {"quorum", "deadlock", "counter", "unreadable", "host"} else "warning"
 
 
@@ -122,7 +122,9 @@ def _ended(snapshot: Snapshot, past: PastFacts) -> Iterator[Incident]:
             yield Incident(cause="ended", host=host, pid=pid, keys=tuple(keys))
 
 
-def _holders(locks: Iterable[LockInfo], past: PastFacts, long_held: float) -> Iterator[Incident]:
+def _holders(  # noqa: C901 - one pass over all holders
+    locks: Iterable[LockInfo], past: PastFacts, long_held: float
+) -> Iterator[Incident]:
     held: defaultdict[Process, list[Held]] = defaultdict(list)
     hung: defaultdict[Process, list[Held]] = defaultdict(list)
     for lock in locks:

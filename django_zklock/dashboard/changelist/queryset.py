@@ -22,7 +22,12 @@ _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "waiting": lambda lock: lock.info.waiting,
     "longest_wait": lambda lock: lock.info.longest_wait or 0.0,
     # What an operator should see first is at the end of an ascending order.
-    "trouble": lambda lock: (bool(lock.info.problem), lock.info.longest_wait or 0.0, lock.info.held_for or 0.0),
+    "trouble": lambda lock: (
+        lock.deadlocked,
+        bool(lock.info.problem),
+        lock.info.longest_wait or 0.0,
+        lock.info.held_for or 0.0,
+    ),
     "holder": lambda lock: [(holder.host, holder.pid, holder.what) for holder in lock.info.holders],
 }
 

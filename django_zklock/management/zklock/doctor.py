@@ -22,7 +22,7 @@ from django_zklock.inspection.serialize import incidents_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_table
+from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 
