@@ -52,7 +52,9 @@ def explanation(incident: Incident) -> str:
     if incident.cause in {"quorum", "unreadable", "counter"}:
         return clean(incident.detail, 2000)
     if incident.cause == "deadlock":
-        named = "; ".join(f"{clean(key, 200)}: {process_of(one)} {work_of(one)}" for key, one in incident.holders[:4])
+        named = "; ".join(
+            f"{clean(key, 200)}: {process_of(holder)} {work_of(holder)}" for key, holder in incident.holders[:4]
+        )
         return f"{_('Each waits for a lock that another one holds. Nothing ends it by itself.')} {named}"
     if incident.cause == "operator" and holder is not None and holder.operator is not None:
         text = _("%(name)s holds it until %(until)s: %(reason)s")
@@ -98,7 +100,7 @@ def commands(incident: Incident) -> list[str]:
     named = [_command(incident, key, holder) for key, holder in incident.holders[:MAX_NAMED]]
     if incident.cause == "hung":
         asked = [(key, holder) for key, holder in incident.holders[:1] if holder.can_be_asked]
-        named = [f"manage.py zklock request-release {shlex.quote(key)} --reason '...'" for key, _one in asked] + named
+        named = [f"manage.py zklock request-release {shlex.quote(key)} --reason '...'" for key, holder in asked] + named
     more = len(incident.holders) - MAX_NAMED
     return [*named, f"# and {more} more: manage.py zklock list --json"] if more > 0 else named
 

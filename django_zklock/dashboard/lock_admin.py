@@ -79,7 +79,7 @@ class LockAdminMixin(Columns, LockViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Lock], search_term: str
     ) -> tuple[QuerySet[Lock], bool]:
-        """Return the locks that contain each word in some text."""
+        """Return the locks that contain each word in chosen text."""
         words = search_term.casefold().split()
         if not words or not isinstance(queryset, LockQuerySet):
             return queryset, False
@@ -98,10 +98,11 @@ class LockAdminMixin(Columns, LockViews):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
-        found = present_incidents(self.reply_timeout, self.long_held, snapshot)[0]
+        landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
+        present = present_incidents(self.reply_timeout, self.long_held, snapshot)[0] if landing else ()
         context = {
             "title": _("Locks"),
-            "cards": found,
+            "calm": landing and not snapshot.problem,
             "attention_url": self.url("changelist"),
             "all_url": f"{self.url('changelist')}?q=",
             "snapshot": snapshot,
@@ -117,18 +118,18 @@ class LockAdminMixin(Columns, LockViews):
             **kept_messages(request),
             **(extra_context or {}),
         }
-        if found and not request.GET and request.method != "POST":  # a query, even an empty one, asks for the list
-            return self.page(request, "attention", {**context, "cards": self._cards(request, found)})
+        if present:
+            return self.page(request, "attention", {**context, "cards": self._cards(request, present)})
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
-    def _cards(self, request: HttpRequest, found: Sequence[Incident]) -> list[dict[str, Any]]:
+    def _cards(self, request: HttpRequest, present: Sequence[Incident]) -> list[dict[str, Any]]:
         """Return the incidents with their texts, and with the remedies that this user may carry out."""
         may_break, may_hold = self.has_break_permission(request), self.has_hold_permission(request)
         cards = []
-        for incident in found[:MAX_CARDS]:
+        for incident in present[:MAX_CARDS]:
             keys = list(dict.fromkeys(key for key, holder in incident.holders if holder.operator is None))[:MAX_KEYS]
             choices = [[key] for key in keys] if incident.cause == "deadlock" else [keys] if keys else []
-            urls = [(f"{self.url('break')}?{urlencode({'key': some}, doseq=True)}", some) for some in choices]
+            urls = [(f"{self.url('break')}?{urlencode({'key': chosen}, doseq=True)}", chosen) for chosen in choices]
             cards.append({
                 "info": incident,
                 "title": title(incident),
@@ -137,7 +138,7 @@ class LockAdminMixin(Columns, LockViews):
                 "remedy": remedy(incident),
                 "keys": incident.keys[:MAX_KEYS],
                 "breaks": urls if may_break else [],
-                "holds": [one for one in incident.holders if one[1].operator is not None] if may_hold else [],
+                "holds": [pair for pair in incident.holders if pair[1].operator is not None] if may_hold else [],
                 "asks": incident.cause == "hung" and self.has_request_release_permission(request),
             })  # fmt: skip
         return cards

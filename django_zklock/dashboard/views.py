@@ -186,9 +186,9 @@ def incidents_json(request: HttpRequest) -> HttpResponse:
     """Return what needs attention as JSON: 200 if nothing does, else 503; 403 without the permission to view locks."""
     from django_zklock.inspection import serialize  # noqa: PLC0415 - imports kazoo
 
-    found, snapshot = present_incidents(1.5)
-    body = {**serialize.incidents_json(found), "problem": snapshot.problem}
-    body["healthy"] = healthy = not found and not snapshot.problem
+    present, snapshot = present_incidents(1.5)
+    body = {**serialize.incidents_json(present), "problem": snapshot.problem}
+    body["healthy"] = healthy = not present and not snapshot.problem
     return JsonResponse(body, status=200 if healthy else UNAVAILABLE)
 
 

@@ -45,7 +45,7 @@ class Incident:
     count: int = 0
     """How many locks were lost."""
     detail: str = ""
-    """What ZooKeeper or its queue says."""
+    """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
     """The holders that can be asked, broken or ended, each with its key."""
 
@@ -75,13 +75,23 @@ def incidents(
 ) -> tuple[Incident, ...]:
     """Return what needs attention, the worst first. `servers` are needed only if the snapshot has a problem."""
     past = past or PastFacts()
-    found = [*_quorum(snapshot, servers), *_deadlocks(snapshot), *_queues(snapshot), *_ended(snapshot, past)]
-    found += [
+    present = [*_quorum(snapshot, servers), *_deadlocks(snapshot), *_queues(snapshot), *_ended(snapshot, past)]
+    present += [
         Incident(cause="flapping", host=host, count=count) for host, count in past.losses.items() if count >= MANY
     ]
     deadlocked = snapshot.deadlocked
-    found += _holders([lock for lock in snapshot.locks if lock.key not in deadlocked], past, long_held)
-    return tuple(sorted(found, key=lambda one: (CAUSES.index(one.cause), -one.blocked, -(one.age or 0.0), one.keys)))
+    present += _holders([lock for lock in snapshot.locks if lock.key not in deadlocked], past, long_held)
+    return tuple(
+        sorted(
+            present,
+            key=lambda incident: (
+                CAUSES.index(incident.cause),
+                -incident.blocked,
+                -(incident.age or 0.0),
+                incident.keys,
+            ),
+        )
+    )
 
 
 def _quorum(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:
@@ -144,8 +154,8 @@ def _holders(  # noqa: C901 - one pass over all holders
         if len(held[process]) >= MANY and len({lock.key for lock, _ in held[process]}) >= MANY:
             yield _of("host", held[process], age=max(holder.duration for _, holder in stuck))
         else:
-            for one in stuck:
-                yield _of("hung", [one])
+            for pair in stuck:
+                yield _of("hung", [pair])
 
 
 def is_hung(holder: ScannedContender, usual_hold: Callable[[str], float | None], long_held: float = LONG_HELD) -> bool:
@@ -159,7 +169,7 @@ def is_hung(holder: ScannedContender, usual_hold: Callable[[str], float | None],
 
 def _of(cause: Cause, held: list[Held], age: float | None = None) -> Incident:
     """Return the incident of these holders."""
-    held = sorted(held, key=lambda one: (-one[0].waiting, one[0].key))
+    held = sorted(held, key=lambda pair: (-pair[0].waiting, pair[0].key))
     locks = {lock.key: lock for lock, _ in held}
     first = held[0][1] if held else None
     return Incident(

@@ -65,18 +65,18 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
     }
 
 
-def incidents_json(found: Iterable[Incident]) -> dict[str, Any]:
+def incidents_json(present: Iterable[Incident]) -> dict[str, Any]:
     """Return incidents for JSON."""
     rows = [
         {
             **{
-                name: getattr(one, name)
+                name: getattr(incident, name)
                 for name in ("cause", "severity", "host", "pid", "age", "blocked", "count", "detail")
             },
-            "keys": list(one.keys),
-            "holders": [{"key": key, **scanned_json(holder)} for key, holder in one.holders],
+            "keys": list(incident.keys),
+            "holders": [{"key": key, **scanned_json(holder)} for key, holder in incident.holders],
         }
-        for one in found
+        for incident in present
     ]
     return {"healthy": not rows, "incidents": rows}
 

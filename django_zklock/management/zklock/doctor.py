@@ -82,23 +82,23 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     """Write what needs attention, the worst first. The exit code is that of the worst cause."""
-    found, snapshot = past.present_incidents(reply_timeout)
+    present, snapshot = past.present_incidents(reply_timeout)
     if json:
-        write_json(out, incidents_json(found))
+        write_json(out, incidents_json(present))
     else:
-        for number, incident in enumerate(found, 1):
+        for number, incident in enumerate(present, 1):
             write_line(out, f"{number}. {' '.join((title(incident) + '.', blocked(incident))).rstrip()}")
             if number <= MAX_EXPLAINED:
                 write_line(out, f"   {explanation(incident)}")
             write_line(out, f"   -> {remedy(incident)}")
             for command in commands(incident):
                 write_line(out, f"   $ {command}")
-        if not found and not snapshot.problem:
+        if not present and not snapshot.problem:
             write_line(out, f"Nothing needs attention: {snapshot.total} locks.")
-    if found:
-        cause = found[0].cause
+    if present:
+        cause = present[0].cause
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        raise failure(f"{len(found)} incidents. First: {title(found[0])}", status)
+        raise failure(f"{len(present)} incidents. First: {title(present[0])}", status)
     if snapshot.problem:
         raise failure(snapshot.problem, ExitCode.UNAVAILABLE)
 
