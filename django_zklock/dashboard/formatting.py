@@ -23,6 +23,7 @@ MAX_TEXT: Final = 300
 MAX_ERROR: Final = 2000
 """Characters of our own errors. They quote other people's texts in a few characters, so the advice at the end stays."""
 STATE_LABELS: Final = {
+    "deadlocked": gettext_lazy("Deadlocked"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "held": gettext_lazy("Held"),

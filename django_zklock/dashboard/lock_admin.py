@@ -15,16 +15,22 @@ from django_zklock.dashboard.break_views import MAX_KEYS
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, cycle_text, process_of, work_of
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
+from django_zklock.dashboard.incident_texts import blocked, explanation, remedy, title
 from django_zklock.dashboard.pages import kept_messages
+from django_zklock.dashboard.past import present_incidents
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from django.db.models import QuerySet
 
-MAX_CYCLES: Final = 5
-"""Deadlocks that are shown above the list."""
+    from django_zklock.inspection import Incident
+
+MAX_CARDS: Final = 20
+"""Incidents on the page."""
 
 
 class LockAdminMixin(Columns, LockViews):
@@ -59,9 +65,11 @@ class LockAdminMixin(Columns, LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
+        deadlocked = self.snapshot(request).deadlocked
         locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
         for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
             lock.info = info
+            lock.deadlocked = info.key in deadlocked
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
@@ -71,7 +79,7 @@ class LockAdminMixin(Columns, LockViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Lock], search_term: str
     ) -> tuple[QuerySet[Lock], bool]:
-        """Return the locks that contain each word in some text."""
+        """Return the locks that contain each word in chosen text."""
         words = search_term.casefold().split()
         if not words or not isinstance(queryset, LockQuerySet):
             return queryset, False
@@ -93,12 +101,16 @@ class LockAdminMixin(Columns, LockViews):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
+        landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
+        present = present_incidents(self.reply_timeout, self.long_held, snapshot)[0] if landing else ()
         context = {
             "title": _("Locks"),
+            "calm": landing and not snapshot.problem,
+            "attention_url": self.url("changelist"),
+            "all_url": f"{self.url('changelist')}?q=",
             "snapshot": snapshot,
             "connection_label": CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
-            "cycles": [cycle_text(cycle) for cycle in snapshot.cycles[:MAX_CYCLES]],
             "zklock_refresh": self.refresh,
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
@@ -109,7 +121,30 @@ class LockAdminMixin(Columns, LockViews):
             **kept_messages(request),
             **(extra_context or {}),
         }
+        if present:
+            return self.page(request, "attention", {**context, "cards": self._cards(request, present)})
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
+
+    def _cards(self, request: HttpRequest, present: Sequence[Incident]) -> list[dict[str, Any]]:
+        """Return the incidents with their texts, and with the remedies that this user may carry out."""
+        may_break, may_hold = self.has_break_permission(request), self.has_hold_permission(request)
+        cards = []
+        for incident in present[:MAX_CARDS]:
+            keys = list(dict.fromkeys(key for key, holder in incident.holders if holder.operator is None))[:MAX_KEYS]
+            choices = [[key] for key in keys] if incident.cause == "deadlock" else [keys] if keys else []
+            urls = [(f"{self.url('break')}?{urlencode({'key': chosen}, doseq=True)}", chosen) for chosen in choices]
+            cards.append({
+                "info": incident,
+                "title": title(incident),
+                "blocked": blocked(incident),
+                "explanation": explanation(incident),
+                "remedy": remedy(incident),
+                "keys": incident.keys[:MAX_KEYS],
+                "breaks": urls if may_break else [],
+                "holds": [pair for pair in incident.holders if pair[1].operator is not None] if may_hold else [],
+                "asks": incident.cause == "hung" and self.has_request_release_permission(request),
+            })  # fmt: skip
+        return cards
 
 
 def _text_of(lock: Lock) -> str:

@@ -22,8 +22,8 @@ from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.host_views import HostViews
 from django_zklock.dashboard.limit_views import LimitViews
-from django_zklock.dashboard.pages import Breadcrumb
-from django_zklock.dashboard.past import flapping, past_of
+from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb
+from django_zklock.dashboard.past import flapping, past_of, present_incidents
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
@@ -179,6 +179,19 @@ class LockViews(HostViews, LimitViews, HistoryViews):
 def locks_json(request: HttpRequest) -> HttpResponse:
     """Return all locks as JSON, or 403 without the permission `zklock.view_lock`; for a project's own `urls.py`."""
     return _json(lazy.inspection.snapshot(max_waiters=1))
+
+
+@never_cache
+@require_safe
+@permission_required("zklock.view_lock", raise_exception=True)
+def incidents_json(request: HttpRequest) -> HttpResponse:
+    """Return what needs attention as JSON: 200 if nothing does, else 503; 403 without the permission to view locks."""
+    from django_zklock.inspection import serialize  # noqa: PLC0415 - imports kazoo
+
+    present, snapshot = present_incidents(1.5)
+    body = {**serialize.incidents_json(present), "problem": snapshot.problem}
+    body["healthy"] = healthy = not present and not snapshot.problem
+    return JsonResponse(body, status=200 if healthy else UNAVAILABLE)
 
 
 @login_not_required

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django_zklock.inspection.deadlocks import chain_from
 from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
+from django_zklock.inspection.incidents import Incident, PastFacts, incidents
 from django_zklock.inspection.info import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
 from django_zklock.locks.queue_reader import ContenderInfo
@@ -16,8 +17,10 @@ __all__ = [
     "EnsembleReport",
     "Figures",
     "HealthFinding",
+    "Incident",
     "LockInfo",
     "OperatorHold",
+    "PastFacts",
     "ScannedContender",
     "ServerReport",
     "SetLimit",
@@ -27,6 +30,7 @@ __all__ = [
     "check_quorum",
     "connection",
     "ensemble",
+    "incidents",
     "look_at",
     "snapshot",
 ]

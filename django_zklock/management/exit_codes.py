@@ -22,6 +22,15 @@ class ExitCode(IntEnum):
     USAGE = 2  # argparse's
     NO_HOLDER = 3  # the lock has no holder and no waiters
     CHANGED = 4  # the lock has changed hands
+    DEADLOCK = 20  # and the other causes of `doctor --incident`: the worst one decides
+    COUNTER = 21
+    UNREADABLE = 22
+    HOST = 23
+    FOREIGN = 24
+    HUNG = 25
+    OPERATOR = 26
+    ENDED = 27
+    FLAPPING = 28
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
     LOST = 76  # the lock was lost, and the command was stopped

@@ -6,7 +6,7 @@ import operator
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Final, overload
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import markers
@@ -108,9 +108,9 @@ def _refuse_numbers(queue: Sequence[Child]) -> None:
     before: Child | None = None
     for child in queue:
         if child.sequence < 0:
-            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is negative: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is negative: {EXHAUSTED}")
         if child.sequence > LAST_SEQUENCE:
-            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is almost the last: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is almost the last: {EXHAUSTED}")
         if before is not None and before.sequence == child.sequence:
             raise UnreadableQueue(
                 f"{quoted(before.name)} and {quoted(child.name)} have the same sequence number, so there is no "
@@ -147,7 +147,8 @@ def _refuse_mixture(queue: Sequence[Child]) -> None:
         )
 
 
-_EXHAUSTED = (
+EXHAUSTED: Final = (
     "ZooKeeper's 32-bit counter of this directory is exhausted, or nearly so. Let the contenders finish. Then "
     "delete the directory (the parent of this znode) once it is empty, so that ZooKeeper counts from 0 again."
 )
+"""The end of each `UnreadableQueue` whose cause is the counter, and its cure."""

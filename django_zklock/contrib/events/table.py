@@ -283,6 +283,25 @@ def losses(seconds: float) -> dict[str, int]:
     return dict(Counter(host for host, _ in sessions))
 
 
+UNFINISHED: Final = 500
+"""Grants without an end that are read at most."""
+
+
+def unfinished(seconds: float) -> list[tuple[str, int, str, int]]:
+    """Return host, pid, key and token of the grants of the last so many seconds without an end; read twice a minute."""
+    return _unfinished.get(seconds, 5.0, 30.0)
+
+
+def _read_unfinished(seconds: float, timeout: float) -> list[tuple[str, int, str, int]]:
+    since = timezone.now() - timedelta(seconds=seconds)
+    rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by()
+    with transaction.atomic(rows.db):
+        return list(rows.values_list("host", "pid", "key", "token")[:UNFINISHED])
+
+
+_unfinished: Final = Shared(_read_unfinished)
+
+
 def _read(rows: QuerySet[_Row]) -> list[_Row]:
     with transaction.atomic(rows.db):  # an error must not spoil the caller's transaction
         return list(rows)

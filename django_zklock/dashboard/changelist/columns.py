@@ -47,8 +47,11 @@ class Columns:
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        state = lock.info.state(self.long_held)
-        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', state, STATE_LABELS[state])
+        state = "deadlocked" if lock.deadlocked else lock.info.state(self.long_held)
+        # Long is no trouble as long as nobody waits and it is the usual time.
+        calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
+        colour = f"{state} zklock-quiet" if calm else state
+        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', colour, STATE_LABELS[state])
         if lock.info.kind == "lock":
             return shown
         return format_html('{} <span class="zklock-work">{}</span>', shown, kind_text(lock.info))
@@ -75,8 +78,12 @@ class Columns:
             return None
         first = lock.info.holders[0]
         shown = age_of(first)
-        times = past.times_usual(first.certain_duration, first.template)
+        times = self._times_usual(lock)
         return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
+
+    def _times_usual(self, lock: Lock) -> str:
+        first = lock.info.holders[0]
+        return past.times_usual(first.certain_duration, first.template)
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:

@@ -20,8 +20,11 @@ from typing import Any, Final
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
+from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
+from django_zklock.dashboard.incident_texts import blocked, commands, explanation, remedy, title
 from django_zklock.inspection import ContenderInfo, Snapshot
+from django_zklock.inspection.serialize import incidents_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -31,6 +34,7 @@ from django_zklock.zk import process
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 MAX_DEAD: Final = 5  # dead reservations that are listed
+MAX_EXPLAINED: Final = 8  # incidents with an explanation
 _WORLD: Final = ("world", "anyone")
 
 
@@ -50,12 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=int, default=20, metavar="N", help="reads and writes to time (default: %(default)s)"
     )
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
+    parser.add_argument("--incident", action="store_true", help="only what needs attention, with its remedy")
     add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Run the checks and report them."""
     reply_timeout = options.reply_timeout
+    if options.incident:
+        _incidents(out, reply_timeout, json=options.json)
+        return
     config = conf.current()
     checkup = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
     snapshot = (
@@ -86,6 +94,29 @@ def _summary(checks: Sequence[Check]) -> str:
     first = "".join(f" First: {check.name}: {check.text}" for check in (errors or warnings)[:1])
     numbers = zip((errors, warnings), ("error", "warning"), strict=True)
     return ", ".join(f"{len(found)} {name}{'' if len(found) == 1 else 's'}" for found, name in numbers) + f".{first}"
+
+
+def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
+    """Write what needs attention, the worst first. The exit code is that of the worst cause."""
+    present, snapshot = past.present_incidents(reply_timeout)
+    if json:
+        write_json(out, incidents_json(present))
+    else:
+        for number, incident in enumerate(present, 1):
+            write_line(out, f"{number}. {' '.join((title(incident) + '.', blocked(incident))).rstrip()}")
+            if number <= MAX_EXPLAINED:
+                write_line(out, f"   {explanation(incident)}")
+            write_line(out, f"   -> {remedy(incident)}")
+            for command in commands(incident):
+                write_line(out, f"   $ {command}")
+        if not present and not snapshot.problem:
+            write_line(out, f"Nothing needs attention: {snapshot.total} locks.")
+    if present:
+        cause = present[0].cause
+        status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
+        raise failure(f"{len(present)} incidents. First: {title(present[0])}", status)
+    if snapshot.problem:
+        raise failure(snapshot.problem, ExitCode.UNAVAILABLE)
 
 
 def _versions() -> Iterator[Check]:
