@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
 
     from django_zklock.contrib.events.models import Attempt, OperatorAction
-    from django_zklock.inspection import Incident, LockInfo, PastFacts, Snapshot
+    from django_zklock.inspection import LockInfo, Snapshot
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -33,13 +33,6 @@ LEAST_TIMES: Final = 2
 """Ratio to the usual hold from which a hold is highlighted."""
 LEAST_SECONDS: Final = 1.0
 """A shorter hold is never highlighted."""
-LONG_HELD = 60.0
-"""Seconds from which on a lock counts as held long."""
-FLAPPING_WITHIN: Final = 1800.0
-"""Seconds in which the losses of a host are counted."""
-FLAPPING_FROM: Final = 3
-"""Losses of a host from which the page of the health names it."""
-
 WRITTEN_AFTER: Final = 3.0
 """Seconds that the end of a hold may take to reach the table. A younger row without an end says nothing."""
 WHAT: Final = {
@@ -76,46 +69,11 @@ def usual_hold(template: str) -> float | None:
     return seconds
 
 
-def present_incidents(
-    reply_timeout: float, long_held: float | None = None, snapshot: Snapshot | None = None
-) -> tuple[tuple[Incident, ...], Snapshot]:
-    """Return what needs attention now, and the snapshot that shows it."""
-    inspection: Any = lazy.inspection
-    snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
-    servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
-    return inspection.incidents(snapshot, servers, _facts(), LONG_HELD if long_held is None else long_held), snapshot
-
-
-def _facts() -> PastFacts:
-    """Return what the tables say about the last half hour."""
-    none: dict[str, int] = {}
-    return lazy.inspection.PastFacts(
-        usual_hold=usual_hold,
-        losses=read(lambda source: source.losses(FLAPPING_WITHIN), none),
-        unfinished=read(lambda source: source.unfinished(FLAPPING_WITHIN), []),
-    )
-
-
 def times_usual(seconds: float, template: str) -> str:
     """Return how many times as long as usual a hold lasts, as a text; empty if that is nothing special or unknown."""
     usual = usual_hold(template) if seconds >= LEAST_SECONDS else None
     times = int(seconds / max(usual, 0.001)) if usual is not None else 0
     return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
-
-
-def flapping() -> list[str]:
-    """Return a sentence for each host that has lost several locks within the last minutes."""
-    none: dict[str, int] = {}
-    losses = read(lambda source: source.losses(FLAPPING_WITHIN), none)
-    text = _(
-        "%(host)s has lost %(count)d locks within %(time)s. Its connections to ZooKeeper break, or its processes "
-        "pause: look at its network, its load and its memory."
-    )
-    return [
-        text % {"host": clean(host), "count": count, "time": duration(FLAPPING_WITHIN)}
-        for host, count in sorted(losses.items())
-        if count >= FLAPPING_FROM
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

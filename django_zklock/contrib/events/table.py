@@ -25,6 +25,11 @@ USUAL_FOR: Final = 60.0
 LEAST: Final = 5
 """Fewer holds than this have no usual one."""
 
+RECENT_FOR: Final = 3.0
+"""Seconds for which the recent losses, and the grants without an end, are used."""
+UNFINISHED: Final = 500
+"""Grants without an end that are read at most."""
+
 ACTIONS: Final = "actions"
 """In the history, the actions of operators; other rows have their outcome."""
 
@@ -272,6 +277,10 @@ def losses(seconds: float) -> dict[str, int]:
     A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
     losses of one session count once. Rows without a session count once for each process.
     """
+    return past_losses.get(seconds, 0.0, RECENT_FOR)
+
+
+def _count_losses(seconds: float, timeout: float) -> dict[str, int]:
     since = timezone.now() - timedelta(seconds=seconds)
     by_network = Q()
     for text in NETWORK_REASONS:
@@ -283,23 +292,22 @@ def losses(seconds: float) -> dict[str, int]:
     return dict(Counter(host for host, _ in sessions))
 
 
-UNFINISHED: Final = 500
-"""Grants without an end that are read at most."""
+past_losses: Final = Shared(_count_losses)
 
 
 def unfinished(seconds: float) -> list[tuple[str, int, str, int]]:
-    """Return host, pid, key and token of the grants of the last so many seconds without an end; read twice a minute."""
-    return _unfinished.get(seconds, 5.0, 30.0)
+    """Return host, pid, key and token of the newest grants of the last so many seconds without an end."""
+    return past_unfinished.get(seconds, 0.0, RECENT_FOR)
 
 
 def _read_unfinished(seconds: float, timeout: float) -> list[tuple[str, int, str, int]]:
     since = timezone.now() - timedelta(seconds=seconds)
-    rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by()
+    rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by("-at")
     with transaction.atomic(rows.db):
         return list(rows.values_list("host", "pid", "key", "token")[:UNFINISHED])
 
 
-_unfinished: Final = Shared(_read_unfinished)
+past_unfinished: Final = Shared(_read_unfinished)
 
 
 def _read(rows: QuerySet[_Row]) -> list[_Row]:
