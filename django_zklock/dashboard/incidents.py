@@ -1,4 +1,4 @@
-"""What needs attention: the incidents of now, and their texts for pages, commands and JSON."""
+"""Find what needs attention now, and describe it for pages, commands and JSON."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         "history --host %(host)s --what lost",
     ),
 }
-"""By cause: title, explanation, remedy and a command."""
+"""The title, the explanation, the remedy and a command of each cause."""
 
 _missing: dict[tuple[str, int, str, int], float] = {}
 """Holds without an end whose processes have no contender: since when; replaced by any thread."""
@@ -117,7 +117,7 @@ def report(
     if sure and _missing:
         time.sleep(LATE)
         ended = _ended(snapshot)
-    found = inspection.incidents(
+    present = inspection.incidents(
         snapshot,
         servers,
         long_held=long_held,
@@ -125,12 +125,12 @@ def report(
         losses=past.read(lambda source: source.losses(WITHIN), none),
         ended=ended,
     )
-    healthy = not found and not snapshot.problem
+    healthy = not present and not snapshot.problem
     return {
         "healthy": healthy,
         "problem": snapshot.problem,
         "locks": snapshot.total,
-        "incidents": [describe(incident) for incident in found],
+        "incidents": [describe(incident) for incident in present],
     }
 
 
@@ -140,7 +140,7 @@ def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
     if snapshot.problem or snapshot.total > len(snapshot.locks):
         return {}
     now = clock.now()
-    alive = {(found.host, found.pid) for lock in snapshot.locks for found in (*lock.holders, *lock.waiters)}
+    alive = {(contender.host, contender.pid) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)}
     none: list[tuple[str, int, str, int]] = []
     rows = past.read(lambda source: source.unfinished(WITHIN), none)
     _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}

@@ -81,7 +81,11 @@ def incidents(
         present += [Incident(cause="flapping", host=host, count=count)] if count >= MANY else []
     for host, keys in (ended or {}).items():
         present += [Incident(cause="ended", host=host, keys=tuple(keys))] if len(keys) >= MANY else []
-    return tuple(sorted(present, key=lambda found: (CAUSES.index(found.cause), -found.blocked, -(found.age or 0.0))))
+    return tuple(sorted(present, key=_rank))
+
+
+def _rank(incident: Incident) -> tuple[int, int, float]:
+    return CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)
 
 
 def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:
