@@ -64,7 +64,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "host": (
         _("%(process)s hangs, with %(count)d locks"),
-        _("It has held a lock for %(time)s while others wait. It is dead or silent, or its work hangs."),
+        _("It has held a lock for %(time)s. It is dead or silent, or its work hangs."),
         _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them."),
         "list --host %(host)s",
     ),
@@ -76,7 +76,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "hung": (
         _("%(holder)s has held %(keys)s for %(time)s"),
-        _("Others wait for it. %(work)s"),
+        "%(work)s",
         _("Too long? 1. Request release (work finishes). 2. Break (work is stopped)."),
         "",
     ),
@@ -183,7 +183,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         "cause": incident.cause,
         "severity": incident.severity,
         "title": title,
-        "explanation": f"{explanation} {waits if incident.blocked else ''}".strip(),
+        "explanation": f"{waits if incident.blocked else ''} {explanation}".strip(),
         "remedy": remedy,
         "commands": [f"manage.py zklock {command}" for command in commands],
         "host": incident.host,

@@ -119,7 +119,12 @@ class LockAdminMixin(Columns, LockViews):
         }
         if present:
             links = {name: self.url(name) for name in ("break", "end", "host")}
-            more = {"cards": present[:MAX_CARDS], "hidden": len(present[MAX_CARDS:]), "links": links}
+            more = {
+                "title": _("Needs attention"),
+                "cards": present[:MAX_CARDS],
+                "hidden": len(present[MAX_CARDS:]),
+                "links": links,
+            }
             return self.page(request, "attention", {**context, **more})
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 

@@ -56,7 +56,7 @@ def test_a_lost_quorum_is_the_first_incident(servers: Ensemble, arguments: tuple
     operator = adminsite.user_with("view_lock")
     with zoo.configured(hosts=servers.hosts), override_settings(**adminsite.SETTINGS):
         check_quorum(reply_timeout=20)
-        for server in (servers.followers()[0], servers.leader):
+        for server in (servers.followers[0], servers.leader):
             server.kill()
         assert eventually(lambda: any("No majority: 1 of 3" in finding.text for finding in report().findings), 30)
         (card,) = operator.get("/admin/zklock/lock/").context["cards"]
