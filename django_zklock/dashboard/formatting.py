@@ -24,13 +24,13 @@ MAX_ERROR: Final = 2000
 """Characters of our own errors. They quote other people's texts in a few characters, so the advice at the end stays."""
 STATE_LABELS: Final = {
     "deadlocked": gettext_lazy("Deadlocked"),
+    "unreadable": gettext_lazy("Unreadable"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "held": gettext_lazy("Held"),
     "kept": gettext_lazy("Kept for the next user"),
     "operator": gettext_lazy("Held by an operator"),
     "passing": gettext_lazy("Handing over"),
-    "broken": gettext_lazy("Unreadable"),
     "free": gettext_lazy("Free"),
 }
 """Labels of `LockInfo.state`."""

@@ -65,11 +65,9 @@ class LockAdminMixin(Columns, LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
-        deadlocked = self.snapshot(request).deadlocked
         locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
         for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
             lock.info = info
-            lock.deadlocked = info.key in deadlocked
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:

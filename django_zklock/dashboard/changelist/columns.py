@@ -47,7 +47,7 @@ class Columns:
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        state = "deadlocked" if lock.deadlocked else lock.info.state(self.long_held)
+        state = lock.info.state(self.long_held)
         # Long is no trouble as long as nobody waits and it is the usual time.
         calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
         colour = f"{state} zklock-quiet" if calm else state
