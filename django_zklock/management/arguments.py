@@ -1,11 +1,13 @@
-"""The arguments that subcommands share: the lock, the reason, how long ZooKeeper may take, and spans of time."""
+"""The arguments that subcommands share: the lock, the reason, how long ZooKeeper may take, numbers and times."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import getpass
 import math
 import socket
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django_zklock import conf
@@ -13,6 +15,7 @@ from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.escaping import show_tails, unescape
 from django_zklock.queue.names import Template, is_escaped
 
+MAX_COUNT: Final = 10_000
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_SECONDS: Final = 366 * 86400.0
@@ -40,6 +43,12 @@ def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: b
     parser.add_argument("--reason", type=_reason if required else str, required=required, default="", help=explanation)
 
 
+def add_holder(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that name one holder."""
+    parser.add_argument("--guid", default="", help="only the holder with this guid")
+    parser.add_argument("--token", type=int, default=0, help="only the holder with this token, as `show` prints it")
+
+
 def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
     """Declare `--reply-timeout` and `--json`, which has the help text `json`."""
     parser.add_argument(
@@ -65,18 +74,14 @@ def _reason(text: str) -> str:
 
 def user() -> str:
     """Return `user@host` of this process, for the audit log."""
-    return f"{user_name()}@{socket.gethostname()}"
-
-
-def user_name() -> str:
-    """Return the user of this process."""
     try:
-        return getpass.getuser()
+        name = getpass.getuser()
     except (KeyError, OSError):
-        return "unknown"  # a user id without a name, as in some containers
+        name = "unknown"  # a user id without a name, as in some containers
+    return f"{name}@{socket.gethostname()}"
 
 
-# --- Time -----------------------------------------------------------------------------------------------------------
+# --- Numbers and times ----------------------------------------------------------------------------------------------
 
 
 def seconds(text: str) -> float:
@@ -93,6 +98,13 @@ def seconds(text: str) -> float:
     if not 0 <= span <= _MAX_SECONDS:  # also false for NaN
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds, or a unit as in 90s, 15m, 2h, 1d")
     return span
+
+
+def count(text: str) -> int:
+    """Return a number of things from 1 on; an argparse type."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_COUNT):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MAX_COUNT}")
+    return int(text)
 
 
 def timeout(text: str) -> float | None:
@@ -135,6 +147,12 @@ def entries_below(key: str) -> str:
         if options.path is not None and options.path.startswith(f"{key}/"):
             return f"LOCKS has {name!r} with the path {options.path!r}. {_usage(Template.parse(options.path))}"
     return ""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a hint at the most similar of these names; empty if none is similar."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 def _usage(template: Template) -> str:

@@ -1,10 +1,4 @@
-"""
-Hold a lock yourself for a time, with a reason that all waiters are shown. The hold outlives this command.
-
-Examples:
-  zklock hold reports --for 15m --reason "deploy"
-  zklock hold reports --for 2h --reason "migration" --wait 5m
-"""
+"""Hold a lock yourself for a time, with a reason that all waiters are shown. The hold outlives this command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""
-Show the limit of a semaphore, or set it for all processes.
-
-Examples:
-  zklock limit imports
-  zklock limit imports 3 --reason "the database is slow"
-"""
+"""Show the limit of a semaphore, or set it for all processes."""
 
 from __future__ import annotations
 

@@ -3,10 +3,6 @@ Run a command under a lock, as flock(1) does. The lock is released when the comm
 
 The command has a session and a process group of its own, and ends with this process. Signals are passed on to the
 group. It is stopped when the lock is lost.
-
-Examples:
-  zklock run reports/monthly --timeout 5m -- make reports
-  zklock run nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh
 """
 
 from __future__ import annotations

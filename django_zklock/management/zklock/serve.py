@@ -1,10 +1,4 @@
-"""
-Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP.
-
-Examples:
-  zklock serve
-  zklock serve --http 127.0.0.1:8080
-"""
+"""Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP."""
 
 from __future__ import annotations
 
