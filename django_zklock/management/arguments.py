@@ -6,19 +6,21 @@ import argparse
 import difflib
 import getpass
 import math
+import re
 import socket
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.escaping import show_tails, unescape
 from django_zklock.queue.names import Template, is_escaped
 
-MAX_COUNT: Final = 10_000
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ms|[smhd]|)")
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_SECONDS: Final = 366 * 86400.0
+T = TypeVar("T")
 
 
 # --- Arguments ------------------------------------------------------------------------------------------------------
@@ -26,16 +28,10 @@ _MAX_SECONDS: Final = 366 * 86400.0
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that name a lock."""
-    parser.add_argument("name", metavar="NAME", help="a key as `list` shows it, an entry of LOCKS, or a path template")
-    parser.add_argument(
-        "--field",
-        dest="fields",
-        action="append",
-        default=[],
-        type=_field,
-        metavar="NAME=VALUE",
-        help="the value of a field of the template",
-    )
+    add = parser.add_argument
+    add("name", metavar="NAME", help="a key as `list` shows it, an entry of LOCKS, or a path template")
+    field = "the value of a field of the template"
+    add("--field", dest="fields", action="append", default=[], type=_field, metavar="NAME=VALUE", help=field)
 
 
 def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: bool = True) -> None:
@@ -51,13 +47,8 @@ def add_holder(parser: argparse.ArgumentParser) -> None:
 
 def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
     """Declare `--reply-timeout` and `--json`, which has the help text `json`."""
-    parser.add_argument(
-        "--reply-timeout",
-        type=seconds,
-        default=REPLY_TIMEOUT,
-        metavar="TIME",
-        help="how long to wait for ZooKeeper (default: %(default)s s)",
-    )
+    text = "how long to wait for ZooKeeper (default: %(default)s s)"
+    parser.add_argument("--reply-timeout", type=seconds, default=REPLY_TIMEOUT, metavar="TIME", help=text)
     parser.add_argument("--json", action="store_true", help=json)
 
 
@@ -86,30 +77,27 @@ def user() -> str:
 
 def seconds(text: str) -> float:
     """Return a span of time such as `90`, `1.5s`, `15m`, `2h` or `1d` in seconds; an argparse type."""
-    number, factor = text.strip(), 1.0
-    for unit in ("ms", "s", "m", "h", "d"):
-        if number.endswith(unit):
-            number, factor = number.removesuffix(unit), _UNITS[unit]
-            break
-    try:
-        span = float(number) * factor
-    except ValueError:
-        span = math.nan
-    if not 0 <= span <= _MAX_SECONDS:  # also false for NaN
+    match = _TIME.fullmatch(text.strip())
+    span = float(match[1]) * _UNITS[match[2]] if match else math.inf
+    if span > _MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds, or a unit as in 90s, 15m, 2h, 1d")
     return span
 
 
-def count(text: str) -> int:
-    """Return a number of things from 1 on; an argparse type."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_COUNT):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MAX_COUNT}")
-    return int(text)
+def integer(first: int = 1, last: int = 10_000) -> Callable[[str], int]:
+    """Return an argparse type for a number from `first` to `last`."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and first <= int(text[:9]) <= last):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {first} to {last}")
+        return int(text)
+
+    return parse
 
 
-def timeout(text: str) -> float | None:
-    """Return the seconds to wait for a lock, None for `forever`; an argparse type."""
-    return None if text.strip().lower() == "forever" else seconds(text)
+def unless(word: str, parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """Return an argparse type for None, written as this word, or for what `parse` accepts."""
+    return lambda text: None if text.strip().lower() == word else parse(text)
 
 
 # --- Names of locks -------------------------------------------------------------------------------------------------

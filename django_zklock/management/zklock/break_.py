@@ -62,21 +62,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
-    following = lock.waiters[0] if lock.waiters else None
+    following = "".join(f"Next is {process_of(waiter)}: {use_of(waiter)}." for waiter in lock.waiters[:1])
+    state = "held" if holder.idle_for is None else "kept"
+    texts = {"key": lock.key, "state": state, "who": process_of(holder), "age": span(holder), "token": holder.token}
+    texts |= {"work": use_of(holder), "next": following or "It has no waiters."}
     # The question goes to standard error, so that it is not mixed with the JSON.
-    sys.stderr.write(
-        QUESTION.format(
-            key=printable(lock.key),
-            state="held" if holder.idle_for is None else "kept",
-            who=printable(process_of(holder)),
-            age=span(holder),
-            token=holder.token,
-            work=printable(use_of(holder)),
-            next=printable(f"Next is {process_of(following)}: {use_of(following)}.")
-            if following
-            else "It has no waiters.",
-        )
-    )
+    sys.stderr.write(QUESTION.format_map({name: printable(str(text)) for name, text in texts.items()}))
     sys.stderr.flush()
     if sys.stdin.readline().strip() != "yes":
         raise failure("Nothing was changed.")

@@ -20,7 +20,7 @@ from django_zklock.dashboard.formatting import cycle_text, different_limits, pro
 from django_zklock.dashboard.incident_texts import blocked, commands, explanation, remedy, title
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.serialize import incidents_json
-from django_zklock.management.arguments import add_answer, count
+from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
@@ -45,9 +45,8 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--rounds", type=count, default=20, metavar="N", help="reads and writes to time (default: %(default)s)"
-    )
+    rounds = "how many reads and writes to time (default: %(default)s)"
+    parser.add_argument("--rounds", type=integer(), default=20, metavar="N", help=rounds)
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
     parser.add_argument("--incident", action="store_true", help="only what needs attention, with its remedy")
     add_answer(parser)

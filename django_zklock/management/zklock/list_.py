@@ -12,7 +12,7 @@ from typing import Any, Final
 from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text, process_of, reasons, span, use_of
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
-from django_zklock.management.arguments import add_answer, count, seconds
+from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.output import Output, is_terminal, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="only locks with a holder on this host")
     parser.add_argument("--state", choices=[*STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
-    parser.add_argument("--limit", type=count, metavar="N", help="only the first N")
+    parser.add_argument("--limit", type=integer(), metavar="N", help="only the first N")
     parser.add_argument(
         "--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help="again every 2 s, or TIME, until Ctrl-C"
     )

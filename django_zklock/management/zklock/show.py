@@ -61,20 +61,23 @@ def _write(out: Output, shown: Detail, grants: Sequence[past.PastEvent]) -> None
     lock = shown.info
     write_line(out, f"{lock.key} ({kind_text(lock)}) at {lock.path}")
     chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{cycle_text(shown.chain)}"
-    for text in (f"{shown.state_label}.", shown.limit_set, *shown.reasons, chain, shown.advice):
-        if text:
-            write_line(out, text)
+    requests = [
+        f"{process_of(holder)} was asked to release by {holder.release_request}"
+        for holder in lock.holders
+        if holder.release_request is not None
+    ]
+    about = [
+        ", ".join(f"{name} {text}" for name, text in contender.about.items())
+        for contender in (*lock.holders, *lock.waiters)[:1]
+        if contender.operator is None
+    ]
+    hidden = f"{len(lock.waiters)} of {lock.waiting} waiters are shown" if shown.hidden else ""
+    texts = (f"{shown.state_label}.", shown.limit_set, *shown.reasons, chain, shown.advice, *requests, *about, hidden)
+    for text in filter(None, texts):
+        write_line(out, text)
     rows = [_cells(row) for row in (*shown.expired_holds, *shown.holders, *shown.waiters)]
     if rows:
         write_table(out, HEAD, rows, numbers=("for", "token"))
-    if shown.hidden:
-        write_line(out, f"{len(lock.waiters)} of {lock.waiting} waiters are shown")
-    for holder in lock.holders:
-        if holder.release_request is not None:
-            write_line(out, f"{process_of(holder)} was asked to release by {holder.release_request}")
-    for contender in (*lock.holders, *lock.waiters)[:1]:
-        if contender.about and contender.operator is None:
-            write_line(out, ", ".join(f"{name} {text}" for name, text in contender.about.items()))
     if grants:
         events = [(time_text(grant.at), grant.by, grant.waited, grant.lasted, grant.what) for grant in grants]
         write_table(out, ("last grants", "to", "waited", "held", ""), events, numbers=("waited", "held"))
