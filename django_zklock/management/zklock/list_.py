@@ -25,7 +25,7 @@ ORDERS: Final[dict[str, Any]] = {
     "waiting": lambda lock: lock.waiting,
     "wait": lambda lock: lock.longest_wait or 0.0,
 }
-"""What is greatest comes first. The other order is that of the keys."""
+"""The greatest value comes first. The other order is that of the keys."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -99,9 +99,9 @@ def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandErr
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    contender, place = row.info, f"{row.number}, may hold" if row.info.may_hold else str(row.number)
+    contender, role = row.info, f"{row.number}, may hold" if row.info.may_hold else str(row.number)
     if not contender.waits_behind:
-        place = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
+        role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
     since = f"{contender.since:%Y-%m-%d %H:%M:%S}"
-    use = (place, row.process, contender.kind, row.work, since, span(contender))
+    use = (role, row.process, contender.kind, row.work, since, span(contender))
     return (*use, str(contender.token), contender.thread, row.session or "none")
