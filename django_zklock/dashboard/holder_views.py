@@ -30,7 +30,7 @@ MAX_NAMED: Final = 5
 """Locks that one message names."""
 MAX_TIME: Final = 15.0
 """Seconds after which a page begins nothing more. Web servers end requests that take longer."""
-_ACTIONS: Final = {
+_ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     "ask": (
         "request_release",
         ngettext_lazy("Request release", "Request release of all (%(count)d)", "count"),

@@ -35,7 +35,7 @@ def operator() -> Client:
 def targets(client: Client, query: str) -> list[str]:
     """Return whom the confirmation is about, as its form would send it."""
     context = client.get(f"{LIST}break/?{query}").context
-    return [row.target for _lock, row in context["holds"]]
+    return sorted([row.target for _lock, row in context["holds"]], key=lambda target: target.rpartition(":")[2])
 
 
 def end(client: Client, key: str) -> Any:

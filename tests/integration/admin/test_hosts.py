@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from support.adminsite import user_with
+from support.ensemble import Ensemble
 from support.zoo import Zoo
 
+from django_zklock.dashboard import holder_views
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
+from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
@@ -49,6 +55,16 @@ def held(zoo: Zoo) -> Iterator[list[str]]:
     for path in paths:
         if zoo.client.exists(path):
             zoo.client.delete(path)
+
+
+@contextlib.contextmanager
+def on_break(receiver: Callable[..., None]) -> Iterator[None]:
+    """Call the receiver after each break."""
+    lock_broken.connect(receiver)
+    try:
+        yield
+    finally:
+        lock_broken.disconnect(receiver)
 
 
 def ticks(response: Any) -> list[str]:
@@ -102,6 +118,7 @@ def test_a_stale_target_is_left_out_of_a_bulk_action(zoo: Zoo, held: list[str], 
     response = operator.post(WORKER, form)
     assert response.status_code == 409
     assert "29 locks were broken: " in response.content.decode()
+    assert "orders/03 now belongs to worker-7 · pid 7, for " in response.content.decode()
     assert "nothing was done: orders/03." in response.content.decode()
     assert " checked>" not in response.content.decode()
     assert "it hangs" not in response.content.decode()
@@ -114,7 +131,9 @@ def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[st
     assert "required" in operator.post(WORKER, {**form, "reason": ""}).content.decode()
     response = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True)
     assert f"{MANY} holders were asked to release: " in response.content.decode()
-    assert "a deploy" in response.content.decode()
+    assert re.search(
+        r"Release requested: [^:]+: a deploy \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", response.content.decode()
+    )
     assert LogEntry.objects.count() == MANY
 
 
@@ -130,6 +149,69 @@ def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], ope
     assert [bool(zoo.client.exists(path)) for path in held[:MANY]] == [False] * 25 + [True] * 5
     response = operator.post(LIST, {"action": "request_release_of_selected", "_selected_action": ["stock"]})
     assert len(ticks(response)) == 1
+
+
+def test_a_request_ends_before_a_web_server_ends_it(
+    zoo: Zoo, held: list[str], operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 15 s it begins nothing more. The rest is named, and stays ticked for the next press."""
+    broken: list[str] = []
+    monkeypatch.setattr(holder_views, "clock", SimpleNamespace(now=lambda: 20.0 if len(broken) == 2 else 4.9))
+    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    with on_break(lambda lock, **_: broken.append(lock)):
+        response = operator.post(WORKER, form)
+    page = response.content.decode()
+    assert response.status_code == 409
+    assert f"2 locks were broken: {broken[0]}, {broken[1]}." in page
+    assert "The time was too short, so nothing was done yet: " in page
+    assert page.count(" checked>") == MANY - 2
+    assert 'value="it hangs"' in page
+    assert LogEntry.objects.count() == MANY - len([path for path in held[:MANY] if zoo.client.exists(path)]) == 2
+
+
+def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
+    single: Ensemble, zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was done, what may have been done, and what was not tried. Only breaks that were sent are audited."""
+    broken: list[str] = []
+
+    def pause_after_three(lock: str, **more: object) -> None:
+        broken.append(lock)
+        if len(broken) == 3:
+            single.servers[0].pause()
+
+    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    try:
+        with on_break(pause_after_three), caplog.at_level(logging.INFO, "zklock.audit"):
+            response = operator.post(WORKER, form)
+    finally:
+        single.servers[0].resume()
+    page = response.content.decode()
+    assert response.status_code == 503
+    assert f"3 locks were broken: {', '.join(broken)}." in page
+    assert "It is unknown whether it was done: " in page
+    assert "so nothing was done yet: " in page
+    assert "ZooKeeper does not answer." in page
+    assert 'name="break"' not in page
+    assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == sorted(broken)
+    assert caplog.text.count("it hangs") == 3
+    paths = dict(zip((f"orders/{number:02}" for number in range(MANY)), held, strict=False))
+    assert [key for key, path in paths.items() if not zoo.client.exists(path)] == sorted(broken)
+
+
+def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(zoo: Zoo, operator: Client) -> None:
+    paths = [contend(zoo, f"jobs/{number:02}", "worker-8") for number in range(52)]
+    try:
+        response = operator.get(f"{HOST}?host=worker-8")
+        assert len(ticks(response)) == response.content.decode().count(" checked>") == 50
+        assert "and 2 more" in response.content.decode()
+        form = {"target": ticks(response), "reason": "it hangs", "confirm": "worker-8", "break": "1"}
+        page = operator.post(f"{HOST}?host=worker-8", form, follow=True).content.decode()
+        assert "50 locks were broken: " in page
+        assert page.count(" checked>") == 2
+    finally:
+        for path in filter(zoo.client.exists, paths):
+            zoo.client.delete(path)
 
 
 @pytest.mark.parametrize("action", ["break", "ask"])
