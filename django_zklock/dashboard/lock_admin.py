@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.break_views import MAX_KEYS
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
+from django_zklock.dashboard.holder_views import MAX_KEYS
 from django_zklock.dashboard.incident_texts import blocked, explanation, remedy, title
 from django_zklock.dashboard.pages import kept_messages
 from django_zklock.dashboard.past import present_incidents
@@ -84,17 +84,14 @@ class LockAdminMixin(Columns, LockViews):
         return queryset.selected(lambda lock: all(word in _text_of(lock) for word in words)), False
 
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
-    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Ask for a confirmation; for many locks, on a page with one row for each."""
-        keys = [lock.key for lock in queryset]
-        if len(keys) > MAX_KEYS:
-            return self.many_page(request, keys)
-        return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
+    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
+        """Ask for a reason, on a page with one row for each holder."""
+        return self.holders_page(request, [lock.key for lock in queryset])
 
     @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
-    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Ask for the reason."""
-        return self.many_page(request, [lock.key for lock in queryset])
+    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
+        """Ask for a reason, on the same page."""
+        return self.holders_page(request, [lock.key for lock in queryset])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))
