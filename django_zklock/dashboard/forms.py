@@ -80,11 +80,7 @@ class _ReasonField(forms.CharField):
         return clean(" ".join(super().clean(value).split()), MAX_REASON)
 
 
-class _TimeInput(forms.DateTimeInput):
-    input_type = "datetime-local"
-
-    def __init__(self) -> None:
-        super().__init__(format="%Y-%m-%dT%H:%M")
+_LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
 
 
 class ReasonForm(forms.Form):
@@ -155,8 +151,8 @@ class HistoryForm(forms.Form):
     what = forms.ChoiceField(label=_("What"), required=False, choices=[("", _("All")), *past.WHAT.items()])
     who = forms.CharField(label=_("Who, or which work"), required=False)
     host = forms.CharField(label=_("Host"), required=False)
-    since = forms.DateTimeField(label=_("From"), required=False, widget=_TimeInput)
-    until = forms.DateTimeField(label=_("Until"), required=False, widget=_TimeInput)
+    since = forms.DateTimeField(label=_("From"), required=False, widget=_LOCAL_TIME)
+    until = forms.DateTimeField(label=_("Until"), required=False, widget=_LOCAL_TIME)
     before = forms.DateTimeField(required=False, widget=forms.HiddenInput)
     """Where the page begins."""
 
@@ -164,13 +160,6 @@ class HistoryForm(forms.Form):
         super().__init__(*args, **kwargs)
         for field in self.fields.values():
             field.widget.attrs["form"] = "zklock-filter"  # the fields are inside of another form element
-
-    def wanted(self) -> past.Filter:
-        """Return the filter of these values."""
-        self.is_valid()
-        values = {name: value for name, value in self.cleaned_data.items() if value}
-        ends = [values.pop(name) for name in ("until", "before") if name in values]
-        return past.Filter(**values, until=min(ends, default=None))
 
 
 def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.holder_views import HolderViews
 from django_zklock.dashboard.operator_views import OperatorViews
 from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb
-from django_zklock.dashboard.past import flapping, past_of, present_incidents
+from django_zklock.dashboard.past import past_of, present_incidents
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
@@ -160,7 +160,6 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             "session": session_hex(connection.session_id),
             "servers": report.servers,
             "findings": report.findings,
-            "flapping": flapping(),
             "zklock_refresh": self.refresh,
         }
         return self.page(request, "health", context)

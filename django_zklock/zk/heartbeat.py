@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from django_zklock import clock, signals
+from django_zklock.zk import troubles
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
@@ -82,7 +83,7 @@ class Heartbeat:
         if not self._nodes:
             return
         if self._outstanding:
-            self._session.mark_suspect("the heartbeat is late")
+            self._session.mark_suspect(troubles.LATE_HEARTBEAT)
         self.beat()
 
     def _on_checked(self, sent_at: float, until: float, reply: str | ZkError | None) -> None:

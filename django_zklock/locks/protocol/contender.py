@@ -24,6 +24,7 @@ from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import holders, nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
+from django_zklock.zk import troubles
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Node
 from django_zklock.zk.session import BEAT_SHARE
@@ -332,7 +333,7 @@ class Contender(Newcomer):
         self._forget_replies()
         self._node.forget()
         if self._grant is not None:
-            self._grant.lose("the ZooKeeper session is over")
+            self._grant.lose(troubles.SESSION_OVER)
         elif self._phase is not Phase.GONE:
             self._await_session()
 
@@ -354,4 +355,4 @@ class Contender(Newcomer):
     def on_lease_over(self) -> None:
         """The lock may have another holder by now."""
         if self._grant is not None:
-            self._grant.lose("the lease is over: no quorum has confirmed the session in time")
+            self._grant.lose(troubles.LEASE_OVER)

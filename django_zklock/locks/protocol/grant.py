@@ -14,6 +14,7 @@ from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.zk import troubles
 from django_zklock.zk.loop import Loop
 
 logger = logging.getLogger("django_zklock.locks")
@@ -157,9 +158,9 @@ class Grant:
         if self.inherited:
             return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:
-            return "the ZooKeeper session is over"
+            return troubles.SESSION_OVER
         if not valid:
-            return "the lease is over: no quorum has confirmed the session in time"
+            return troubles.LEASE_OVER
         return self.why_overdue if self.overdue else None
 
     @property

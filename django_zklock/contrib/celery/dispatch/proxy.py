@@ -19,6 +19,7 @@ from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.zk import troubles
 from django_zklock.zk.loop import Loop, users_thread
 
 READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
@@ -108,10 +109,10 @@ class ContenderProxy:
         if not record.is_current:
             grant.lose("the worker's main process has released it")
         elif not self.session.lease.valid:
-            grant.lose("the lease is over: no quorum has confirmed the session in time")
+            grant.lose(troubles.LEASE_OVER)
         else:
             if suspect:
-                grant.suspect("no quorum confirms the session of the worker's main process at the moment")
+                grant.suspect(troubles.MAIN_PROCESS_SUSPECT)
             else:
                 grant.confirmed()
             for event in events:
