@@ -210,11 +210,13 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 
 def commands(lock: LockInfo) -> list[str]:
     """Return the commands of `manage.py zklock` by which an operator can end the first hold of a lock."""
-    if not lock.holders:
-        return []
-    first = lock.holders[0]
-    names = ["end-hold"] if first.operator else ["request-release", "break"] if first.can_be_asked else ["break"]
-    return [f"zklock {name} {shlex.quote(lock.key)} --token {first.token} --reason TEXT" for name in names]
+    return [f"zklock {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)]
+
+
+def hold_commands(key: str, holder: ScannedContender) -> list[str]:
+    """Return the subcommands by which an operator can end a hold, the mildest first."""
+    names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
+    return [f"{name} {shlex.quote(key)} --token {holder.token} --reason TEXT" for name in names]
 
 
 def _expired(hold: OperatorHold) -> str:

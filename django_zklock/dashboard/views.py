@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock.dashboard import lazy
+from django_zklock.dashboard import incidents, lazy
 from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
 from django_zklock.dashboard.forms import ReasonForm, use_widgets
@@ -23,7 +23,7 @@ from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.holder_views import HolderViews
 from django_zklock.dashboard.operator_views import OperatorViews
 from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb
-from django_zklock.dashboard.past import past_of, present_incidents
+from django_zklock.dashboard.past import past_of
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
@@ -183,12 +183,8 @@ def locks_json(request: HttpRequest) -> HttpResponse:
 @permission_required("zklock.view_lock", raise_exception=True)
 def incidents_json(request: HttpRequest) -> HttpResponse:
     """Return what needs attention as JSON: 200 if nothing does, else 503; 403 without the permission to view locks."""
-    from django_zklock.inspection import serialize  # noqa: PLC0415 - imports kazoo
-
-    present, snapshot = present_incidents(1.5)
-    body = {**serialize.incidents_json(present), "problem": snapshot.problem}
-    body["healthy"] = healthy = not present and not snapshot.problem
-    return JsonResponse(body, status=200 if healthy else UNAVAILABLE)
+    report = incidents.report(1.5)
+    return JsonResponse(report, status=200 if report["healthy"] else UNAVAILABLE)
 
 
 @login_not_required

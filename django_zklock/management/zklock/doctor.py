@@ -15,11 +15,9 @@ from typing import Any, Final
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.dashboard import past
+from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
-from django_zklock.dashboard.incident_texts import blocked, commands, explanation, remedy, title
 from django_zklock.inspection import ContenderInfo, Snapshot
-from django_zklock.inspection.serialize import incidents_json
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -86,25 +84,25 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     """Write what needs attention, the worst first. The exit code is that of the worst cause."""
-    present, snapshot = past.present_incidents(reply_timeout)
+    report = incidents.report(reply_timeout, sure=True)
+    present = report["incidents"]
     if json:
-        write_json(out, incidents_json(present))
-    else:
-        for number, incident in enumerate(present, 1):
-            write_line(out, f"{number}. {' '.join((title(incident) + '.', blocked(incident))).rstrip()}")
-            if number <= MAX_EXPLAINED:
-                write_line(out, f"   {explanation(incident)}")
-            write_line(out, f"   -> {remedy(incident)}")
-            for command in commands(incident):
-                write_line(out, f"   $ {command}")
-        if not present and not snapshot.problem:
-            write_line(out, f"Nothing needs attention: {snapshot.total} locks.")
+        write_json(out, report)
+    for number, incident in enumerate(() if json else present, 1):
+        write_line(out, f"{number}. {incident['title']}.")
+        if number <= MAX_EXPLAINED:
+            write_line(out, f"   {incident['explanation']}")
+        write_line(out, f"   -> {incident['remedy']}")
+        for command in incident["commands"]:
+            write_line(out, f"   $ {command}")
     if present:
-        cause = present[0].cause
+        cause = present[0]["cause"]
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        raise failure(f"{len(present)} incidents. First: {title(present[0])}", status)
-    if snapshot.problem:
-        raise failure(snapshot.problem, ExitCode.UNAVAILABLE)
+        raise failure(f"{len(present)} incidents. First: {present[0]['title']}", status)
+    if not report["healthy"]:
+        raise failure(report["problem"], ExitCode.UNAVAILABLE)
+    if not json:
+        write_line(out, f"Nothing needs attention: {report['locks']} locks.")
 
 
 def _versions() -> Iterator[Check]:

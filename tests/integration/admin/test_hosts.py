@@ -162,6 +162,7 @@ def test_a_request_ends_before_a_web_server_ends_it(
         response = operator.post(WORKER, form)
     page = response.content.decode()
     assert response.status_code == 409
+    print("MSG", [str(m) for m in response.context["messages"]])
     assert f"2 locks were broken: {broken[0]}, {broken[1]}." in page
     assert "The time was too short, so nothing was done yet: " in page
     assert page.count(" checked>") == MANY - 2
