@@ -29,10 +29,10 @@ def set_sender(sender: type) -> None:
 
 event_hooks: dict[Signal, Callable[..., object]] = {}
 """
-By signal about a held lock: a function that is called with the grant and the arguments, before the signal is sent.
+The functions that are called before a signal about a held lock is sent, with the grant and the signal's arguments.
 
-It runs on the owner's thread or on the protocol's, so it must not block. It only puts a value into a queue: a switch
-to the thread for receivers would take longer. `contrib.events` sets it.
+They run on the owner's thread or on the protocol's, so they must not block. They only put a value into a queue: a
+switch to the thread for receivers would take longer. `contrib.events` sets them.
 """
 
 action_hook: Callable[[Any], object] | None = None
