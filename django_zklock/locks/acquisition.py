@@ -39,9 +39,9 @@ from django_zklock.zk import process
 
 REPLY_TIMEOUT = 0.7
 """
-Seconds that ZooKeeper's first reply may take beyond the timeout.
+Seconds that ZooKeeper's first replies may take beyond the timeout, for all locks of a call together.
 
-Even a call with `timeout=0` needs that reply, to learn whether the lock is free. A call ends at most one second after
+Even a call with `timeout=0` needs a reply, to learn whether the lock is free. A call ends at most one second after
 its deadline. The rest of that second is for a process that gets no processor for a while.
 """
 SHORTEST_WAIT = 0.001  # seconds; with a timeout above 0, the call waits for each lock, even if no time remains
@@ -209,10 +209,11 @@ class Acquisition:
 
     def _time_to_wait(self) -> tuple[float | None, float]:
         """Return the seconds to wait for the next lock, and how many more ZooKeeper's first reply may take."""
-        if not self._timeout:  # no limit, or no wait
-            return self._timeout, REPLY_TIMEOUT
+        if self._timeout is None:
+            return None, REPLY_TIMEOUT
         remaining = self._timeout - (clock.now() - self._began)
-        return max(remaining, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+        seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
+        return seconds, max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
 
     @abort.shielded
     def _release_after(self, error: BaseException) -> bool:
