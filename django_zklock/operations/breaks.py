@@ -14,7 +14,7 @@ from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
-from django_zklock.locks.protocol.interventions import LASTS
+from django_zklock.locks.protocol.interventions import RECORD_LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
@@ -121,7 +121,7 @@ def _purge(client: QueueClient, path: str) -> None:
         if isinstance(answer, Node) and answer.ctime < now - RECORDS_LAST:
             gateway.delete(answer.path, lambda answer: None)
 
-    client.session.loop.call_later(LASTS, lambda: gateway.delete(path, lambda answer: None))
+    client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda answer: None))
     gateway.read(path, on_own_read)
 
 
