@@ -258,12 +258,12 @@ class LockedFunction:
         if binding.several:
             return self.options.over_defaults(config.defaults)
         options = resolve_options(config, binding.names[0], self.options)
-        if binding.names == self.binder.templates:  # the same for each call
+        if binding.names == self.binder.templates:  # so each call has the same options
             self._resolved = config, options
         return options
 
     def _in_request(self, options: LockOptions, request: HttpRequest) -> LockOptions:
-        """Return the options with the transactions that Django opens for the request."""
+        """Return the options of a view; its transactions include those that `ATOMIC_REQUESTS` asks for."""
         own = () if isinstance(options.atomic, Unset) else options.atomic
         of_request = atomic_requests.to_begin(self.opted_out, request) if self._innermost else ()
         by_django = options.release_on is UNSET and atomic_requests.only_around_view(request)
@@ -304,7 +304,7 @@ class LockedCall:
         self.acquired = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Return the result of the call, if the error is about its own lock. Raise an error from inside the work."""
+        """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
         lost = isinstance(error, LockLost)
         if lost != self.acquired or (lost and error.lock not in keys_of(self.lock)):
             raise error
