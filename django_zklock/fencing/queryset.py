@@ -76,8 +76,8 @@ class FencedRows(Generic[_Model]):
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
         with transaction.atomic(using=self._using):
             if self._in_one_table(self._rows):
-                current = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
-                count: int = current.update(**fields, **{row_tokens.FIELD: self._fence.token})
+                writable = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
+                count: int = writable.update(**fields, **{row_tokens.FIELD: self._fence.token})
                 self._refuse_newer(self._rows)
                 return count
             claimed = self._claim(self._rows)
