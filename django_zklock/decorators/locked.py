@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 _OPTIONS: Final = frozenset(LockedOptions.__annotations__)
 _PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
-"""The options that `zk_locks` takes from each lock's own entry."""
+"""The options that each of several locks reads from its own entry, unless the decorator gives them."""
 
 
 def zk_locked(
@@ -198,7 +198,7 @@ class LockedFunction:
         """
         Return the options with the defaults of the context.
 
-        A policy of `ZKLOCK["DEFAULTS"]` counts for the kinds of functions that can have it.
+        A function ignores a policy of `ZKLOCK["DEFAULTS"]` that its kind cannot have.
         """
         policy, timeout = options.on_conflict, options.timeout
         if not isinstance(policy, Unset) and policy not in context.policies:
@@ -213,7 +213,7 @@ class LockedFunction:
         return replace(options, timeout=timeout, on_conflict=policy)
 
     def check_policy(self, names: Sequence[str], config: conf.Config, kind: str, policies: tuple[str, ...]) -> None:
-        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has another policy."""
+        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has none of these policies."""
         policy = self.options.on_conflict
         if isinstance(policy, Unset) and not self.binder.several and len(names) == 1 and names[0] in config.locks:
             policy = config.locks[names[0]].on_conflict

@@ -2,7 +2,7 @@
 Decide whether a locked function is called as a view. Only then a conflict is answered; any other call raises.
 
 Only the caller of a view expects a response. A permission class would take a 409 for "yes", and the admin for "saved".
-A call is that of a view in these cases, whatever other decorators are around the function:
+A function is called as a view in these cases, whatever other decorators are around it:
 
 * The function is the callback of the request's URL, or is below its decorators. The callback may be a method (a view of
   a `ModelAdmin`, also if it is overridden and called by `super`) or an instance (a `Feed`).
@@ -86,7 +86,7 @@ def _layers(callback: Any, method: str | None) -> Iterator[object]:
 
 
 def framework_functions(callback: Any, method: str | None = None) -> Iterator[Any]:
-    """Yield the functions that Django REST framework or django-ninja calls for a URL, by this method or by any."""
+    """Yield the functions that Django REST framework or django-ninja calls for a URL; with None, by any HTTP method."""
     for handler in getattr(getattr(callback, "cls", None), "__dict__", {}).values():
         if getattr(handler, "__module__", None) == "rest_framework.decorators":
             yield inspect.getclosurevars(handler).nonlocals.get("func")

@@ -74,7 +74,7 @@ def zklock_settings() -> dict[str, Any]:
 @pytest.fixture
 def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[LockTester]:
     """
-    Locks for a test: `settings.ZKLOCK` points to an empty namespace on the dev server, and keeps the project's locks.
+    Locks for a test: `settings.ZKLOCK` points to an empty namespace on the dev server. The project's `LOCKS` apply.
 
     At the end the session of this process is closed. The test fails if a contender is left in a queue.
     """

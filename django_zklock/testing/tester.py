@@ -51,9 +51,9 @@ class LockTester:
         with DevServer() as server, LockTester(server) as zklock:
             ...
 
-    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it; `DEFAULTS` and `LOCKS` are the project's
-    unless given. At the end all faults are ended and the session of this process is closed. If a contender is left in a
-    queue, `AssertionError` shows the queues.
+    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it. `DEFAULTS`, `LOCKS`, `STRICT` and
+    `MAX_LINGERING` are the project's unless given. At the end all faults are ended and the session of this process is
+    closed. If a contender is left in a queue, `AssertionError` shows the queues.
 
     Django must be set up. All methods are thread-safe and block. In a coroutine, call them in a thread.
     """

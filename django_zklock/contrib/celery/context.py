@@ -203,7 +203,7 @@ def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:
 
 
 class MessageContext(FunctionContext):
-    """The context for a message that waits in a worker. Only its defaults and its description of the work are used."""
+    """The context of a task that a worker has not begun. Only its defaults and its description of the work are used."""
 
     kind = TaskContext.kind
     policies = TaskContext.policies

@@ -1,5 +1,5 @@
 """
-Messages that a worker has not acknowledged when it loses its connection to Redis.
+Restore the messages that a worker has not acknowledged when it loses its connection to Redis.
 
 Kombu restores them as it closes the connection. If Redis is down then, they stay in the hash `unacked` for the
 visibility timeout, an hour by default (celery/celery#1307). Celery 5.7 also closes twice. The second time, and at a

@@ -9,7 +9,7 @@ How a worker's main process brings a message from the broker to a process of its
 4. When ZooKeeper grants it the lock, it runs if the pool has a free slot. If not, it gives the lock back at once, and
    is the first to get a slot: then it asks again. So no lock waits for a slot.
 5. The pool process works under the grant of the main process (`WaitResult`). It reads the lease, and what happens to
-   the lock, from memory that both share (`SharedGrants`). Threads and greenlets take the lock over as it is.
+   the lock, from memory that both share (`SharedGrants`). Threads and greenlets do the same in one process.
 6. At the end of the task, the pool process writes to that memory that its work is done. A thread of the main process
    (`PoolGrants`) releases the lock. It does the same for a process that has died.
 """

@@ -1,8 +1,8 @@
 """
-What a pool process has instead of the main process's session and contenders, which hold the locks of its tasks.
+Proxies where a task runs: of the main process's session, and of its contenders that hold the locks of the task.
 
-The lease is read from shared memory, with the time of its end. So it ends by itself if the main process is stopped or
-dies. While tasks use grants, a thread reads twenty times a second what happens to their locks.
+The shared memory has the time when the lease ends. So the lease ends by itself if the main process is stopped or dies.
+While tasks use grants, a thread reads twenty times a second what happens to their locks.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: dict[str, Any] = {}  # for the process that runs the task
         self._timeout = call.timeout
-        self._waited = 0.0  # seconds, before it gave its lock back
+        self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait
         redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.

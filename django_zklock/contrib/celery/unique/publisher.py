@@ -74,7 +74,7 @@ class UniqueMessage:
             return send(**options)
 
     def _reserve(self) -> Reserved | Duplicate | None:
-        """Return the reservation; None for a task that is sent again, even without one, so that it is not lost."""
+        """Return the reservation. None: the task is sent again without one, because it must not be lost."""
         try:
             reservation = reservations.reserve(
                 self.key,
