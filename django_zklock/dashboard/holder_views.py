@@ -33,7 +33,7 @@ MAX_TIME: Final = 15.0
 _ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     "ask": (
         "request_release",
-        ngettext_lazy("Request release", "Request release of all (%(count)d)", "count"),
+        ngettext_lazy("Request release of the lock", "Request release of all (%(count)d)", "count"),
         ngettext_lazy(
             "%(count)d holder was asked to release: %(locks)s.",
             "%(count)d holders were asked to release: %(locks)s.",

@@ -173,7 +173,7 @@ def test_a_request_ends_before_a_web_server_ends_it(
 def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
     single: Ensemble, zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was done, what may have been done, and what was not tried. Only breaks that were sent are audited."""
+    """It names what was done, what may have been done, and what was not tried. Only breaks that were sent are audited."""
     broken: list[str] = []
 
     def pause_after_three(lock: str, **more: object) -> None:
