@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.http import urlencode
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_zklock.dashboard import incidents, lazy
-from django_zklock.dashboard.break_views import MAX_KEYS
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
@@ -59,11 +57,9 @@ class LockAdminMixin(Columns, LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
-        deadlocked = self.snapshot(request).deadlocked
         locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
         for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
             lock.info = info
-            lock.deadlocked = info.key in deadlocked
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
@@ -80,17 +76,14 @@ class LockAdminMixin(Columns, LockViews):
         return queryset.selected(lambda lock: all(word in _text_of(lock) for word in words)), False
 
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
-    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Ask for a confirmation; for many locks, on a page with one row for each."""
-        keys = [lock.key for lock in queryset]
-        if len(keys) > MAX_KEYS:
-            return self.many_page(request, keys)
-        return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
+    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
+        """Ask for a reason, on a page with one row for each holder."""
+        return self.holders_page(request, [lock.key for lock in queryset])
 
     @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
-    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Ask for the reason."""
-        return self.many_page(request, [lock.key for lock in queryset])
+    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
+        """Ask for a reason, on the same page."""
+        return self.holders_page(request, [lock.key for lock in queryset])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))

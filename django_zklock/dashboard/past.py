@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import statistics
-import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -20,10 +19,8 @@ from django_zklock.queue.escaping import shortened
 from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
-    from django.contrib.admin.models import LogEntry
-
     from django_zklock.contrib.events.models import Attempt, OperatorAction
-    from django_zklock.inspection import LockInfo, Snapshot
+    from django_zklock.inspection import LockInfo
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -33,8 +30,6 @@ LEAST_TIMES: Final = 2
 """Ratio to the usual hold from which a hold is highlighted."""
 LEAST_SECONDS: Final = 1.0
 """A shorter hold is never highlighted."""
-WRITTEN_AFTER: Final = 3.0
-"""Seconds that the end of a hold may take to reach the table. A younger row without an end says nothing."""
 WHAT: Final = {
     "actions": gettext_lazy("Operators' actions"),
     "held": gettext_lazy("Held, no end recorded"),
@@ -45,6 +40,7 @@ WHAT: Final = {
 """The kinds of rows of the history, by `PastEvent.kind`."""
 
 _T = TypeVar("_T")
+_Tokens: TypeAlias = "set[int] | None"
 
 source: ModuleType | None = None
 """The module `django_zklock.contrib.events.table`; that app sets it when Django starts."""
@@ -95,7 +91,7 @@ class PastEvent:
     """How long it was held; for a wait that timed out, how long it waited."""
 
 
-def event_of(attempt: Attempt, held: Collection[int | None] | None = None) -> PastEvent:
+def event_of(attempt: Attempt, held: _Tokens = None) -> PastEvent:
     """Return a row about an attempt. `held` are the tokens of the lock's present holders; None if they are unknown."""
     lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
     return PastEvent(
@@ -111,76 +107,39 @@ def event_of(attempt: Attempt, held: Collection[int | None] | None = None) -> Pa
     )
 
 
-def _since_then(attempt: Attempt, held: Collection[int | None] | None) -> str:
-    if held is not None and attempt.token in held:
-        return _("Held since then")
-    if held is None or time.time() - attempt.at.timestamp() < WRITTEN_AFTER:
+def _since_then(attempt: Attempt, held: _Tokens) -> str:
+    """Return what is known of a hold without an end. The row of an end is written about a second after it."""
+    if held is None:
         return _("Granted; no end is recorded")
-    return _("Process ended without releasing")
+    return _("Held since then") if attempt.token in held else _("No longer held; no end is recorded")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """The rows of the history to show; an empty value selects all."""
-
-    key: str = ""
-    part: str = ""
-    """A part of keys."""
-    what: str = ""
-    """A key of `WHAT`."""
-    who: str = ""
-    """A part of the work, or of the operator's name."""
-    host: str = ""
-    since: datetime | None = None
-    until: datetime | None = None
-
-
-def page(wanted: Filter, most: int, *, reply_timeout: float) -> tuple[list[PastEvent], datetime | None]:
+def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEvent], datetime | None]:
     """
-    Return the newest rows, and `until` of the next page; None after the last one. Raises what the database raises.
+    Return the newest rows, and the time where the next page begins; None after the last one. `wanted` selects rows.
 
-    Without `contrib.events`, they are the actions in Django's own log.
+    Rows of that time may be on both pages, so that none is missing. Needs the app. Raises what the database raises.
     """
-    events = _events(wanted, most + 1, reply_timeout)
-    if len(events) <= most:
-        return events, None
-    until = events[-1].at
-    # Rows of one moment stay together, so that none is missing between two pages.
-    earlier = [event for event in events if event.at > until]
-    return (earlier, until) if earlier else (events[:most], until - timedelta(microseconds=1))
-
-
-def scope() -> str:
-    """Return which rows the history has."""
-    if source is not None:
-        return _(
-            "The actions of operators on all hosts, and the times that locks were granted, or not in time. Older rows "
-            "are deleted after some days."
-        )
-    return _(
-        "The actions in this admin. The app django_zklock.contrib.events also records those of commands and code, "
-        "grants and releases. The log zklock.audit has all actions."
-    )
-
-
-def _events(wanted: Filter, most: int, reply_timeout: float) -> list[PastEvent]:
-    if source is None:
-        return [_of_entry(entry) for entry in _entries(wanted, most)]
-    rows = source.history(most, **asdict(wanted))
+    assert source is not None
+    rows = source.history(most + 1, **wanted)
     is_open = any(isinstance(row, source.Attempt) and row.outcome == row.HELD for row in rows)
-    now = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1) if is_open else None
-    locks = {shortened(lock.key, source.MAX_TEXT): lock for lock in now.locks} if now is not None else {}
-    return [
-        event_of(row, _tokens(now, locks.get(row.key))) if isinstance(row, source.Attempt) else _of_action(row)
-        for row in rows
+    held, others = _held_now(source.MAX_TEXT, reply_timeout) if is_open else ({}, None)
+    events = [
+        event_of(row, held.get(row.key, others)) if isinstance(row, source.Attempt) else _of_action(row) for row in rows
     ]
+    return events[:most], events[most].at if len(events) > most else None
 
 
-def _tokens(now: Snapshot | None, lock: LockInfo | None) -> Collection[int] | None:
-    """Return the tokens of the holders of a lock, or None if the snapshot does not tell."""
-    if now is None or now.problem or (lock.problem if lock is not None else now.total != len(now.locks)):
-        return None
-    return [holder.token for holder in lock.holders] if lock is not None else []
+def _held_now(column: int, reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:
+    """Return the tokens of the holders by key in a column of this size, and of other keys; None if unknown."""
+    now = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    if now.problem:
+        return {}, None
+    locks = {shortened(lock.key, column): lock for lock in now.locks}
+    held: dict[str, _Tokens] = {
+        key: None if lock.problem else {holder.token for holder in lock.holders} for key, lock in locks.items()
+    }
+    return held, set() if now.total == len(now.locks) else None
 
 
 def _of_action(action: OperatorAction) -> PastEvent:
@@ -196,30 +155,11 @@ def _of_action(action: OperatorAction) -> PastEvent:
     )
 
 
-def _of_entry(entry: LogEntry) -> PastEvent:
-    what, key = clean(entry.get_change_message(), MAX_KEY), entry.object_id or ""
-    return PastEvent(at=entry.action_time, key=key, kind="actions", what=what, by=clean(entry.user), via=_("admin"))
-
-
-def _entries(wanted: Filter, most: int) -> list[LogEntry]:
-    """Return the newest entries of Django's own log. It has neither attempts nor hosts."""
-    from django.contrib.admin.models import LogEntry  # noqa: PLC0415 - only if the admin is installed
-
-    texts = {"object_id": wanted.key, "object_id__contains": wanted.part, "user__username__icontains": wanted.who}
-    times = {"action_time__gte": wanted.since, "action_time__lte": wanted.until}
-    entries = LogEntry.objects.filter(content_type__app_label="zklock", content_type__model="lock")
-    if wanted.host or wanted.what not in {"", "actions"}:
-        return []
-    chosen = {name: value for name, value in {**texts, **times}.items() if value}
-    return list(entries.filter(**chosen).select_related("user").order_by("-action_time")[:most])
-
-
 def losses_of(host: str, pid: int, held: Collection[int]) -> list[PastEvent] | None:
     """Return what a host, or a process of it, has lost or has not released; None without the app."""
     if source is None:
         return None
-    none: list[Attempt] = []
-    attempts = read(lambda source: source.last_losses(host, pid, MOST_GRANTS + len(held)), none)
+    attempts: list[Attempt] = read(lambda source: source.last_losses(host, pid, MOST_GRANTS + len(held)), [])
     return [event_of(attempt) for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
 
 
@@ -240,8 +180,7 @@ def past_of(lock: LockInfo, *, is_current: bool = True) -> Past | None:
     """Return the past of a lock, or None without the app. `is_current`: the state is not an old one."""
     if source is None:
         return None
-    none: list[Attempt] = []
-    grants = read(lambda source: source.last_attempts(lock.key, MOST_GRANTS, granted=True), none)
+    grants: list[Attempt] = read(lambda source: source.last_grants(lock.key, MOST_GRANTS), [])
     first = lock.holders[0] if lock.holders else None
     template = first.template if first is not None else grants[0].template if grants else ""
     usual = usual_hold(template)

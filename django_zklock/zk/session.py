@@ -19,6 +19,7 @@ from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
 from django_zklock.queue.escaping import session_hex
+from django_zklock.zk import troubles
 from django_zklock.zk.client import Client
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone
 from django_zklock.zk.in_flight import Requests
@@ -197,7 +198,7 @@ class Session:
     def _on_stall(self, seconds: float) -> None:
         # kazoo restarts its own timer with every request, so it would never notice.
         logger.warning("no reply from ZooKeeper for %.1f s, connecting again", seconds)
-        self.mark_suspect("ZooKeeper does not answer")
+        self.mark_suspect(troubles.NO_ANSWER)
         if self._client is not None:
             self._client.drop_connection()
 
@@ -212,7 +213,7 @@ class Session:
             return
         if isinstance(error.__cause__, ConnectionLoss):
             # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
-            self._suspend("the connection broke")
+            self._suspend(troubles.CONNECTION_BROKE)
             return
 
         def drop() -> None:
@@ -220,7 +221,7 @@ class Session:
                 client.drop_connection()
 
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
-        self._suspend("ZooKeeper's reply to a write was unclear")
+        self._suspend(troubles.UNCLEAR_REPLY)
         self.outage.failed(client.host, "its replies are unclear")
         now = clock.now()
         self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
@@ -284,7 +285,7 @@ class Session:
             self._contact.restart(connect_sent_at)
             self._on_connected(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
-            self._suspend("the connection to ZooKeeper is suspended")
+            self._suspend(troubles.CONNECTION_SUSPENDED)
         elif state == KazooState.LOST:
             self._end_of_session()
             if client.client_state in ("CLOSED", "AUTH_FAILED"):

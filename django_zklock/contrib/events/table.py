@@ -11,12 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from django.db import Error, router, transaction
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
 from django_zklock.execution.shared import Shared
 from django_zklock.queue.escaping import printable, shortened
+from django_zklock.zk import troubles
 
 USUAL_OF: Final = 50
 """The last holds of a template, of which the median is the usual one."""
@@ -33,17 +34,8 @@ UNFINISHED: Final = 500
 ACTIONS: Final = "actions"
 """In the history, the actions of operators; other rows have their outcome."""
 
-NETWORK_REASONS: Final = (
-    "the ZooKeeper session is over",
-    "the lease is over",
-    "the connection",  # it broke, or is suspended
-    "ZooKeeper's reply to a write was unclear",
-    "no quorum confirms the session",
-)
-"""How the reasons of losses begin that are due to the network or to a pause of the process."""
-
-SEARCHED: Final = 10_000
-"""The newest rows, among which the losses of a host are searched."""
+SEARCHED: Final = timedelta(days=1)
+"""How far back a part of a text is searched, unless the caller says: no index finds it."""
 MARGIN: Final = 60.0
 """Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
 
@@ -89,7 +81,7 @@ class Acted(NamedTuple):
 
 
 Event: TypeAlias = Granted | Ended | TimedOut | Acted
-_Row = TypeVar("_Row", bound=Model)
+_Row = TypeVar("_Row")
 
 
 def write(events: Iterable[Event]) -> None:
@@ -189,71 +181,51 @@ def _delete_before(before: datetime, model: type[Attempt | OperatorAction], most
     return bool(old) and len(oldest) == most  # some may not be old: rows of a host whose clock was wrong
 
 
-def last_attempts(key: str, most: int, *, granted: bool = False) -> list[Attempt]:
-    """
-    Return the last attempts to acquire this lock, or any lock if `key` is empty; newest first.
-
-    With `granted`, only those that were granted.
-    """
-    attempts = Attempt._default_manager.filter(token__isnull=False) if granted else Attempt._default_manager.all()
-    return _last(attempts, key, most)
-
-
-def last_actions(key: str, most: int) -> list[OperatorAction]:
-    """Return the last actions of operators on this lock, or on any lock if `key` is empty; newest first."""
-    return _last(OperatorAction._default_manager.all(), key, most)
+def last_grants(key: str, most: int) -> list[Attempt]:
+    """Return the last grants of this lock, newest first."""
+    grants = Attempt._default_manager.filter(key=shortened(key, MAX_TEXT), token__isnull=False)
+    return _read(grants.order_by("-at")[:most])
 
 
 def history(
-    most: int,
-    *,
-    key: str = "",
-    part: str = "",
-    what: str = "",
-    who: str = "",
-    host: str = "",
-    since: datetime | None = None,
-    until: datetime | None = None,
+    most: int, *, what: str = "", who: str = "", host: str = "", since: datetime | None = None, **places: Any
 ) -> list[Attempt | OperatorAction]:
     """
     Return the last attempts and actions, newest first.
 
-    `key` is that of one lock, `part` a part of keys, `what` an outcome or "actions", and `who` a part of the work or
-    of the operator's name. An action has the host of the holder that it concerned.
+    `what` is an outcome or "actions". `who` is a part of a work, a host, a process' number or an operator's name. An
+    action has the host of the holder that it concerned. `places` are values of `_PLACES`; an empty one selects all.
     """
-    by_place = Q(key=shortened(key, MAX_TEXT)) if key else Q()
-    by_place &= Q(key__contains=part) if part else Q()
-    by_place &= Q(at__gte=since) if since is not None else Q()
-    by_place &= Q(at__lte=until) if until is not None else Q()
+    if since is None and (who or places.get("part")):
+        since = timezone.now() - SEARCHED
+    places |= {"since": since, "key": shortened(places.get("key", ""), MAX_TEXT)}
+    here = Q(*((_PLACES[name], value) for name, value in places.items() if value))
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
-        by_work = (Q(work__icontains=who) if who else Q()) & (Q(host=host) if host else Q())
-        by_outcome = Q(outcome=what) if what else Q()
-        rows += _read(Attempt._default_manager.filter(by_place & by_work & by_outcome).order_by("-at")[:most])
+        by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
+        by_work = (Q(work__icontains=who) | Q(host__icontains=who) | by_pid) if who else Q()
+        by_work &= (Q(host=host) if host else Q()) & (Q(outcome=what) if what else Q())
+        rows += _read(Attempt._default_manager.filter(here & by_work).order_by("-at")[:most])
     if what in {"", ACTIONS}:
-        by_name = (Q(by__icontains=who) if who else Q()) & (Q(holder__contains=f" on {host}, ") if host else Q())
-        rows += _read(OperatorAction._default_manager.filter(by_place & by_name).order_by("-at")[:most])
+        by_name = (Q(by__icontains=who) | Q(holder__icontains=who)) if who else Q()
+        by_name &= Q(holder__contains=f" on {host}, ") if host else Q()
+        rows += _read(OperatorAction._default_manager.filter(here & by_name).order_by("-at")[:most])
     return sorted(rows, key=lambda row: row.at, reverse=True)[:most]
 
 
-def _last(rows: QuerySet[_Row], key: str, most: int) -> list[_Row]:
-    if key:
-        return _read(rows.filter(key=shortened(key, MAX_TEXT)).order_by("-at")[:most])
-    return _read(rows.order_by("-pk")[:most])
+_PLACES: Final = {
+    "key": "key",
+    "part": "key__contains",
+    "since": "at__gte",
+    "until": "at__lte",
+    "before": "at__lte",
+}
 
 
 def last_losses(host: str, pid: int, most: int) -> list[Attempt]:
-    """
-    Return the newest grants of a host, or of one process of it, that were lost or have no end yet.
-
-    Only the newest rows are searched, as there is no index by host.
-    """
-    newest = Attempt._default_manager.order_by("-pk").values_list("pk", flat=True)[:1]
-    with transaction.atomic(newest.db):
-        last = next(iter(newest), 0)
-    rows = Attempt._default_manager.filter(pk__gt=last - SEARCHED, host=shortened(host, MAX_TEXT))
-    rows = rows.filter(outcome__in=(Attempt.LOST, Attempt.HELD), **({"pid": pid} if pid else {}))
-    return _read(rows.order_by("-pk")[:most])
+    """Return the newest grants of a host, or of one process of it, that were lost or have no end yet."""
+    rows = Attempt._default_manager.filter(host=shortened(host, MAX_TEXT), **({"pid": pid} if pid else {}))
+    return _read(rows.filter(outcome__in=(Attempt.LOST, Attempt.HELD)).order_by("-at")[:most])
 
 
 def usual_hold(template: str) -> float | None:
@@ -272,7 +244,7 @@ usual_holds: Final = Shared(_median_hold, most=1000)
 
 def losses(seconds: float) -> dict[str, int]:
     """
-    Return by host how many sessions have lost locks that were granted within the last so many seconds.
+    Return by host how many sessions have lost locks within the last so many seconds.
 
     A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
     losses of one session count once. Rows without a session count once for each process.
@@ -280,19 +252,18 @@ def losses(seconds: float) -> dict[str, int]:
     return past_losses.get(seconds, 0.0, RECENT_FOR)
 
 
-def _count_losses(seconds: float, timeout: float) -> dict[str, int]:
+def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
     since = timezone.now() - timedelta(seconds=seconds)
-    by_network = Q()
-    for text in NETWORK_REASONS:
-        by_network |= Q(reason__startswith=text)
-    lost = Attempt._default_manager.filter(by_network, outcome=Attempt.LOST, at__gte=since).order_by()
-    with transaction.atomic(lost.db):
-        rows = lost.values_list("host", "pid", "session").distinct()
-        sessions = {(host, session or f"pid {pid}") for host, pid, session in rows}
+    lost = Attempt._default_manager.filter(outcome=Attempt.LOST, at__gte=since - SEARCHED, reason__in=troubles.ALL)
+    sessions = {
+        (row.host, row.session or f"pid {row.pid}")
+        for row in _read(lost.order_by())
+        if row.at + timedelta(seconds=row.held or 0.0) >= since
+    }
     return dict(Counter(host for host, _ in sessions))
 
 
-past_losses: Final = Shared(_count_losses)
+past_losses: Final = Shared(_read_losses)
 
 
 def unfinished(seconds: float) -> list[tuple[str, int, str, int]]:
@@ -303,13 +274,12 @@ def unfinished(seconds: float) -> list[tuple[str, int, str, int]]:
 def _read_unfinished(seconds: float, timeout: float) -> list[tuple[str, int, str, int]]:
     since = timezone.now() - timedelta(seconds=seconds)
     rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by("-at")
-    with transaction.atomic(rows.db):
-        return list(rows.values_list("host", "pid", "key", "token")[:UNFINISHED])
+    return _read(rows.values_list("host", "pid", "key", "token")[:UNFINISHED])
 
 
 past_unfinished: Final = Shared(_read_unfinished)
 
 
-def _read(rows: QuerySet[_Row]) -> list[_Row]:
+def _read(rows: QuerySet[Any, _Row]) -> list[_Row]:
     with transaction.atomic(rows.db):  # an error must not spoil the caller's transaction
         return list(rows)

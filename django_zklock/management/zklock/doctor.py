@@ -1,10 +1,4 @@
-"""
-Check the ensemble and the locks. The exit code tells a probe whether all is well.
-
-Examples:
-  zklock doctor
-  zklock doctor --strict --json
-"""
+"""Check the ensemble and the locks. The exit code tells a probe whether all is well."""
 
 from __future__ import annotations
 
@@ -12,7 +6,8 @@ import argparse
 import contextlib
 import platform
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
@@ -23,7 +18,7 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
 from django_zklock.inspection import ContenderInfo, Snapshot
-from django_zklock.management.arguments import add_answer
+from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
@@ -48,9 +43,8 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--rounds", type=int, default=20, metavar="N", help="reads and writes to time (default: %(default)s)"
-    )
+    rounds = "how many reads and writes to time (default: %(default)s)"
+    parser.add_argument("--rounds", type=integer(), default=20, metavar="N", help=rounds)
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
     parser.add_argument("--incident", action="store_true", help="only what needs attention, with its remedy")
     add_answer(parser)
@@ -63,7 +57,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _incidents(out, reply_timeout, json=options.json)
         return
     config = conf.current()
-    checkup = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
+    checkup = check_up(process.current(), options.rounds, reply_timeout)
     snapshot = (
         inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if checkup.connected else None
     )
@@ -80,18 +74,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
         colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
         rows = [(check.result, check.name, check.text) for check in checks]
         write_table(out, ("", "check", "finding"), rows, colours=colours)
-    if not checkup.connected or not healthy:
-        raise failure(_summary(checks), ExitCode.FAILED if checkup.connected else ExitCode.UNAVAILABLE)
+    results = Counter(check.result for check in checks)
+    summary = f"errors: {results['error']}, warnings: {results['warning']}"
+    if not healthy:
+        raise failure(summary, ExitCode.FAILED if checkup.connected else ExitCode.UNAVAILABLE)
     if not options.json:
-        write_line(out, _summary(checks))
-
-
-def _summary(checks: Sequence[Check]) -> str:
-    """Return how many errors and warnings there are, and the first of them."""
-    errors, warnings = ([check for check in checks if check.result == result] for result in ("error", "warning"))
-    first = "".join(f" First: {check.name}: {check.text}" for check in (errors or warnings)[:1])
-    numbers = zip((errors, warnings), ("error", "warning"), strict=True)
-    return ", ".join(f"{len(found)} {name}{'' if len(found) == 1 else 's'}" for found, name in numbers) + f".{first}"
+        write_line(out, summary)
 
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:

@@ -256,7 +256,7 @@ def test_ten_open_pages_cost_zookeeper_no_more_than_one(operator: Client, conten
         assert [card["cause"] for card in cards(operator)] == ["deadlock"]
         proxy.reset()
         inspection.snapshot(max_age=0, max_waiters=1)
-        of_one_scan = proxy.counts[GET_CHILDREN]
+        reads = proxy.counts[GET_CHILDREN]
         proxy.reset()
         assert [operator.get(path).status_code for path in (LIST, f"{LIST}?q=") * 5] == [200] * 10
-        assert proxy.counts[GET_CHILDREN] <= of_one_scan
+        assert proxy.counts[GET_CHILDREN] <= reads
