@@ -34,7 +34,7 @@ TITLES = {
     "detail": KEY,
     "history": f"History of {KEY}",
     "all-history": "History of all locks",
-    "break": "Break locks",
+    "break": "Holders of",
     "hold": "Hold a lock",
     "semaphore": "printers",
     "limit": "Set a limit",

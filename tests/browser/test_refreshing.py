@@ -183,7 +183,8 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     holder.filter(has_text="worker-4").wait_for()
     assert "web-1" in operator.page.locator(".zklock-queue tbody").first.inner_text()
     operator.ask("worker-4", "please")  # the form names the holder that is shown
-    assert "worker-4" in operator.messages()
+    assert f"1 holder was asked to release: {KEY}." in operator.messages()
+    assert "Release requested" in holder.inner_text()
     operator.refresh_every(INTERVAL)
     stage.quit_queue(second)
     operator.await_refresh(INTERVAL)

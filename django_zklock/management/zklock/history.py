@@ -1,10 +1,4 @@
-"""
-Show who held which lock, how that ended, and what operators did; newest first.
-
-Examples:
-  zklock history orders/4711 --what lost
-  zklock history --who worker-7 --since 2h
-"""
+"""Show who held which lock, how that ended, and what operators did; newest first."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from django.db import Error
 from django.utils.timezone import now
 
 from django_zklock.dashboard import past
-from django_zklock.management.arguments import add_answer, seconds
+from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 
@@ -31,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--who", default="", metavar="TEXT", help="part of a work, host or operator's name; or a pid")
     parser.add_argument("--host", default="", help="only this host")
     parser.add_argument("--since", type=seconds, metavar="TIME", help="only the last TIME, such as 2h")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most N rows (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=integer(), default=50, metavar="N", help="at most N rows (default: %(default)s)"
+    )
     add_answer(parser)
 
 
@@ -39,8 +35,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
     """Show the rows."""
     if past.source is None:
         raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
-    if options.limit < 1:
-        raise failure("--limit must be 1 or more.")
     wanted = {"key": options.key, "what": options.what.replace("-", " "), "who": options.who, "host": options.host}
     since = None if options.since is None else now() - timedelta(seconds=options.since)
     try:

@@ -74,8 +74,8 @@ def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None
         if locks:
             write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS, colours=colours)
         for lock in locks:
-            if lock.problem:
-                write_line(out, f"{lock.key}: {reasons(lock)[0]}")
+            if lock.problem or lock.expired_holds:
+                write_line(out, f"{lock.key}: {' '.join(reasons(lock))}")
         total = f" of {snapshot.total}" if snapshot.total != len(locks) else ""
         age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
         write_line(out, f"{len(locks)}{total} locks{age}")
