@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.databases import database
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
@@ -24,6 +24,7 @@ from django_zklock.contrib.events import recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.locks.hold import Hold
 from django_zklock.operations import (
     acting_via,
     break_lock,
@@ -33,7 +34,7 @@ from django_zklock.operations import (
     request_release,
     set_limit,
 )
-from django_zklock.zk import process
+from django_zklock.zk import process, troubles
 
 pytestmark = pytest.mark.zookeeper
 
@@ -69,6 +70,7 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
 def own_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_writer", Writer())
     table.usual_holds.clear()
+    table.shared_losses.clear()
 
 
 def make_table(alias: str) -> None:
@@ -154,8 +156,8 @@ def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
     assert {row.reason for row in actions} == {why["reason"], ""}
     assert {row.holder for row in actions[:2]} == {f"'the count' on {socket.gethostname()}, process {os.getpid()}"}
     assert (actions[2].seconds, actions[4].limit, all(row.sure for row in actions)) == (60.0, 3, True)
-    assert table.last_actions("printers", 10) == actions[:3:-1]
-    assert len(table.last_actions("", 10)) == 6
+    assert table.history(10, key="printers", what="actions") == actions[:3:-1]
+    assert len(table.history(10, what="actions")) == 6
 
 
 def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
@@ -241,7 +243,7 @@ def test_keys_are_compared_byte_by_byte(alias: str) -> None:
         with zk_lock(key):
             pass
     recorder.flush(10)
-    assert [attempt.key for attempt in table.last_attempts("k/a", 20)] == ["k/a"]
+    assert [attempt.key for attempt in table.last_grants("k/a", 20)] == ["k/a"]
 
 
 def test_too_many_events_drop_the_oldest(
@@ -309,25 +311,112 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     assert table.usual_hold("k") is None
     insert("k", held=3)
     table.usual_holds.clear()
+    table.shared_losses.clear()
     assert table.usual_hold("k") == 3
     for _ in range(table.USUAL_OF):
         insert("k", held=7, at=timezone.now() + timedelta(seconds=1))
     assert table.usual_hold("k") == 3, "a median is used for a minute"
     table.usual_holds.clear()
+    table.shared_losses.clear()
     assert table.usual_hold("k") == 7
 
 
-def test_the_last_attempts_of_a_key_come_first(alias: str) -> None:
+def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
     """A key may be longer than the column."""
     for key in ("a", "b", "a", f"{LONG}1", f"{LONG}2"):
         with zk_lock(key):
             pass
         recorder.flush(10)
-    assert [attempt.key for attempt in table.last_attempts("a", 20)] == ["a", "a"]
-    assert len(table.last_attempts(f"{LONG}1", 20)) == 1
-    newest = table.last_attempts("", 3)
+    assert [attempt.key for attempt in table.last_grants("a", 20)] == ["a", "a"]
+    assert len(table.last_grants(f"{LONG}1", 20)) == 1
+    assert len(table.history(20, key=f"{LONG}1")) == 1
+    newest = table.history(3)
     assert [attempt.key[0] for attempt in newest] == ["k", "k", "a"]
     assert newest[0].at >= newest[1].at >= newest[2].at
+
+
+def test_a_text_is_searched_on_each_database(alias: str) -> None:
+    """In the last day, or from the time that the caller gives: no index finds a part of a text."""
+    now = timezone.now()
+    insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812)
+    insert("inventory/4712", held=1, work="task refund", host="worker-8", pid=813)
+    insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812, at=now - timedelta(days=3))
+    for wanted in ({"part": "4711"}, {"who": "CHARGE"}, {"who": "worker-7"}, {"who": "812"}):
+        assert len(table.history(9, **wanted)) == 1, wanted  # type: ignore[arg-type]
+        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted
+    for nobody in ("9" * 40, "²", "%", "task_charge"):
+        assert table.history(9, who=nobody) == []
+    assert len(table.history(9, host="worker-7")) == 2
+
+
+def lose_by_break(zoo: Zoo) -> None:
+    def break_it(hold: Hold) -> None:
+        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
+
+    lose(zk_lock("k"), break_it, 10)
+
+
+def lose_by_max_hold(zoo: Zoo) -> None:
+    lose(zk_lock("k", max_hold=0.2), lambda hold: None, 10)
+
+
+def lose_by_end_of_session(zoo: Zoo) -> None:
+    with zk_lock("other", abort_on="never"):
+        lose(zk_lock("k", abort_on="lost"), lambda hold: expire(zoo), 20)
+
+
+def lose_by_cut(zoo: Zoo) -> None:
+    with proxied(zoo, 10) as proxy, zk_lock("other", abort_on="never"):
+        lose(zk_lock("k"), lambda hold: proxy.cut_all(), 10)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_network"),
+    [(lose_by_break, False), (lose_by_max_hold, False), (lose_by_end_of_session, True), (lose_by_cut, True)],
+)
+def test_a_loss_by_the_network_counts_and_a_decision_does_not(
+    alias: str, zoo: Zoo, cause: Callable[[Zoo], None], is_network: bool
+) -> None:
+    """Two losses of one session count once."""
+    cause(zoo)
+    eventually(lambda: any(row.outcome == Attempt.LOST for row in rows()))
+    lost = [row for row in rows() if row.outcome == Attempt.LOST]
+    assert {row.reason in troubles.ALL for row in lost} == {is_network}, [row.reason for row in lost]
+    assert len({row.session for row in lost}) == 1
+    assert all(row.session for row in lost)
+    assert table.losses(60) == ({socket.gethostname(): 1} if is_network else {})
+
+
+def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> None:
+    """The holds of the default policy end with the first doubt, so each doubt is a reason of losses."""
+    ago = timezone.now() - timedelta(hours=2)
+    for number, reason in enumerate(troubles.ALL):
+        insert("k", held=1, host="worker-7", session=number, outcome=Attempt.LOST, reason=reason)
+    insert(
+        "k",
+        held=7200,
+        host="long",
+        outcome=Attempt.LOST,
+        reason=troubles.SESSION_OVER,
+        at=timezone.now() - timedelta(hours=2),
+    )
+    insert(
+        "k",
+        held=1,
+        host="once",
+        outcome=Attempt.LOST,
+        reason=troubles.SESSION_OVER,
+        at=timezone.now() - timedelta(hours=2),
+    )
+    assert table.losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
+
+
+def test_the_losses_are_read_once_for_many_pages(alias: str) -> None:
+    assert table.losses(60) == {}
+    insert("k", held=1, host="worker-7", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
+    assert table.losses(60) == {}
+    table.shared_losses.clear()
+    assert table.losses(60) == {"worker-7": 1}
 
 
 def test_the_losses_of_a_host_come_first(alias: str) -> None:
