@@ -398,7 +398,7 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> N
         host="long",
         outcome=Attempt.LOST,
         reason=troubles.SESSION_OVER,
-        at=timezone.now() - timedelta(hours=2),
+        at=ago,
     )
     insert(
         "k",
@@ -406,7 +406,7 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> N
         host="once",
         outcome=Attempt.LOST,
         reason=troubles.SESSION_OVER,
-        at=timezone.now() - timedelta(hours=2),
+        at=ago,
     )
     assert table.losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
 
