@@ -1,7 +1,7 @@
 """
 Distributed locks on ZooKeeper, for Django and Celery.
 
-The public names are resolved when they are first used, so that importing the package costs neither kazoo nor settings.
+Each public name is imported when it is first used. So `import django_zklock` imports no kazoo and reads no settings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
-            # "from ... import" hides an AttributeError. A name in lower case is that of a module.
+            # "from ... import" would replace the text of an AttributeError. Names of modules are in lower case.
             if name[:1].isupper() and hasattr(import_module("django_zklock.exceptions"), name):
                 raise ImportError(f"{name} is in django_zklock.exceptions: from django_zklock.exceptions import {name}")
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

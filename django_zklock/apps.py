@@ -51,7 +51,7 @@ class ZkLockConfig(AppConfig):
         context.register_library(CeleryLibrary())
 
     def sign(self, hold: Hold, until: float) -> str:
-        """Return the signed token of a hold, which finds this app in Django's registry."""
+        """Return the signed token of a hold. `Hold.signed_token` finds this app in Django's registry, and calls it."""
         from django_zklock.fencing import signing  # noqa: PLC0415 - it needs models
 
         return signing.sign(hold, until)

@@ -17,7 +17,7 @@ from django.views import View
 
 from django_zklock import conf
 from django_zklock.conf import url
-from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.conf.options import UNSET
 from django_zklock.decorators.context import ViewContext
 from django_zklock.http import atomic_requests, views
 
@@ -54,31 +54,27 @@ def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
     """Warn of two entries that have the same path, but different limits."""
-    limits: dict[str, tuple[str, int]] = {}
+    config = _config()
+    if config is None:
+        return []
+    first_entries: dict[str, tuple[str, int]] = {}  # name and limit, by path
     messages: list[checks.CheckMessage] = []
-    for where, options in _entries():
+    for name, entry in config.locks.items():
+        options = entry.over_defaults(config.defaults)
         if options.path is None or not isinstance(options.limit, int):
             continue
-        first, limit = limits.setdefault(options.path, (where, options.limit))
+        first_name, limit = first_entries.setdefault(options.path, (name, options.limit))
         if limit != options.limit:
             messages.append(
                 checks.Warning(
-                    f"{where} and {first} have the same path, but different limits.",
+                    f'ZKLOCK["LOCKS"]["{name}"] and ZKLOCK["LOCKS"]["{first_name}"] have the same path, but '
+                    "different limits.",
                     hint="Each entry uses its own limit, so there may be more holders than the lower limit allows. "
                     "Give both the same limit, or different paths.",
                     id="zklock.W007",
                 )
             )
     return messages
-
-
-def _entries() -> Iterator[tuple[str, LockOptions]]:
-    """Yield the defaults and the entries with the defaults applied, with their keys; nothing for invalid settings."""
-    config = _config()
-    if config is not None:
-        yield 'ZKLOCK["DEFAULTS"]', config.defaults
-        for name, options in config.locks.items():
-            yield f'ZKLOCK["LOCKS"]["{name}"]', options.over_defaults(config.defaults)
 
 
 def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -139,7 +135,7 @@ def _views(patterns: list[Any]) -> Iterator[Any]:
 
 
 def _locked(view: Any) -> LockedFunction | None:
-    # Not by the name of the class: Django's start must not import kazoo. A mock has every attribute, its class has not.
+    # `isinstance` would import kazoo at Django's start. A mock has every attribute, but the class of a mock has not.
     locked = getattr(view, "zk_locked", None)
     return locked if hasattr(type(locked), "check_policy") else None
 

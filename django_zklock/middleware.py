@@ -1,4 +1,4 @@
-"""The middleware that answers a lock conflict as a locked view does, wherever in the view the lock was taken."""
+"""The middleware that answers a lock conflict as a locked view does, wherever in the view the lock is acquired."""
 
 from __future__ import annotations
 

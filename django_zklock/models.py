@@ -24,8 +24,6 @@ class Lock(models.Model):
 
     info: LockInfo
     """Its state. Only the locks of the list have it."""
-    deadlocked: bool = False
-    """Whether it is part of a deadlock."""
 
     class Meta:
         """No table and no migration, but permissions."""

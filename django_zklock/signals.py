@@ -17,7 +17,7 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
 `lock_lost(lock, hold, reason, receipt)`
     A hold can no longer be trusted: its lease or session is over, or its znode was deleted. `reason` is a text for a
     log. `receipt` describes the abort: how the work was interrupted, how long that took, and whether the work swallowed
-    the interrupt; None if there was no work. Sent as soon as that is known, instead of `lock_released`.
+    the interrupt; None if there was no work. Sent as soon as the receipt is known, instead of `lock_released`.
 
 `lock_waiting(lock, ahead, about)`
     A lock was not free, and the caller starts to wait. `ahead` is a text about the contender just ahead, or empty.
@@ -33,7 +33,7 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     `template` and `kind` are those of a `Hold`. Not sent when ZooKeeper did not answer.
 
 `lock_release_requested(lock, hold, by, reason)`
-    The holder, in this process, is asked to release. `by` and `reason` are texts for a log. Sent once for each request
+    A holder in this process is asked to release. `by` and `reason` are texts for a log. Sent once for each request
     that the holder has seen; of two requests at the same moment it may see only the later one.
 
 `lock_held_long(lock, hold, held)`
@@ -45,8 +45,8 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     `reason` and `by` are texts for a log. The process of the former holder sends `lock_lost`.
 
 `limit_changed(lock, limit, by, reason)`
-    This process has set the number of permits of a semaphore for all processes. `limit` is None if that was cleared,
-    so that the limit in the code counts again. `by` and `reason` are texts for a log.
+    This process has set the limit of a semaphore for all processes, or has cleared it. Then `limit` is None, and the
+    limit in the code counts again. `by` and `reason` are texts for a log.
 
 With `sender` = the `Dispatcher` class of `django_zklock.contrib.celery.dispatch.dispatcher`:
 
@@ -56,9 +56,9 @@ With `sender` = the `Dispatcher` class of `django_zklock.contrib.celery.dispatch
 With `sender` = the `Session` class of `django_zklock.zk.session`:
 
 `heartbeat(took, margin, lease, error)`
-    A heartbeat of this process has ended. `took` is the time from the request to the reply. `margin` is what was left
-    then of the lease as it was at the request, and 0 if it was over. `lease` is the length of a whole lease. `error` is
-    the name of an error, empty if a quorum has acknowledged the heartbeat.
+    A heartbeat of this process has ended. `took` is the time from the request to the reply. `margin` is how long the
+    old lease still lasted at the reply; 0 if it was over. `lease` is the length of a whole lease. `error` is the name
+    of an error; empty if a quorum has acknowledged the heartbeat.
 
 `connection_state_changed(state, previous, session_id)`
     The connection of this process changed. `state` and `previous` are each "connecting", "connected", "suspended" (no
@@ -89,7 +89,7 @@ heartbeat = Signal()
 
 
 def _unlock_in_child() -> None:
-    # The thread that sends signals may have held one during the fork, and the child does not have that thread.
+    # During the fork, the thread that sends signals may have held such a lock. The child does not have that thread.
     for signal in list(globals().values()):
         if isinstance(signal, Signal):
             signal.lock = threading.Lock()

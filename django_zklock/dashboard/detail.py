@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -110,6 +110,7 @@ def detail(
     """Return the page of a lock, seen among all others. `age` and `problem` say why the state may be old."""
     if info is None:
         info = lazy.inspection.LockInfo(key=key, path=names.path(conf.current().base, key))
+    info = replace(info, deadlocked=key in others.deadlocked)
     state = info.state(long_held)
     numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
     chain, is_cycle = _chain(key, others)

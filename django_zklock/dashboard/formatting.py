@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from django_zklock.contrib.events.models import OperatorAction
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
     from django_zklock.operations.audit import Action
+    from django_zklock.queue.release_request import ReleaseRequest
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper."""
@@ -24,13 +25,13 @@ MAX_ERROR: Final = 2000
 """Characters of our own errors. They quote other people's texts in a few characters, so the advice at the end stays."""
 STATE_LABELS: Final = {
     "deadlocked": gettext_lazy("Deadlocked"),
+    "unreadable": gettext_lazy("Unreadable"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "held": gettext_lazy("Held"),
     "kept": gettext_lazy("Kept for the next user"),
     "operator": gettext_lazy("Held by an operator"),
     "passing": gettext_lazy("Handing over"),
-    "broken": gettext_lazy("Unreadable"),
     "free": gettext_lazy("Free"),
 }
 """Labels of `LockInfo.state`."""
@@ -169,14 +170,19 @@ def action_text(action: Action | OperatorAction) -> str:
     return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}
 
 
+def request_text(request: ReleaseRequest) -> str:
+    """Return who has asked for a release, why and when."""
+    return clean(f"{request} ({request.at[:19].replace('T', ' ')} UTC)" if request.at else request)
+
+
 def successor_text(lock: LockInfo) -> str:
     """Return who holds a lock that was not broken, as its holder had changed."""
     values: dict[str, Any] = {"lock": clean(lock.key)}
     if not lock.holders:
-        return _("Not broken: %(lock)s has no holder now.") % values
+        return _("%(lock)s has no holder now.") % values
     latest = min(lock.holders, key=lambda holder: holder.duration)
     values |= {"who": holder_text(latest), "time": span(latest)}
-    text = _("Not broken: %(lock)s now belongs to %(who)s, for %(time)s. Break THIS one only if you mean it.")
+    text = _("%(lock)s now belongs to %(who)s, for %(time)s. Break THIS one only if you mean it.")
     return text % values
 
 
@@ -204,11 +210,13 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 
 def commands(lock: LockInfo) -> list[str]:
     """Return the commands of `manage.py zklock` by which an operator can end the first hold of a lock."""
-    if not lock.holders:
-        return []
-    first = lock.holders[0]
-    names = ["end-hold"] if first.operator else ["request-release", "break"] if first.can_be_asked else ["break"]
-    return [f"zklock {name} {shlex.quote(lock.key)} --token {first.token} --reason TEXT" for name in names]
+    return [f"zklock {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)]
+
+
+def hold_commands(key: str, holder: ScannedContender) -> list[str]:
+    """Return the subcommands by which an operator can end a hold, the mildest first."""
+    names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
+    return [f"{name} {shlex.quote(key)} --token {holder.token} --reason TEXT" for name in names]
 
 
 def _expired(hold: OperatorHold) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MAX_REASON: Final = 300
 MAX_MINUTES: Final = 7 * 24 * 60
 MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
-MAX_TARGETS: Final = 500
-"""Holders in one form: a read-write lock may have many readers, and a host many locks."""
+MAX_TARGETS: Final = 50
+"""Holders in one form. More of them would take longer than web servers let a request take."""
 _MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
@@ -56,11 +56,11 @@ class Target:
 
 
 class _KeyField(forms.CharField):
-    def __init__(self, widget: forms.Widget | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(
             label=_("Lock"),
             max_length=MAX_KEY,
-            widget=widget or forms.TextInput(attrs={"autocomplete": "off"}),
+            widget=forms.TextInput(attrs={"autocomplete": "off"}),
             help_text=_("The key as the list shows it, such as inventory/4711."),
         )
 
@@ -83,29 +83,25 @@ class _ReasonField(forms.CharField):
 _LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
 
 
-class BreakForm(forms.Form):
-    """Why to break the locks."""
-
-    reason = _ReasonField(help_text=_("For the audit log, the history, and the holder that loses the lock."))
-
-
-class BulkForm(forms.Form):
-    """Why to break many locks, or to request their release. To break them, the user types a word."""
+class ReasonForm(forms.Form):
+    """Why to act on the ticked holders. If there is a `word`, the user types it to confirm a break."""
 
     reason = _ReasonField(help_text=_("For the audit log, the history, and the holders."))
     confirm = forms.CharField(
         label=_("Confirmation"), required=False, widget=forms.TextInput(attrs={"autocomplete": "off"})
     )
 
-    def __init__(self, *args: Any, word: str, breaks: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, word: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._word, self._breaks = word, breaks
+        self._word = word
         self.fields["confirm"].help_text = _("To break the ticked locks, type: %(word)s") % {"word": clean(word)}
+        if not word:
+            del self.fields["confirm"]
 
     def clean_confirm(self) -> str:
-        """Return what was typed. Raises `ValidationError` unless it is the word, or nothing is to be broken."""
+        """Return what was typed. Raises `ValidationError` unless it is the word."""
         typed: str = self.cleaned_data["confirm"]
-        if self._breaks and typed.strip() != self._word:
+        if typed.strip() != self._word:
             raise forms.ValidationError(_("Nothing was broken. Type: %(word)s"), params={"word": clean(self._word)})
         return typed
 
@@ -131,12 +127,6 @@ class HoldForm(forms.Form):
     reason = _ReasonField(help_text=_("All waiters are shown the reason."))
 
 
-class ReleaseRequestForm(forms.Form):
-    """The reason of a release request."""
-
-    reason = _ReasonField()
-
-
 class LimitForm(forms.Form):
     """The limit of a semaphore, and why to set it. To clear the limit, no number is needed."""
 
@@ -152,14 +142,6 @@ class LimitForm(forms.Form):
     def __init__(self, *args: Any, clear: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["permits"].required = not clear
-
-
-class EndForm(forms.Form):
-    """Which operator hold to end before its time, and why."""
-
-    key = _KeyField(widget=forms.HiddenInput())
-    token = forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput)
-    reason = _ReasonField(help_text=_("For the audit log and the history."))
 
 
 class HistoryForm(forms.Form):

@@ -5,29 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.http import urlencode
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_zklock.dashboard import lazy
-from django_zklock.dashboard.break_views import MAX_KEYS
+from django_zklock.dashboard import incidents, lazy
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
-from django_zklock.dashboard.incident_texts import blocked, explanation, remedy, title
 from django_zklock.dashboard.pages import kept_messages
-from django_zklock.dashboard.past import present_incidents
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from django.db.models import QuerySet
-
-    from django_zklock.inspection import Incident
 
 MAX_CARDS: Final = 20
 """Incidents on the page."""
@@ -65,11 +57,9 @@ class LockAdminMixin(Columns, LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
-        deadlocked = self.snapshot(request).deadlocked
         locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
         for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
             lock.info = info
-            lock.deadlocked = info.key in deadlocked
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
@@ -86,23 +76,20 @@ class LockAdminMixin(Columns, LockViews):
         return queryset.selected(lambda lock: all(word in _text_of(lock) for word in words)), False
 
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
-    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Ask for a confirmation; for many locks, on a page with one row for each."""
-        keys = [lock.key for lock in queryset]
-        if len(keys) > MAX_KEYS:
-            return self.many_page(request, keys)
-        return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
+    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
+        """Ask for a reason, on a page with one row for each holder."""
+        return self.holders_page(request, [lock.key for lock in queryset])
 
     @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
-    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
-        """Ask for the reason."""
-        return self.many_page(request, [lock.key for lock in queryset])
+    def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
+        """Ask for a reason, on the same page."""
+        return self.holders_page(request, [lock.key for lock in queryset])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        present = present_incidents(self.reply_timeout, self.long_held, snapshot)[0] if landing else ()
+        present = incidents.report(self.reply_timeout, self.long_held, snapshot)["incidents"] if landing else []
         context = {
             "title": _("Locks"),
             "calm": landing and not snapshot.problem,
@@ -112,6 +99,8 @@ class LockAdminMixin(Columns, LockViews):
             "connection_label": CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             "zklock_refresh": self.refresh,
+            "may_ask": self.has_request_release_permission(request),
+            "may_break": self.has_break_permission(request),
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             "zklock_health_url": self.url("health"),
@@ -122,29 +111,15 @@ class LockAdminMixin(Columns, LockViews):
             **(extra_context or {}),
         }
         if present:
-            return self.page(request, "attention", {**context, "cards": self._cards(request, present)})
+            links = {name: self.url(name) for name in ("break", "end", "host")}
+            more = {
+                "title": _("Needs attention"),
+                "cards": present[:MAX_CARDS],
+                "hidden": len(present[MAX_CARDS:]),
+                "links": links,
+            }
+            return self.page(request, "attention", {**context, **more})
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
-
-    def _cards(self, request: HttpRequest, present: Sequence[Incident]) -> list[dict[str, Any]]:
-        """Return the incidents with their texts, and with the remedies that this user may carry out."""
-        may_break, may_hold = self.has_break_permission(request), self.has_hold_permission(request)
-        cards = []
-        for incident in present[:MAX_CARDS]:
-            keys = list(dict.fromkeys(key for key, holder in incident.holders if holder.operator is None))[:MAX_KEYS]
-            choices = [[key] for key in keys] if incident.cause == "deadlock" else [keys] if keys else []
-            urls = [(f"{self.url('break')}?{urlencode({'key': chosen}, doseq=True)}", chosen) for chosen in choices]
-            cards.append({
-                "info": incident,
-                "title": title(incident),
-                "blocked": blocked(incident),
-                "explanation": explanation(incident),
-                "remedy": remedy(incident),
-                "keys": incident.keys[:MAX_KEYS],
-                "breaks": urls if may_break else [],
-                "holds": [pair for pair in incident.holders if pair[1].operator is not None] if may_hold else [],
-                "asks": incident.cause == "hung" and self.has_request_release_permission(request),
-            })  # fmt: skip
-        return cards
 
 
 def _text_of(lock: Lock) -> str:

@@ -156,7 +156,7 @@ class LockPages(Permissions):
         template = f"admin/zklock/lock/{name}.html"
         return TemplateResponse(request, template, {**common, **context, **kept_messages(request)}, status=status)
 
-    def redirect_to(self, keys: Collection[str] = ()) -> HttpResponse:
+    def redirect_to(self, keys: Collection[str] = ()) -> HttpResponseRedirect:
         """Redirect to the page of one lock, or to the list if there are others."""
         (key,) = keys if len(keys) == 1 else ("",)
         return HttpResponseRedirect(self.url("change", quote(key)) if key else self.url("changelist"))

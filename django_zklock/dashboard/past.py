@@ -20,7 +20,7 @@ from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt, OperatorAction
-    from django_zklock.inspection import Incident, LockInfo, PastFacts, Snapshot
+    from django_zklock.inspection import LockInfo
 
 logger = logging.getLogger("django_zklock.dashboard")
 
@@ -30,10 +30,6 @@ LEAST_TIMES: Final = 2
 """Ratio to the usual hold from which a hold is highlighted."""
 LEAST_SECONDS: Final = 1.0
 """A shorter hold is never highlighted."""
-LONG_HELD = 60.0
-"""Seconds from which on a lock counts as held long."""
-FLAPPING_WITHIN: Final = 1800.0
-"""Seconds in which the losses of a host are counted."""
 WHAT: Final = {
     "actions": gettext_lazy("Operators' actions"),
     "held": gettext_lazy("Held, no end recorded"),
@@ -67,25 +63,6 @@ def usual_hold(template: str) -> float | None:
         return None
     seconds: float | None = read(lambda source: source.usual_hold(template), None)
     return seconds
-
-
-def present_incidents(
-    reply_timeout: float, long_held: float | None = None, snapshot: Snapshot | None = None
-) -> tuple[tuple[Incident, ...], Snapshot]:
-    """Return what needs attention now, and the snapshot that shows it."""
-    inspection: Any = lazy.inspection
-    snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
-    servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
-    return inspection.incidents(snapshot, servers, _facts(), LONG_HELD if long_held is None else long_held), snapshot
-
-
-def _facts() -> PastFacts:
-    """Return what the tables say about the last half hour."""
-    return lazy.inspection.PastFacts(
-        usual_hold=usual_hold,
-        losses=read(lambda source: source.losses(FLAPPING_WITHIN), {}),
-        unfinished=read(lambda source: source.unfinished(FLAPPING_WITHIN), []),
-    )
 
 
 def times_usual(seconds: float, template: str) -> str:

@@ -15,15 +15,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock.dashboard import lazy
+from django_zklock.dashboard import incidents, lazy
 from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
-from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
+from django_zklock.dashboard.forms import ReasonForm, use_widgets
 from django_zklock.dashboard.history_views import HistoryViews
-from django_zklock.dashboard.host_views import HostViews
-from django_zklock.dashboard.limit_views import LimitViews
+from django_zklock.dashboard.holder_views import HolderViews
+from django_zklock.dashboard.operator_views import OperatorViews
 from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb
-from django_zklock.dashboard.past import past_of, present_incidents
+from django_zklock.dashboard.past import past_of
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
 
 
-class LockViews(HostViews, LimitViews, HistoryViews):
+class LockViews(HolderViews, OperatorViews, HistoryViews):
     """All views; a part of `LockAdminMixin`."""
 
     def get_urls(self) -> list[Any]:
@@ -46,12 +46,10 @@ class LockViews(HostViews, LimitViews, HistoryViews):
             path("health/", view(self.health_view), name="zklock_lock_health"),
             path("history/", view(self.all_history_view), name="zklock_lock_all_history"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
-            path("host/", action(self.host_view), name="zklock_lock_host"),
-            path("break/", action(self.break_view), name="zklock_lock_break"),
+            path("host/", action(self.holders_view), name="zklock_lock_host"),
+            path("break/", action(self.holders_view), name="zklock_lock_break"),
             path("hold/", action(self.hold_view), name="zklock_lock_hold"),
-            path("request-release/", action(self.request_release_view), name="zklock_lock_request_release"),
             path("limit/", action(self.limit_view), name="zklock_lock_limit"),
-            path("end-hold/", action(self.end_view), name="zklock_lock_end"),
         ]
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
@@ -98,21 +96,21 @@ class LockViews(HostViews, LimitViews, HistoryViews):
                 (row, self._request_form(number) if may_ask and row.info.can_be_asked else None)
                 for number, row in enumerate(shown.possible_holders, 1)
             ],
-            "break_url": self.url("break") if self.has_break_permission(request) else "",
+            "act_url": self.url("break"),
+            "may_break": self.has_break_permission(request),
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
-            "end_url": self.url("end") if self.has_hold_permission(request) else "",
+            "may_end": self.has_hold_permission(request),
             "zklock_refresh": self.refresh,
-            "request_release_url": self.url("request_release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             "past": past_of(shown.info, is_current=not shown.problem),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
 
-    def _request_form(self, number: int) -> ReleaseRequestForm:
+    def _request_form(self, number: int) -> ReasonForm:
         """Return the form of a release request. Its field is outside of the form element, and names it."""
         name = f"zklock-ask-{number}"
-        form = ReleaseRequestForm(auto_id=f"{name}-%s")
+        form = ReasonForm(auto_id=f"{name}-%s")
         use_widgets(form, self.formfield_overrides)
         form.fields["reason"].widget.attrs["form"] = name
         return form
@@ -185,12 +183,8 @@ def locks_json(request: HttpRequest) -> HttpResponse:
 @permission_required("zklock.view_lock", raise_exception=True)
 def incidents_json(request: HttpRequest) -> HttpResponse:
     """Return what needs attention as JSON: 200 if nothing does, else 503; 403 without the permission to view locks."""
-    from django_zklock.inspection import serialize  # noqa: PLC0415 - imports kazoo
-
-    present, snapshot = present_incidents(1.5)
-    body = {**serialize.incidents_json(present), "problem": snapshot.problem}
-    body["healthy"] = healthy = not present and not snapshot.problem
-    return JsonResponse(body, status=200 if healthy else UNAVAILABLE)
+    report = incidents.report(1.5)
+    return JsonResponse(report, status=200 if report["healthy"] else UNAVAILABLE)
 
 
 @login_not_required

@@ -38,7 +38,7 @@ class FunctionContext:
 
     def __init__(self, what: str, about: dict[str, str] | None = None) -> None:
         self.what = what
-        """The work, as others in the queue see it; never its arguments. Empty: the work that surrounds the call."""
+        """The work, as others in the queue see it; never its arguments."""
         self.about = about or {}
         """The work as key and value pairs, for programs that read the queue."""
 
@@ -91,7 +91,7 @@ class TaskLibrary(Protocol):
 
 
 _library: TaskLibrary | None = None  # written when Django starts, by one thread
-_unique = False  # becomes True once
+_unique = False  # True as soon as a function has the option `unique`
 
 
 def register_library(library: TaskLibrary) -> None:

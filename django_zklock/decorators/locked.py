@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 _OPTIONS: Final = frozenset(LockedOptions.__annotations__)
 _PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
-"""The options that `zk_locks` takes from each lock's own entry."""
+"""The options that each of several locks reads from its own entry, unless the decorator gives them."""
 
 
 def zk_locked(
@@ -198,7 +198,7 @@ class LockedFunction:
         """
         Return the options with the defaults of the context.
 
-        A policy of `ZKLOCK["DEFAULTS"]` counts for the kinds of functions that can have it.
+        A function ignores a policy of `ZKLOCK["DEFAULTS"]` that its kind cannot have.
         """
         policy, timeout = options.on_conflict, options.timeout
         if not isinstance(policy, Unset) and policy not in context.policies:
@@ -213,7 +213,7 @@ class LockedFunction:
         return replace(options, timeout=timeout, on_conflict=policy)
 
     def check_policy(self, names: Sequence[str], config: conf.Config, kind: str, policies: tuple[str, ...]) -> None:
-        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has another policy."""
+        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has none of these policies."""
         policy = self.options.on_conflict
         if isinstance(policy, Unset) and not self.binder.several and len(names) == 1 and names[0] in config.locks:
             policy = config.locks[names[0]].on_conflict
@@ -258,12 +258,12 @@ class LockedFunction:
         if binding.several:
             return self.options.over_defaults(config.defaults)
         options = resolve_options(config, binding.names[0], self.options)
-        if binding.names == self.binder.templates:  # the same for each call
+        if binding.names == self.binder.templates:  # so each call has the same options
             self._resolved = config, options
         return options
 
     def _in_request(self, options: LockOptions, request: HttpRequest) -> LockOptions:
-        """Return the options with the transactions that Django opens for the request."""
+        """Return the options of a view; its transactions include those that `ATOMIC_REQUESTS` asks for."""
         own = () if isinstance(options.atomic, Unset) else options.atomic
         of_request = atomic_requests.to_begin(self.opted_out, request) if self._innermost else ()
         by_django = options.release_on is UNSET and atomic_requests.only_around_view(request)
@@ -304,7 +304,7 @@ class LockedCall:
         self.acquired = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Return the result of the call, if the error is about its own lock. Raise an error from inside the work."""
+        """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
         lost = isinstance(error, LockLost)
         if lost != self.acquired or (lost and error.lock not in keys_of(self.lock)):
             raise error

@@ -1,4 +1,4 @@
-"""Check what a decorated function returns: its work, and the body of a response, are done before the release."""
+"""Check the result of a decorated function: no work, and no body of a response, may remain for after the release."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def _check_body(response: StreamingHttpResponse, name: str) -> None:
 
 def is_unrendered(response: object) -> TypeGuard[SimpleTemplateResponse]:
     """
-    Return True if the result of a function is a response that is still to be rendered, and can be.
+    Return True if the result of a function is a response that is not rendered yet, and has its renderer.
 
     Django REST framework chooses the renderer when the handler has returned, so a response of a locked handler is
-    rendered after the release. One of a locked `dispatch` has its renderer.
+    rendered after the release. A response of a locked `dispatch` has its renderer already.
     """
     if not isinstance(response, SimpleTemplateResponse) or response.is_rendered:
         return False

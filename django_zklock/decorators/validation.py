@@ -24,30 +24,30 @@ def check_name(name: object) -> None:
         )
     for item in names:
         if not isinstance(item, str) and _returns_no_text(item):
-            raise TypeError(_no_name(f"{_called(item)} does not return a string"))
+            raise TypeError(_needs_name(f"{_name_of(item)} does not return a string"))
 
 
 def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> Any:
     """
     Return the one function that is decorated. Raises `TypeError` if the decorator got anything else.
 
-    A callable `name` may be the decorated function itself: `@zk_locked` without parentheses. This is its call then.
+    `@zk_locked` without parentheses passes the decorated function as `name`. Then `args` are those of its first call.
     """
-    alone = len(args) == 1 and not kwargs
-    if callable(name) and not (alone and callable(args[0])):
-        raise TypeError(_no_name(f"{_called(name)} was read as a callable that returns one"))
-    if not alone:
+    has_one_argument = len(args) == 1 and not kwargs
+    if callable(name) and not (has_one_argument and callable(args[0])):
+        raise TypeError(_needs_name(f"{_name_of(name)} was read as a callable that returns one"))
+    if not has_one_argument:
         raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
     if isinstance(name, Unset) and getattr(args[0], "__qualname__", "<lambda>").endswith("<lambda>"):
-        raise TypeError(_no_name(f"{args[0]!r} has no name of its own"))
+        raise TypeError(_needs_name(f"{args[0]!r} has no name of its own"))
     return args[0]
 
 
-def _no_name(why: str) -> str:
+def _needs_name(why: str) -> str:
     return f'@zk_locked needs the name of a lock first, as in @zk_locked("inventory/{{sku}}"); {why}.'
 
 
-def _called(function: object) -> str:
+def _name_of(function: object) -> str:
     return str(getattr(function, "__qualname__", function))
 
 
@@ -82,14 +82,14 @@ def check_function(function: object, options: LockOptions) -> None:
     if isinstance(function, classmethod):
         raise TypeError("@zk_locked got a class method, which is not a function yet; put it below @classmethod.")
     if not callable(function):
-        raise TypeError(_no_name(f"it got {function!r}"))
+        raise TypeError(_needs_name(f"it got {function!r}"))
     if _is_generator(function):
         raise TypeError(
-            f"{_called(function)} is a generator or a context manager. Its work runs after the call has returned and "
+            f"{_name_of(function)} is a generator or a context manager. Its work runs after the call has returned and "
             'the lock is released; use "with zk_lock(...)" inside it.'
         )
     if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
         raise TypeError(
-            f"{_called(function)} is async, and Django has no transactions in async code; put lock and transaction "
+            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and transaction "
             "into a sync function and await sync_to_async(function)(...)."
         )

@@ -46,7 +46,7 @@ def require_transaction(using: str, call: str) -> None:
     """
     Raise `TransactionManagementError` unless a transaction is open, which keeps the row locked to its end.
 
-    The transaction of a `TestCase` does not count, as with `atomic(durable=True)`: outside of the test there is none.
+    The transaction of a `TestCase` does not count, as for `atomic(durable=True)`: in production there is none.
     """
     connection = connections[using]
     if using in transactions.open_blocks() or (not connection.in_atomic_block and not connection.get_autocommit()):

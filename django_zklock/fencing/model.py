@@ -105,20 +105,20 @@ class FencedModel(models.Model):
         using = using or router.db_for_write(type(self), instance=self)
         check_fence(fence)
         row_tokens.check_model(type(self))
-        before = self.fencing_token
+        token_before = self.fencing_token
         try:
             with transaction.atomic(using=using):
                 update = save_kwargs.get("force_update") or save_kwargs.get("update_fields") is not None
                 # No UPDATE of a missing row: MySQL would lock the gap, and two inserts into a gap end in a deadlock.
-                there = bool(update or not self._state.adding) and row_tokens.advance(self, fence, using)
+                exists = bool(update or not self._state.adding) and row_tokens.advance(self, fence, using)
                 self.fencing_token = fence.token
-                if there or update:
+                if exists or update:
                     self.save(using=using, **save_kwargs)
                 else:
                     self._insert_fenced(fence, using, save_kwargs)
                 self.fencing_token = fence.token  # Django 6 reads it back, or defers it
         except BaseException:
-            self.fencing_token = before
+            self.fencing_token = token_before
             raise
 
     save_fenced.alters_data = True  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ class FencedModel(models.Model):
     asave_fenced.alters_data = True  # type: ignore[attr-defined]
 
     def _insert_fenced(self, fence: Fence, using: str, save_kwargs: dict[str, Any]) -> None:
-        # Otherwise Django would update a row that another process has inserted since, with a token of its own.
+        # Without force_insert, Django would update a row that another process has inserted since with its own token.
         insert = {"force_insert": True, **save_kwargs}
         if save_kwargs.get("force_insert") or self.pk is None:
             self.save(using=using, **insert)

@@ -76,8 +76,8 @@ class FencedRows(Generic[_Model]):
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
         with transaction.atomic(using=self._using):
             if self._in_one_table(self._rows):
-                current = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
-                count: int = current.update(**fields, **{row_tokens.FIELD: self._fence.token})
+                writable = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
+                count: int = writable.update(**fields, **{row_tokens.FIELD: self._fence.token})
                 self._refuse_newer(self._rows)
                 return count
             claimed = self._claim(self._rows)
@@ -123,17 +123,17 @@ class FencedRows(Generic[_Model]):
 
         The caller uses these keys from now on: a row that the query finds only later is not fenced.
         """
-        everything = row_tokens.table(rows.model, self._using)
-        # Before anything is read: with snapshot isolation, a transaction sees the state of its first read, and SQLite
+        all_rows = row_tokens.table(rows.model, self._using)
+        # Write before anything is read. With snapshot isolation, a transaction sees the state of its first read. SQLite
         # cannot write after that if another connection has written since. MySQL cannot write to a table that a subquery
         # reads, but locks the rows as it reads them.
         if self._in_one_table(rows):
             row_tokens.compare_and_set(rows, self._fence.token)
         elif connections[self._using].vendor != "mysql":
-            row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values("pk")), self._fence.token)
+            row_tokens.compare_and_set(all_rows.filter(pk__in=rows.order_by().values("pk")), self._fence.token)
         claimed = list(dict.fromkeys(row_tokens.current(rows.order_by().values_list("pk", flat=True))))
         for keys in _batches(sorted(claimed)):
-            batch = everything.filter(pk__in=keys)
+            batch = all_rows.filter(pk__in=keys)
             if row_tokens.compare_and_set(batch, self._fence.token) < len(keys):
                 self._refuse_newer(batch)
         return claimed

@@ -51,8 +51,8 @@ def current(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, Any]:
     """
     Return a query that reads the newest committed state of these rows.
 
-    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows. They write
-    after such a read, which PostgreSQL and SQLite refuse.
+    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows. They allow a
+    write after such an outdated read. PostgreSQL and SQLite refuse it.
     """
     connection = connections[rows.db]
     return rows if connection.vendor != "mysql" or connection.get_autocommit() else rows.select_for_update()

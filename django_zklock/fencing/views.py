@@ -2,7 +2,7 @@
 `@require_fence`: call a view only with the newest fencing token of a lock that another service holds.
 
 A request without a token is answered with 428, and one with an untrusted token with 403. If the lease of the token is
-over, or a newer token was used, the answer is 412. The body is that of a conflict of a locked view: JSON, or text.
+over, or a newer token was used, the answer is 412. The body is JSON, the project's page (such as `412.html`), or text.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def require_fence(
 
 
 def _sync_wrapper(guarded: GuardedView) -> Callable[..., Any]:
-    in_coroutine = _async_wrapper(guarded)
+    async_wrapper = _async_wrapper(guarded)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if views.async_view(guarded.view, args):
-            return in_coroutine(*args, **kwargs)
+            return async_wrapper(*args, **kwargs)
         request, key = guarded.bind(args, kwargs)
         try:
             fence = guarded.verifier.verify(guarded.token_of(request, key), key=key)
@@ -152,7 +152,7 @@ class GuardedView:
         return signed
 
     def refuse(self, args: tuple[Any, ...], key: str, error: ZkLockError) -> HttpResponse:
-        """Return the response to a request that the view does not get. Plain code with a request raises instead."""
+        """Return the response to a refused request. If plain code has called the view, raise the error instead."""
         request = views.request_of_view(self.wrapper, self.view, args)
         if request is None:
             raise error

@@ -26,7 +26,7 @@ def databases() -> tuple[str, ...]:
 
 
 def non_atomic_requests(view: object) -> NonAtomicRequests:
-    """Return this set for a locked view, with the databases that the project has opted out of already."""
+    """Return the `NonAtomicRequests` of a locked view, with the databases that the project has opted out of already."""
     marks = getattr(view, "_non_atomic_requests", ())
     return marks if isinstance(marks, NonAtomicRequests) else NonAtomicRequests(marks)
 
@@ -42,15 +42,16 @@ def _view_of(request: HttpRequest) -> object:
 
 def to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[str, ...]:
     """Return the databases on which a locked view with these marks begins the transaction of the request."""
-    begun = {*marks, *opted_out(_view_of(request)), *transactions.open_blocks()}
-    return tuple(alias for alias in databases() if alias not in begun)
+    excluded = {*marks, *opted_out(_view_of(request)), *transactions.open_blocks()}
+    return tuple(alias for alias in databases() if alias not in excluded)
 
 
 def only_around_view(request: HttpRequest) -> bool:
-    """Return whether all open blocks were begun by Django around the view of this request."""
+    """Return whether Django itself has begun all open blocks, around the view of this request."""
     view = _view_of(request)
     if view is None:
         return False
+    # Not `opted_out`: around a locked view Django begins none, as `NonAtomicRequests` says.
     by_django = {alias for alias in databases() if alias not in getattr(view, "_non_atomic_requests", ())}
     return set(transactions.open_blocks()) <= by_django and all(
         _is_alone(alias) for alias in transactions.open_blocks()

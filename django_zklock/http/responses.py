@@ -33,8 +33,8 @@ def answer(request: HttpRequest, error: Exception, view: str = "") -> HttpRespon
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
-    After a lost lock, the open transactions are rolled back: the work was aborted in the middle, and a response is no
-    exception, so they would be committed. The transaction of a `TestCase` is left alone.
+    After a lost lock, the open transactions are rolled back, except that of a `TestCase`. Without this, Django would
+    commit what the aborted work has written, because a response is no exception.
     """
     if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
         return None

@@ -2,7 +2,7 @@
 Decide whether a locked function is called as a view. Only then a conflict is answered; any other call raises.
 
 Only the caller of a view expects a response. A permission class would take a 409 for "yes", and the admin for "saved".
-A call is that of a view in these cases, whatever other decorators are around the function:
+A function is called as a view in these cases, whatever other decorators are around it:
 
 * The function is the callback of the request's URL, or is below its decorators. The callback may be a method (a view of
   a `ModelAdmin`, also if it is overridden and called by `super`) or an instance (a `Feed`).
@@ -29,13 +29,13 @@ from django.views import View
 from django_zklock.execution.binding import partial_below
 
 _PASS_ON = ("django.contrib.admin.options", "rest_framework.generics", "rest_framework.mixins")
-"""Modules of frameworks. A method of theirs whose code has a single name, that of another method, only calls that."""
+"""Modules of frameworks. A method there whose code names nothing but one other method only calls that method."""
 
 
 def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
     """Return Django's request among the first two arguments; in a method it is the second."""
     for argument in args[:2]:
-        request = getattr(argument, "_request", argument)  # that of Django REST framework wraps it
+        request = getattr(argument, "_request", argument)  # Django REST framework's wraps it
         if isinstance(request, HttpRequest):
             return request
     return None
@@ -79,14 +79,14 @@ def _layers(callback: Any, method: str | None) -> Iterator[object]:
                 yield from _layers(getattr(callback.__self__, names[0], None), method)
             callback = callback.__func__
         else:
-            # in a partial or sync_to_async; in async_to_sync; in a decorated function; in another instance
+            # "func" is in a partial or sync_to_async, "awaitable" in async_to_sync. Any other instance has a __call__.
             inner = [getattr(callback, name, None) for name in ("func", "awaitable", "__wrapped__")]
             inner.append(None if inspect.isroutine(callback) else type(callback).__call__)
             callback = next((layer for layer in inner if layer is not None), None)
 
 
 def framework_functions(callback: Any, method: str | None = None) -> Iterator[Any]:
-    """Yield the functions that Django REST framework or django-ninja calls for a URL; without a method, for any."""
+    """Yield the functions that Django REST framework or django-ninja calls for a URL; with None, by any HTTP method."""
     for handler in getattr(getattr(callback, "cls", None), "__dict__", {}).values():
         if getattr(handler, "__module__", None) == "rest_framework.decorators":
             yield inspect.getclosurevars(handler).nonlocals.get("func")

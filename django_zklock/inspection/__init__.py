@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_zklock.inspection.deadlocks import chain_from
 from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
-from django_zklock.inspection.incidents import Incident, PastFacts, incidents
+from django_zklock.inspection.incidents import Incident, incidents
 from django_zklock.inspection.info import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
 from django_zklock.locks.queue_reader import ContenderInfo
@@ -20,7 +20,6 @@ __all__ = [
     "Incident",
     "LockInfo",
     "OperatorHold",
-    "PastFacts",
     "ScannedContender",
     "ServerReport",
     "SetLimit",

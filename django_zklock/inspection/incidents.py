@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from django_zklock.inspection.ensemble import EnsembleReport
@@ -17,7 +17,7 @@ Cause: TypeAlias = Literal[
 """The causes, the worst first."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 MANY: Final = 3
-"""Locks of one process from which on the process is the cause, not its locks; losses of a host that flaps."""
+"""Locks of one host, or losses, from which on the host is the cause."""
 TIMES_USUAL: Final = 3.0
 """Ratio to the usual hold from which on a holder counts as hung."""
 LEAST_SECONDS: Final = 10.0
@@ -25,7 +25,6 @@ LEAST_SECONDS: Final = 10.0
 FORGOTTEN_AFTER: Final = 8 * 3600.0
 """Seconds from which on an operator hold is forgotten, even if nobody waits."""
 
-Process: TypeAlias = tuple[str, int]  # host and pid
 Held: TypeAlias = tuple[LockInfo, ScannedContender]
 
 
@@ -38,12 +37,13 @@ class Incident:
     """The locks, those with the most waiters first."""
     host: str = ""
     pid: int = 0
+    """0 if several processes of the host are concerned."""
     age: float | None = None
     """Seconds; None if it is not known."""
     blocked: int = 0
-    """Waiters of these locks."""
+    """Waiters for these locks."""
     count: int = 0
-    """How many locks were lost."""
+    """How many sessions of the host have lost their locks."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
@@ -52,132 +52,95 @@ class Incident:
     @property
     def severity(self) -> str:
         """Return "error" if work is blocked until a person acts, else "warning"."""
-        return "error" if self.cause in {"quorum", "deadlock", "counter", "unreadable", "host"} else "warning"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastFacts:
-    """The facts that ZooKeeper does not keep; empty without the app of events."""
-
-    usual_hold: Callable[[str], float | None] = lambda template: None
-    """The usual hold of a template, in seconds."""
-    losses: Mapping[str, int] = field(default_factory=dict)
-    """By host, how many locks it has lost lately."""
-    unfinished: Iterable[tuple[str, int, str, int]] = ()
-    """Host, pid, key and token of late grants without an end."""
+        return "error" if self.cause in CAUSES[:5] else "warning"
 
 
 def incidents(
     snapshot: Snapshot,
     servers: EnsembleReport | None = None,
-    past: PastFacts | None = None,
+    *,
     long_held: float = LONG_HELD,
+    usual_hold: Callable[[str], float | None] = lambda template: None,
+    losses: Mapping[str, int] | None = None,
+    ended: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Incident, ...]:
-    """Return what needs attention, the worst first. `servers` are needed only if the snapshot has a problem."""
-    past = past or PastFacts()
-    present = [*_quorum(snapshot, servers), *_deadlocks(snapshot), *_queues(snapshot), *_ended(snapshot, past)]
-    present += [
-        Incident(cause="flapping", host=host, count=count) for host, count in past.losses.items() if count >= MANY
-    ]
-    deadlocked = snapshot.deadlocked
-    present += _holders([lock for lock in snapshot.locks if lock.key not in deadlocked], past, long_held)
-    return tuple(
-        sorted(
-            present,
-            key=lambda incident: (
-                CAUSES.index(incident.cause),
-                -incident.blocked,
-                -(incident.age or 0.0),
-                incident.keys,
-            ),
-        )
-    )
+    """
+    Return what needs attention, the worst first. `servers` are needed only if the snapshot has a problem.
+
+    ZooKeeper does not know the rest: the usual hold of a template in seconds; by host, how many sessions have lost
+    their locks, and the keys that ended processes have never released.
+    """
+
+    def is_hung(holder: ScannedContender) -> bool:
+        certain = holder.certain_duration
+        usual = usual_hold(holder.template) if LEAST_SECONDS <= certain < long_held else None
+        return certain >= long_held or (usual is not None and certain >= TIMES_USUAL * usual)
+
+    present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung)]
+    for host, count in (losses or {}).items():
+        present += [Incident(cause="flapping", host=host, count=count)] if count >= MANY else []
+    for host, keys in (ended or {}).items():
+        present += [Incident(cause="ended", host=host, keys=tuple(keys))] if len(keys) >= MANY else []
+    return tuple(sorted(present, key=_rank))
 
 
-def _quorum(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:
+def _rank(incident: Incident) -> tuple[int, int, float]:
+    return CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)
+
+
+def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:
     """An answered request of our own counts more than what the servers say of themselves."""
     serves = servers is not None and any(server.serves for server in servers.servers)
     if snapshot.problem and (snapshot.connection.state != "connected" or not serves):
         errors = [finding.text for finding in servers.findings if finding.result == "error"] if servers else []
         waiting = sum(lock.waiting for lock in snapshot.locks)
-        yield Incident(cause="quorum", detail=errors[0] if errors else snapshot.problem, blocked=waiting)
-
-
-def _deadlocks(snapshot: Snapshot) -> Iterator[Incident]:
-    locks = {lock.key: lock for lock in snapshot.locks}
-    for cycle in snapshot.cycles:
-        stuck = [locks[wait.holds] for wait in cycle if wait.holds in locks]
-        yield _of("deadlock", [(lock, holder) for lock in stuck for holder in lock.holders])
-
-
-def _queues(snapshot: Snapshot) -> Iterator[Incident]:
+        yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting)
     for lock in snapshot.locks:
         if lock.problem:
             cause: Cause = "counter" if lock.problem.endswith(EXHAUSTED) else "unreadable"
             yield Incident(cause=cause, keys=(lock.key,), blocked=lock.waiting, detail=lock.problem)
 
 
-def _ended(snapshot: Snapshot, past: PastFacts) -> Iterator[Incident]:
-    """Yield processes that have nothing in ZooKeeper any more, and never released what they held."""
-    if snapshot.problem or snapshot.total > len(snapshot.locks):
-        return
-    contenders = [contender for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
-    alive = {(contender.host, contender.pid) for contender in contenders}
-    processes: defaultdict[Process, dict[str, None]] = defaultdict(dict)
-    for host, pid, key, _ in past.unfinished:
-        if (host, pid) not in alive:
-            processes[host, pid][key] = None
-    for (host, pid), keys in processes.items():
-        if len(keys) >= MANY:  # the row of a single release may only be late
-            yield Incident(cause="ended", host=host, pid=pid, keys=tuple(keys))
-
-
-def _holders(  # noqa: C901 - one pass over all holders
-    locks: Iterable[LockInfo], past: PastFacts, long_held: float
-) -> Iterator[Incident]:
-    held: defaultdict[Process, list[Held]] = defaultdict(list)
-    hung: defaultdict[Process, list[Held]] = defaultdict(list)
-    for lock in locks:
-        for holder in lock.holders:
-            if holder.operator is not None:
-                if lock.waiting or holder.duration >= FORGOTTEN_AFTER:
-                    yield _of("operator", [(lock, holder)])
-                continue
-            if holder.source == "other":
-                if lock.waiting:
-                    yield _of("foreign", [(lock, holder)])
-                continue
+def _of_holders(snapshot: Snapshot, is_hung: Callable[[ScannedContender], bool]) -> Iterator[Incident]:
+    locks = {lock.key: lock for lock in snapshot.locks}
+    for cycle in snapshot.cycles:
+        victims = [locks[wait.holds] for wait in cycle if wait.holds in locks]
+        yield from _of("deadlock", [(lock, holder) for lock in victims for holder in lock.holders])
+    held: defaultdict[tuple[str, int], list[Held]] = defaultdict(list)
+    hung: defaultdict[str, list[Held]] = defaultdict(list)
+    for lock, holder in [
+        (locks[key], holder) for key in locks.keys() - snapshot.deadlocked for holder in locks[key].holders
+    ]:
+        if holder.operator is not None:
+            if lock.waiting or holder.duration >= FORGOTTEN_AFTER:
+                yield from _of("operator", [(lock, holder)])
+        elif holder.source == "other":
+            yield from _of("foreign", [(lock, holder)] if lock.waiting else [])
+        else:
             held[holder.host, holder.pid].append((lock, holder))
-            if lock.waiting and holder.idle_for is None and is_hung(holder, past.usual_hold, long_held):
-                hung[holder.host, holder.pid].append((lock, holder))
-    for process, stuck in hung.items():
-        if len(held[process]) >= MANY and len({lock.key for lock, _ in held[process]}) >= MANY:
-            yield _of("host", held[process], age=max(holder.duration for _, holder in stuck))
+            if lock.waiting and holder.idle_for is None and is_hung(holder):
+                hung[holder.host].append((lock, holder))
+    for host, stuck in hung.items():
+        of_host = [pair for pid in {holder.pid for _, holder in stuck} for pair in held[host, pid]]
+        if len({lock.key for lock, _ in of_host}) >= MANY:
+            yield from _of("host", of_host)
         else:
             for pair in stuck:
-                yield _of("hung", [pair])
+                yield from _of("hung", [pair])
 
 
-def is_hung(holder: ScannedContender, usual_hold: Callable[[str], float | None], long_held: float = LONG_HELD) -> bool:
-    """Return True if it has certainly held the lock for long, or for several times the usual hold of its template."""
-    certain = holder.certain_duration
-    if certain >= long_held:
-        return True
-    usual = usual_hold(holder.template) if certain >= LEAST_SECONDS and holder.template else None
-    return usual is not None and certain >= TIMES_USUAL * usual
-
-
-def _of(cause: Cause, held: list[Held], age: float | None = None) -> Incident:
-    """Return the incident of these holders."""
+def _of(cause: Cause, held: list[Held]) -> Iterator[Incident]:
+    """Yield the incident of these holders, if there are any."""
     held = sorted(held, key=lambda pair: (-pair[0].waiting, pair[0].key))
-    locks = {lock.key: lock for lock, _ in held}
-    first = held[0][1] if held else None
-    return Incident(
-        cause=cause,
-        keys=tuple(locks),
-        host=first.host if first else "",
-        pid=first.pid if first else 0,
-        age=age if age is not None else max((holder.duration for _, holder in held), default=None),
-        blocked=sum(lock.waiting for lock in locks.values()),
-        holders=tuple((lock.key, holder) for lock, holder in held),
-    )
+    waiting = {lock.key: lock.waiting for lock, _ in held}
+    processes = {(holder.host, holder.pid) for _, holder in held}
+    for host, pid in list(processes)[:1]:
+        yield Incident(
+            cause=cause,
+            keys=tuple(waiting),
+            host=host,
+            pid=pid if len(processes) == 1 else 0,
+            age=max(holder.duration for _, holder in held),
+            blocked=sum(waiting.values()),
+            holders=tuple((lock.key, holder) for lock, holder in held),
+        )

@@ -129,6 +129,9 @@ class LockInfo:
     The next client of django-zklock that wants the lock ends them.
     """
 
+    deadlocked: bool = False
+    """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
+
     @property
     def contended(self) -> bool:
         """Whether there are waiters."""
@@ -146,9 +149,9 @@ class LockInfo:
         return self.held_for is not None and self.holders[0].certain_duration >= seconds
 
     @property
-    def trouble(self) -> tuple[bool, float, float]:
-        """Whether it is unreadable, the longest wait and the hold, to sort by: what an operator must see is greater."""
-        return bool(self.problem), self.longest_wait or 0.0, self.held_for or 0.0
+    def trouble(self) -> tuple[bool, bool, float, float]:
+        """A value to sort by: deadlocks, unreadable queues, long waits and long holds are greater, in this order."""
+        return self.deadlocked, bool(self.problem), self.longest_wait or 0.0, self.held_for or 0.0
 
     @cached_property
     def idle_for(self) -> float | None:
@@ -160,19 +163,23 @@ class LockInfo:
         """The operator hold, if an operator holds the lock."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
+    def states(self, long_held: float = LONG_HELD) -> tuple[str, ...]:
+        """Return all states that it is in, as in `dashboard.formatting.STATE_LABELS`; the worst first."""
+        states = {
+            "deadlocked": self.deadlocked,
+            "unreadable": bool(self.problem),
+            "passing": not self.holders and self.contended,
+            "operator": self.operator is not None,
+            "kept": self.idle_for is not None,
+            "long": self.held_longer_than(long_held),
+            "contended": self.contended,
+            "held": self.held_for is not None,
+        }
+        return tuple(state for state, is_in in states.items() if is_in) or ("free",)
+
     def state(self, long_held: float = LONG_HELD) -> str:
-        """Return "free", "broken" (unreadable), "passing", "operator", "kept", "long", "contended" or "held"."""
-        if self.problem:
-            return "broken"
-        if not self.holders:
-            return "passing" if self.waiting else "free"
-        if self.operator is not None:
-            return "operator"
-        if self.idle_for is not None:
-            return "kept"
-        if self.held_longer_than(long_held):
-            return "long"
-        return "contended" if self.contended else "held"
+        """Return the worst of its states."""
+        return self.states(long_held)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,9 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
     locks = describe(scan)
     waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
+    cycles = find_cycles(waits, locks) if waits else ()
+    deadlocked = {wait.holds for cycle in cycles for wait in cycle}
+    locks = tuple(replace(lock, deadlocked=True) if lock.key in deadlocked else lock for lock in locks)
     described = Snapshot(
         taken_at=to_datetime(scan.ended_at),
         locks=locks,
@@ -95,7 +98,7 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
         skipped=scan.skipped,
         connection=connection(),
         waits=waits,
-        cycles=find_cycles(waits, locks) if waits else (),
+        cycles=cycles,
     )
     if scan.listed:
         _last = options, described, scan.ended

@@ -16,7 +16,6 @@ from django_zklock.queue.escaping import session_hex
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_zklock.inspection.incidents import Incident
     from django_zklock.inspection.info import LockInfo, ScannedContender, Snapshot
     from django_zklock.locks.queue_reader import ContenderInfo
     from django_zklock.queue.markers import SetLimit
@@ -64,22 +63,6 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "longest_wait": lock.longest_wait,
         "problem": lock.problem,
     }
-
-
-def incidents_json(present: Iterable[Incident]) -> dict[str, Any]:
-    """Return incidents for JSON."""
-    rows = [
-        {
-            **{
-                name: getattr(incident, name)
-                for name in ("cause", "severity", "host", "pid", "age", "blocked", "count", "detail")
-            },
-            "keys": list(incident.keys),
-            "holders": [{"key": key, **scanned_json(holder)} for key, holder in incident.holders],
-        }
-        for incident in present
-    ]
-    return {"healthy": not rows, "incidents": rows}
 
 
 def contender_json(contender: ContenderInfo) -> dict[str, Any]:

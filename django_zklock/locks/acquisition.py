@@ -1,8 +1,8 @@
 """
-One acquisition, of one lock or of several as one: from the request until all of them are released; and its block.
+One acquisition of one lock, or of several as one: from the call until the release of all, with its block.
 
 The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the caller. So the caller
-changes an acquisition by single steps, and `release` gives back all that these have left, in any state.
+changes an acquisition by single steps, and `release` works after any of them.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from django_zklock.zk import process
 
 REPLY_TIMEOUT = 0.7
 """
-Seconds that ZooKeeper's first reply may take beyond the timeout.
+Seconds that ZooKeeper's first replies may take beyond the timeout, for all locks of a call together.
 
-A call that does not wait for the lock still needs ZooKeeper's word whether it is free. The rest of the promised second
-is for a process that gets no processor for a while.
+Even a call with `timeout=0` needs a reply, to learn whether the lock is free. A call ends at most one second after
+its deadline. The rest of that second is for a process that gets no processor for a while.
 """
-SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lock, however little time remains
+SHORTEST_WAIT = 0.001  # seconds; with a timeout above 0, the call waits for each lock, even if no time remains
 
 OpenBlocks: TypeAlias = "dict[object, list[Acquisition]]"
-"""The acquisitions of one lock object that have an open block, by owner; the innermost one last."""
+"""The acquisitions of one lock object whose blocks are open, by owner; the innermost one last."""
 
 
 class Acquisition:
     """
-    One call of one owner to acquire locks: their specs, and what the owner has of them so far.
+    One call of one owner to acquire locks: their specs, and the holds that the owner has so far.
 
-    The locks are acquired in the order of their keys, which all processes share. A caller that waits for a key has
-    smaller ones only, and those ahead of it have that key or wait for it: no two callers can wait for each other.
+    All processes acquire locks in the order of their keys. So a caller that waits for a key holds only smaller keys,
+    and no two callers can wait for each other.
     """
 
     __slots__ = (
@@ -79,18 +79,18 @@ class Acquisition:
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
         self._timeout: float | None = None  # seconds, for all locks together
-        self._began = self._since = clock.now()  # the call; the wait for the present lock
-        self.mark = object()  # in the `uses` of its holds; not the acquisition itself, which refers to them
+        self._began = self._since = 0.0  # on clock.now(): when the call began; when the wait for the present lock began
+        self.mark = object()  # its key in the `uses` of its holds; the acquisition itself would be a reference cycle
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
-        self._loss_observers: list[_LossObserver] = []  # while it waits for another one
+        self._loss_observers: list[_LossObserver] = []  # of these holds, while it waits for another lock
         self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
         self.contender: Contender | LocalWaiter | None = None  # the one that waits
         self.waiter: Any = None  # for its outcome
         self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
         self.block: Block | None = None
-        self.open_blocks: OpenBlocks = {}  # where it is listed with its block
-        self.net: Net | None = None  # under the end of its block
+        self.open_blocks: OpenBlocks = {}  # of the lock object; it has this acquisition while the block is open
+        self.net: Net | None = None  # it releases the locks if an exception destroys the end of the block
 
     # --- acquire --------------------------------------------------------------------------------------------------
 
@@ -106,8 +106,8 @@ class Acquisition:
         """
         Acquire all locks, within `timeout` seconds; when this raises, all are released.
 
-        If one of several is lost while the next is waited for, nothing was done under it: all are acquired again.
-        `on_wait` is called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
+        If one of several is lost during the wait for another, no work has begun: all are acquired again. `on_wait` is
+        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
         """
         self.specs, self._timeout = specs, timeout
         self._began = self._since = clock.now()
@@ -131,14 +131,14 @@ class Acquisition:
                         outcome = yield from waiter.outcome(seconds_for_reply)
                     self.conclude(spec, outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
-                    hold.grant.check()  # it may have been lost while the next one was waited for
+                    hold.grant.check()  # it may have been lost during the wait for another
                 return
             except BaseException as error:
-                if not self._may_retry(error):
+                if not self._release_after(error):
                     raise
 
     def _acquire_again(self, held: HeldLock, spec: LockSpec, *, by_acquire: bool) -> None:
-        """Use what the owner holds already."""
+        """Add a use to the lock, which the owner holds already."""
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.share_for(spec.kind)
@@ -153,11 +153,11 @@ class Acquisition:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
 
     def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
-        """Start a contender that waits so many seconds (None: without limit); `waiter` gets its outcome."""
+        """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
         now = clock.now()
         if self.holds:
-            self._since = now  # the first one waits since the call
+            self._since = now  # the wait for the first lock began with the call
         self.waiter = waiter
         self.outcome = None
         waits = seconds is None or seconds > 0
@@ -182,7 +182,7 @@ class Acquisition:
         return contender
 
     def conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
-        """List the lock as held by the owner, or raise what the outcome means."""
+        """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
         if not isinstance(outcome, Grant):
@@ -195,7 +195,7 @@ class Acquisition:
         if self._loss_observers:
             self._detach_observers()
         held_locks.add(held, keep=by_acquire)
-        if self.owner.kind != "message":  # else this is done where the lock is taken over for the work
+        if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
             notify.send(outcome, held, signals.lock_acquired, waited=outcome.since - self._since)
@@ -209,14 +209,15 @@ class Acquisition:
             self._loss_observers.pop()
 
     def _time_to_wait(self) -> tuple[float | None, float]:
-        """Return the seconds that remain for one lock, and those that ZooKeeper's first reply may take beyond."""
-        if not self._timeout:  # no limit, or no wait
-            return self._timeout, REPLY_TIMEOUT
+        """Return the seconds to wait for the next lock, and how many more ZooKeeper's first reply may take."""
+        if self._timeout is None:
+            return None, REPLY_TIMEOUT
         remaining = self._timeout - (clock.now() - self._began)
-        return max(remaining, SHORTEST_WAIT), max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+        seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
+        return seconds, max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
 
     @abort.shielded
-    def _may_retry(self, error: BaseException) -> bool:
+    def _release_after(self, error: BaseException) -> bool:
         """Release all because of an error, and report it. Return whether to acquire all again."""
         waiting = self.contender
         self.release()  # first, because another exception may strike the rest
@@ -226,7 +227,7 @@ class Acquisition:
         if len(self.specs) == 1:
             return False
         fresh = [contender.spec.key for contender in self.contenders]
-        if isinstance(error, LockLost) and error.lock in fresh:  # with nothing done under it
+        if isinstance(error, LockLost) and error.lock in fresh:  # no work has begun under it
             if self._timeout is None or now - self._began < self._timeout:
                 return True
             raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
@@ -239,7 +240,7 @@ class Acquisition:
     # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------
 
     def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
-        """Wake the caller; it may be called again with the same outcome."""
+        """Wake the caller. A second call with the same outcome changes nothing."""
         if waiter is not self.waiter or (self.outcome is not None and self.outcome is not outcome):
             return
         self.outcome = outcome
@@ -247,7 +248,7 @@ class Acquisition:
             self.contender.abandon()  # the loop of the coroutine is closed
 
     def cancel(self, error: ZkLockError) -> None:
-        """Leave the queue, and have the caller raise `error`, unless there is an outcome already."""
+        """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
         if self.outcome is None:
             if self.contender is not None:
                 self.contender.abandon()
@@ -267,7 +268,7 @@ class Acquisition:
     def end_block(
         self, error: BaseException | None, new_waiter: Callable[[], Any] | None = None
     ) -> tuple[BaseException | None, list[Any]]:
-        """End the block, if there is one. Return the error that goes on, and what `release` returns."""
+        """End the block, if there is one. Return the error to raise, and what `release` returns."""
         if self.block is not None:
             error = self.block.close(error)
         waiters = self.release(new_waiter)
@@ -279,7 +280,7 @@ class Acquisition:
         """
         Release all that the acquisition has, in any state; the last lock first. The call is idempotent.
 
-        Waits for nothing. `new_waiter` makes a waiter for the confirmation of each release; they are returned.
+        Waits for nothing. Returns a waiter of `new_waiter` for the confirmation of each release.
         """
         waiters = []
         if self.block is not None:
@@ -313,7 +314,7 @@ def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) ->
 
 
 class _LossObserver(GrantObserver):
-    """Cancels the wait for one of several locks when one is lost that was acquired before."""
+    """Cancels the wait for one of several locks when a lock is lost that was acquired before."""
 
     def __init__(self, acquisition: Acquisition, grant: Grant) -> None:
         self._acquisition = acquisition
@@ -348,7 +349,7 @@ class Block:
 
     @abort.shielded
     def close(self, error: BaseException | None) -> BaseException | None:
-        """End the block, except for the release of its locks; return the error to raise, if any."""
+        """End the block, but do not release its locks. Return the error to raise, if any."""
         around = self._disarm()  # first, so that no abort interrupts COMMIT
         committed = False
         inherited = self._holds[0].grant.inherited  # then the locks are the parent's
@@ -368,7 +369,7 @@ class Block:
         """
         Commit if the locks are still held; roll back if `error` has ended the block.
 
-        Return the error that goes on, and whether the work was committed: then a later loss of a lock is no failure.
+        Return the error to raise, and whether the work was committed. After a commit, the loss of a lock is no failure.
         """
         if inherited:
             transaction.forget()
@@ -392,7 +393,7 @@ class Block:
 
     @abort.shielded
     def _disarm(self) -> list[Guard]:
-        """Disarm the guards, perhaps again; return those of the blocks around this one, outermost first."""
+        """Disarm the guards. Return those of the blocks around this one, outermost first. The call is idempotent."""
         around: list[Guard] = []
         for guard in reversed(self._guards):
             guard.disarm()
@@ -406,7 +407,7 @@ class Block:
 
     @abort.shielded
     def _lost(self, error: BaseException | None, around: list[Guard], *, committed: bool) -> ZkLockError | None:
-        """Report lost locks; return the error that replaces `error`, if the block was aborted or lost a lock."""
+        """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
         guards = around + self._guards
         lost: ZkLockError | None = None
         for held in reversed(self._holds):

@@ -1,8 +1,8 @@
 """
 How locks are acquired and released: one lock, or several as one.
 
-Only the waiting differs between threads and coroutines. So what waits is a `Routine`: a thread drives it by `run`, with
-a waiter that blocks the thread, and a coroutine awaits it.
+Threads and coroutines differ only in how they wait. So the code that waits is a `Routine`. A thread runs it by `run`,
+with a waiter that blocks the thread. A coroutine awaits it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to en
 
 
 class BlockExit:
-    """Makes `__exit__` a new object each time it is looked up, which `with` does before it enters; see `net_under`."""
+    """Returns a new `__exit__` for each block: `with` looks it up before it calls `__enter__`; see `net_under`."""
 
     def __init__(self, new_end: Callable[[Any], Any], close_innermost: Callable[..., None]) -> None:
         self._new_end = new_end
@@ -51,18 +51,18 @@ class LockBase(Generic[AnyHold]):
     """The base of one lock and of several locks."""
 
     _on_wait: Callable[[Any], None] | None = None
-    """Called with the waiter of each wait, before that begins."""
+    """Called with the waiter of each wait, before the wait begins."""
 
     def __init__(self) -> None:
         self._blocks: OpenBlocks = {}
-        self._expected: dict[int, Acquisition] = {}  # by thread: that of the `__exit__` that was looked up last
+        self._expected: dict[int, Acquisition] = {}  # of the `__exit__` that was looked up last, by thread
 
     @property
     def specs(self) -> tuple[LockSpec, ...]:
         """
         Return the specs of the locks that a call acquires, in the order of their keys. Raises `InvalidLockName`.
 
-        The `timeout` of each is for all together. The transaction is begun inside the last one.
+        All have the same `timeout`, which is for all together. The transaction begins inside the last one.
         """
         raise NotImplementedError
 
@@ -95,18 +95,20 @@ class LockBase(Generic[AnyHold]):
         """
         Acquire as `acquire` does; waiting costs no thread.
 
-        The calling task becomes the owner. So do not make this call a task of its own: that would own the lock and end.
+        The calling task becomes the owner. So do not make this call a task of its own: it would own the lock and end.
         """
         check_not_own_task(self.aacquire)
         acquisition = Acquisition()
         with CleanupOnError(acquisition.release):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
-    def _acquire(self, acquisition: Acquisition, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
+    def _acquire(
+        self, acquisition: Acquisition, new_waiter: type[Any], timeout: float | None
+    ) -> Routine[AnyHold | None]:
         specs = self.specs
-        _check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", specs[-1])
+        _check_no_transaction("acquire()" if new_waiter is ThreadWaiter else "async code", specs[-1])
         try:
-            yield from acquisition.acquire(specs, timeout, waiter, self._on_wait, by_acquire=True)
+            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, by_acquire=True)
         except LockNotAcquired:
             return None
         for hold in acquisition.holds:
@@ -118,9 +120,9 @@ class LockBase(Generic[AnyHold]):
         """
         Release, once for each time it was acquired.
 
-        Waits at most a second for ZooKeeper's confirmation. If that does not come, the node is deleted as soon as
+        Waits at most a second for ZooKeeper's confirmation. If that does not come, the znode is deleted as soon as
         ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
-        one of several: then all stay held. An exception that strikes meanwhile, such as a soft time limit, does not
+        one of several: then all stay held. An exception that strikes this call, such as a soft time limit, does not
         prevent the release.
         """
         check_no_running_loop("release", "await lock.arelease()")
@@ -137,11 +139,11 @@ class LockBase(Generic[AnyHold]):
 
     @abort.shielded
     def _uses_to_release(self) -> list[_Use]:
-        """Return what the caller holds, in the order of the keys. Raises `LockNotHeld`."""
+        """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
         uses: list[_Use] = []
         for spec in self.specs:
             held = _find(spec)
-            if held is None or not held.uses:  # the share of a transaction is not released here
+            if held is None or not held.uses:  # without uses, a transaction keeps the lock
                 raise not_held(spec.key)
             uses.append((held, held.last_use(), spec.release_on))
         return uses
@@ -176,18 +178,18 @@ class LockBase(Generic[AnyHold]):
     def __aenter__(self) -> Awaited[AnyHold]:
         return Awaited(self._open_without_net(TaskWaiter))
 
-    def _open_without_net(self, waiter: type[Any]) -> Routine[AnyHold]:
-        """Enter in a coroutine or an `ExitStack`, where no net is under the end of the block."""
+    def _open_without_net(self, new_waiter: type[Any]) -> Routine[AnyHold]:
+        """Open a block in a coroutine or an `ExitStack`, where no net is under its end."""
         acquisition = Acquisition()
         with CleanupOnError(acquisition.release):
-            return (yield from self._open(acquisition, waiter))
+            return (yield from self._open(acquisition, new_waiter))
 
-    def _open(self, acquisition: Acquisition, waiter: type[Any]) -> Routine[AnyHold]:
+    def _open(self, acquisition: Acquisition, new_waiter: type[Any]) -> Routine[AnyHold]:
         try:
             specs = self.specs
-            if waiter is not ThreadWaiter:
+            if new_waiter is not ThreadWaiter:
                 _check_no_transaction("async code", specs[-1])
-            yield from acquisition.acquire(specs, specs[-1].timeout, waiter, self._on_wait)
+            yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
             acquisition.open_block(self._blocks)
             return self._view(acquisition.holds)
         except BaseException as error:
@@ -204,15 +206,15 @@ class LockBase(Generic[AnyHold]):
 
     @abort.shielded
     def _close(self, acquisition: Acquisition, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the block of this acquisition, or else the innermost one, which `error` has ended."""
-        if acquisition.block is None:  # `__exit__` was called by hand
+        """End the block of this acquisition. `error` is the exception that has ended its body, or None."""
+        if acquisition.block is None:  # code has called `__exit__` by itself, without `with`
             self._close_innermost(kind, error, traceback)
             return
         _finish_block(error, *acquisition.end_block(error, ThreadWaiter))
 
     @abort.shielded
     def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the innermost block of the caller, which `error` has ended."""
+        """End the innermost block of the caller. `error` is the exception that has ended its body, or None."""
         _finish_block(error, *self._end_innermost(error, ThreadWaiter))
 
     if TYPE_CHECKING:
@@ -229,25 +231,27 @@ class LockBase(Generic[AnyHold]):
     ) -> None:
         failed, waiters = self._end_innermost(error, TaskWaiter)
         try:
-            if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
+            if kind is not GeneratorExit:  # a coroutine that Python closes cannot wait
                 await await_all(waiters)
             _finish_block(error, failed, [])
         finally:
             del failed
 
     @abort.shielded
-    def _end_innermost(self, error: BaseException | None, waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
-        """End the innermost block of the caller, under which there is no net."""
+    def _end_innermost(
+        self, error: BaseException | None, new_waiter: type[Any]
+    ) -> tuple[BaseException | None, list[Any]]:
+        """End the innermost block of the caller, which has no net. Return what `Acquisition.end_block` returns."""
         innermost: list[Acquisition] = []
         with CleanupOnError(functools.partial(_release_anyway, innermost, self._innermost, _release_block)):
             innermost += self._innermost()
-            return innermost[0].end_block(error, waiter)
+            return innermost[0].end_block(error, new_waiter)
 
     def _innermost(self) -> list[Acquisition]:
         """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
         acquisitions = self._blocks.get(current_owner().subject)
         if not acquisitions and len(self._blocks) == 1:
-            # The code that drops a generator closes it, and a loop its coroutines: neither is their owner.
+            # Other code than the owner may close a generator that it drops, or the coroutines of an event loop.
             acquisitions = next(iter(self._blocks.values()), None)
         if not acquisitions:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
@@ -281,13 +285,13 @@ def _release_anyway(
     held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
 ) -> None:
     """
-    Finish a release that an exception has interrupted: the caller would not call it again.
+    Finish a release that an exception has interrupted. The caller would not call it again.
 
-    `held` is what `find` has returned, or empty if the exception struck before that.
+    `held` is what `find` has returned. It is empty if the exception struck before.
     """
     if not held:
         with contextlib.suppress(LockNotHeld):
-            held += find()  # first, as it is not found again once its release has begun
+            held += find()  # before the release, which makes them impossible to find
     release(held)
 
 
@@ -299,7 +303,7 @@ def _release_block(acquisitions: list[Acquisition]) -> None:
 
 @abort.shielded
 def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
-    """End these uses, the last one first, without waiting; return a waiter for each confirmation. It is idempotent."""
+    """End these uses, the last one first. Return a waiter for each confirmation; wait for none. It is idempotent."""
     waiters = []
     for held, use, release_on in reversed(uses):
         waiter = None if new_waiter is None else new_waiter()
@@ -310,7 +314,7 @@ def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> l
 
 
 def _check_no_transaction(where: str, spec: LockSpec) -> None:
-    """Raise if the option atomic is set where a block cannot be a transaction."""
+    """Raise if the lock has the option atomic, for a caller (`where`) that cannot have a transaction."""
     if not spec.atomic:
         return
     if where == "acquire()":
@@ -326,7 +330,7 @@ def _check_no_transaction(where: str, spec: LockSpec) -> None:
 
 
 def _finish_block(error: BaseException | None, failed: BaseException | None, waiters: list[Any]) -> None:
-    """Wait for the releases. Then raise what `error`, which has ended the block, was replaced by; see `end_block`."""
+    """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block; see `end_block`."""
     try:
         wait_all(waiters)
         if failed is None or failed is error:

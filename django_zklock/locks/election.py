@@ -25,7 +25,6 @@ from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_que
 from django_zklock.locks.refusals import check_seconds
 from django_zklock.locks.spec import check_arguments
 from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,20 +43,20 @@ _Value = TypeVar("_Value")
 
 class Backoff:
     """
-    The pauses after a loss of the leadership: they grow while it is lost again and again.
+    The pauses after losses of the leadership. They grow if the losses repeat.
 
-    A candidate that loses its znode creates a new one. If it loses that at once, too (an operator deletes it, the host
-    is starved), a loop without pauses would overload the servers: Curator's latch created 2.6 million znodes in two
-    hours (CURATOR-504, CURATOR-644). Up to half of each pause is random, so that candidates that lost their znodes
-    together do not return together.
+    A candidate that loses its znode creates a new one. It may lose that at once, too: an operator deletes it, or the
+    host has no processor time. A loop without pauses would overload the servers: Curator's latch created 2.6 million
+    znodes in two hours (CURATOR-504, CURATOR-644). Up to half of each pause is random, so that candidates that lost
+    their znodes together do not return together.
     """
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE
 
-    def after(self, led: float) -> float:
-        """Return the seconds to wait after a leadership that was lost after `led` seconds."""
-        if led >= STEADY:
+    def after(self, leadership: float) -> float:
+        """Return the seconds to wait after the loss of a leadership that lasted so many seconds."""
+        if leadership >= STEADY:
             self._next = FIRST_PAUSE
         pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
@@ -67,11 +66,11 @@ class CandidateLock(Lock):
     """The lock of one candidate: it has no timeout, and any thread can end the wait for good."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        # DEFAULTS is meant for other locks. Acquiring it again would make a candidate wait for itself.
+        # DEFAULTS is meant for other locks, so these options win. One object is one candidate, so it is not reentrant.
         super().__init__(
             name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, timeout=None, **options
         )
-        self.stopped = False  # final; written by any thread
+        self.stopped = False  # any thread sets it to True, for good
         self._waiter: Any = None  # of the present wait, or the last one
 
     def stop(self) -> None:
@@ -111,9 +110,8 @@ class Leader:
         check_arguments("zk_leader", name, more, options, LeaderArguments)
         self.name = name
         self._lock = CandidateLock(name, **options)
-        self._grant: Grant | None = None  # of the current or last leadership; the hold is kept by its block alone
-        self._session: Session | None = None  # of the grant
-        self._grace = 0.0  # of `stop`
+        self._grant: Grant | None = None  # of the current or last leadership; only the block refers to the hold
+        self._grace = 0.0  # seconds; of `stop`
         self._backoff = Backoff()
         self._logged_at: float | None = None
 
@@ -167,9 +165,9 @@ class Leader:
         Call `function(hold)` while this candidate leads, and again when it leads again; return what it returns.
 
         When the leadership is lost, the function is aborted as `abort_on` says, the loss is logged, and the candidate
-        queues again after a pause. The pause grows if this happens often. The same happens if the function returns, or
-        raises `LockLost` or `StaleToken`, because it no longer leads. Any other exception of the function ends `run`.
-        While ZooKeeper is away, `run` keeps trying, and logs that now and then. Returns None after `stop`.
+        queues again after a pause. The pause grows if this happens often. A function that returns, or raises `LockLost`
+        or `StaleToken`, after the loss is called again, too. Any other exception of the function ends `run`.
+        While ZooKeeper is away, `run` keeps trying, and logs that at most once a minute. Returns None after `stop`.
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{function!r} is a coroutine function; await leader.arun() it.")
@@ -209,9 +207,9 @@ class Leader:
         """
         End the candidacy for good: leave the queue, or give up the leadership and abort the work; return at once.
 
-        Can be called from any thread or signal handler, any number of times. The work has `grace` seconds to end by
-        itself; it can ask `stopping`. Then it is aborted as if the leadership were lost. (With `abort_on="never"` it
-        has to look at its hold.) The next candidate leads only when the work has ended. `run` returns None, and a
+        Any thread or signal handler can call it, any number of times. The work can look at `stopping`, and has `grace`
+        seconds to end by itself. Then it is aborted as if the leadership were lost. With `abort_on="never"`, the work
+        has to check its hold instead. The next candidate leads only when the work has ended. `run` returns None, and a
         `with` statement that waits raises `LockNotAcquired`.
         """
         check_seconds("grace", grace)
@@ -255,7 +253,6 @@ class Leader:
         return spec.key, spec.parent
 
     def _elected(self, hold: Hold) -> Hold:
-        self._session = process.current()
         self._grant = grant = held_of(hold).grant  # before `stopping` is read, as `stop` writes that first
         logger.info("leads %r", grant.key, extra=grant.log_fields())
         if self.stopping:
@@ -263,10 +260,10 @@ class Leader:
         return hold
 
     def _end_leadership(self) -> None:
-        """Take the leadership from the work when the grace is over."""
-        session, grant = self._session, self._grant
-        if session is not None and grant is not None:
-            session.post(session.loop.call_later, self._grace, functools.partial(_depose, grant))
+        """End the leadership when the grace is over. The work is aborted then."""
+        grant = self._grant
+        if grant is not None:
+            grant.session.post(grant.session.loop.call_later, self._grace, functools.partial(_depose, grant))
 
     def _may_continue(self, error: Exception, *, elected: bool) -> bool:
         """Return whether to try again after this error: the leadership was lost, or ZooKeeper is away."""
@@ -304,16 +301,14 @@ def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) ->
     return Leader(name, *more, **options)
 
 
-def read_leader(
-    key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[Any], *, reply_timeout: float | None = None
-) -> Routine[ContenderInfo | None]:
+def read_leader(key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[Any]) -> Routine[ContenderInfo | None]:
     """
     Return the first contender in the queue of `key`, to which ZooKeeper has granted the lock, or None.
 
     Only the leader itself knows whether it has received the grant, and whether its lease is still valid. Raises
-    `ZooKeeperUnavailable` if there is no reply within `reply_timeout` seconds (None: the connect timeout).
+    `ZooKeeperUnavailable` if there is no reply within the connect timeout.
     """
-    queue = yield from read_queue(process.current(), key, parent, waiter, most=1, reply_timeout=reply_timeout)
+    queue = yield from read_queue(process.current(), key, parent, waiter, most=1)
     return queue[0] if queue else None
 
 
@@ -329,6 +324,6 @@ def _check_entry(name: str) -> None:
 
 
 def _depose(grant: Grant) -> None:
-    """Take the leadership away, on the protocol's thread."""
+    """End the leadership as a loss, on the protocol's thread, unless the work has ended."""
     if not grant.released:
         grant.lose(STOPPED, logging.INFO)

@@ -153,7 +153,7 @@ class LossReport(GrantObserver):
         self._hold = hold
 
     def on_lost(self, reason: str) -> None:
-        if not self._grant.observed_by(Guard):
+        if not self._grant.has_observer_of(Guard):
             _send_lost_once(self._grant, self._hold, reason, None)
 
 
@@ -180,7 +180,7 @@ def release_if_overdue(grant: Grant, contender: GrantedContender) -> None:
 
 
 def _release_unless_watched(grant: Grant, contender: GrantedContender) -> None:
-    if not grant.observed_by(Guard) and all(held.is_unwatched for held in grant.held_shares()):
+    if not grant.has_observer_of(Guard) and all(held.is_unwatched for held in grant.held_shares()):
         contender.abandon()
 
 

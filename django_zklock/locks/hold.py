@@ -1,4 +1,4 @@
-"""The hold: what users see of a lock that they hold. `locks.held` has what the package does with it."""
+"""The hold: what users get when they acquire a lock. `locks.held` adds what only this package uses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class FencedRow(Protocol):
 
 
 class HoldBase:
-    """The base of the holds of one lock and of several. It explains how they differ from locks."""
+    """The base of the holds of one lock and of several. Its errors explain how a hold differs from a lock."""
 
     __slots__ = ()
 
     def _release_acquired(self) -> None:
-        """Release what the caller has acquired by `acquire()`, once."""
+        """End the caller's last use by `acquire()`, if there is one."""
         raise NotImplementedError
 
     def __reduce__(self) -> NoReturn:
@@ -45,9 +45,11 @@ class HoldBase:
             raise AttributeError(message, name=name, obj=self)
 
         def __enter__(self) -> NoReturn:
-            """Release what `with lock.acquire():` would hold for good, and raise `TypeError`."""
+            """Raise `TypeError`. First release what `with lock.acquire():` would hold for good."""
             self._release_acquired()
-            raise TypeError('"with" takes a lock: "with zk_lock(...) as hold:". What acquire() took is released.')
+            raise TypeError(
+                '"with" needs a lock: "with zk_lock(...) as hold:". What acquire() has acquired is released.'
+            )
 
         __exit__ = __aenter__ = __aexit__ = __enter__  # Python looks up both before it calls the first
 
@@ -67,10 +69,10 @@ class Hold(HoldBase):
 
     __slots__ = ("__weakref__", "_grant", "_policy", "_reads", "_uses")
 
-    # `HeldLock` sets these.
+    # `HeldLock`, the only class of holds, sets these.
     _grant: Grant
     _policy: Policy
-    _reads: bool  # whether it only reads, though the grant may be for writing
+    _reads: bool  # whether it only reads; the grant may be for writing
     _uses: dict[object, bool]  # as `HeldLock.uses`
 
     def __repr__(self) -> str:
@@ -78,7 +80,7 @@ class Hold(HoldBase):
 
     @property
     def _is_released(self) -> bool:
-        """Whether the lock was released. A transaction may keep it after its block."""
+        """Whether the lock was released. A transaction may keep it after the end of its block."""
         return not self._uses and not self._grant.parts
 
     @property
@@ -86,7 +88,7 @@ class Hold(HoldBase):
         """
         The state of the hold: "held", "suspect" (the connection is suspended), "lost" or "released".
 
-        A suspect hold is held again when the connection is back in time, and else lost.
+        A suspect hold is held again if the connection is back in time. Otherwise it is lost.
         """
         if self._is_released:
             return "released"
@@ -114,8 +116,8 @@ class Hold(HoldBase):
         Turn the write lock into a read lock: readers that come next in the queue get the lock, too.
 
         No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
-        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its
-        owner has acquired it to write more than once.
+        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or if its
+        owner has acquired it for writing more than once.
         """
         raise NotImplementedError
 
@@ -129,8 +131,8 @@ class Hold(HoldBase):
         """
         The fencing token: the transaction id (czxid) that created the znode of this hold, 64 bits.
 
-        It rises with every grant of the key, whichever process gets it, and goes on rising when the parent is deleted
-        and created again, which the sequence number of the znode does not.
+        It rises with every grant of the key, whichever process gets it. It even rises when the directory is deleted
+        and created again. The sequence number of the znode begins at 0 then.
         """
         return self._grant.token
 
@@ -144,8 +146,8 @@ class Hold(HoldBase):
         """
         Seconds that the lease has left if nothing extends it; 0.0 when it is over.
 
-        The lease is 0.4 of the negotiated session timeout from the last acknowledged quorum write, and is extended
-        every sixth of it. With `max_hold`, it is at most the rest of that.
+        The lease lasts 0.4 of the negotiated session timeout from the last acknowledged quorum write. The heartbeat
+        extends it every sixth of that timeout. With `max_hold`, it ends with the maximum hold at the latest.
         """
         until = self._grant.session.lease.until  # first, as in `why_invalid`
         if self._grant.ends_at is not None:
@@ -156,10 +158,10 @@ class Hold(HoldBase):
 
     def check(self) -> None:
         """
-        Raise `LockLost` unless the lease is valid now; asks the clock, not the network, so it is cheap.
+        Raise `LockLost` unless the lease is valid now. This reads the clock, not the network, so it is cheap.
 
         A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
-        Raises `LockNotHeld` when the lock was released, or in a process forked since.
+        Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
         """
         if self._grant.inherited:
             raise LockNotHeld(
@@ -217,7 +219,7 @@ class Hold(HoldBase):
         """
         Call `callback(hold)` once, at the first release request; at once if there was one already.
 
-        It is called on the thread that sends Django's signals, like that of `add_lost_callback`.
+        It is called on the thread that sends Django's signals, as `add_lost_callback` explains.
         """
         self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self._grant.session, self, callback))
 
@@ -228,8 +230,8 @@ class Hold(HoldBase):
         Raise the token of a row to this one; see `FencedModel.fence`. Make it the first statement of a transaction.
 
         Raises `StaleToken` if a newer holder has written the row. Only the token decides: a holder that has lost the
-        lock may still write while there is no newer holder. Readers and holders of permits are valid at the same time:
-        the one with the older token is refused once another one has written the row.
+        lock may still write until a newer holder has written. Readers, or holders of permits, hold at the same time:
+        those with older tokens are refused once one with a newer token has written the row.
         """
         _checked(obj).fence(self, refresh=refresh)
 
@@ -256,11 +258,9 @@ class Hold(HoldBase):
         """
         Return the token, signed for another service, with the key, the holder and the end of the lease.
 
-        `until`: an earlier end, in seconds since 1970.
-
-        This needs no network. Make a new one for each request: the lease is extended, but not in the signed token.
-        Raises what `check` raises. For the receiving side see `FenceVerifier` and `require_fence` in
-        `django_zklock.fencing`.
+        `until` is an earlier end, in seconds since 1970. This needs no network. Make a new signed token for each
+        request, because one that exists does not get the extensions of the lease. Raises what `check` raises. The
+        receiving service uses `FenceVerifier` or `require_fence` of `django_zklock.fencing`.
         """
         self.check()
         app: Any = apps.get_app_config("zklock")

@@ -56,9 +56,9 @@ class Lock(LockBase[Hold]):
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
         self.name = name
-        # For this package: it completes the options by the settings.
+        # Completes the options by the settings. For this package only.
         self.resolve: _Resolve = partial(spec_of_name, name, given_options(given), fields, what, about)
-        # Replaced as a whole; any thread computes the same.
+        # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class Lock(LockBase[Hold]):
     @classmethod
     def of_key(cls, key: str, **options: Unpack[LockArguments]) -> Self:
         """
-        Return the lock with this key, which a list has shown or another program has sent, and not a name.
+        Return the lock with this key. It is for a key from a list or from another program; code uses names.
 
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
@@ -140,7 +140,7 @@ def zk_lock(
     """
     Return the lock of this name, for `with`, `async with`, or its methods.
 
-    `Lock` explains the arguments. Raises `TypeError` and `ValueError` for wrong ones, with what to write instead.
+    `Lock` explains the arguments. Wrong ones raise `TypeError` or `ValueError`, which say what to write instead.
     """
     return _lock_of_call("zk_lock", locals(), LockArguments)
 
@@ -219,7 +219,7 @@ def zk_semaphore(
 
 
 def _lock_of_call(call: str, parameters: dict[str, Any], allowed: type, **options: Any) -> Lock:
-    """Return the lock for the parameters of a call of one of these functions, and for the options that it implies."""
+    """Return the lock for a call of one of these functions: for its `parameters` and the `options` that it implies."""
     name, more, unknown = parameters.pop("name"), parameters.pop("more"), parameters.pop("unknown")
     if more or unknown:
         refuse_arguments(call, name, more, unknown, allowed)
@@ -230,10 +230,10 @@ class ReadWriteLock:
     """
     A lock that any number of readers hold at a time, or one writer.
 
-    Both are first come, first served: a reader that comes after a writer waits for it, so neither side starves. An
-    owner may acquire again what it holds, and the writer may read, too. It becomes a reader without a gap by
-    `hold.downgrade()`, or by releasing the write side first. A reader that wants to write gets `LockUpgradeRefused`
-    at once: two of them would wait for each other. A plain `zk_lock` on the same path keeps both sides out.
+    Readers and writers are served in the order in which they come: a reader waits for a writer that came before it. So
+    neither side starves. An owner may acquire again what it holds, and the writer may read, too. The writer becomes a
+    reader without a gap by `hold.downgrade()`, or by releasing the write side first. A reader that wants to write gets
+    `LockUpgradeRefused` at once: two of them would wait for each other. A `zk_lock` on the same path excludes both.
 
     The arguments are those of `Lock`, without `kind` and `limit`; both sides have them.
     """

@@ -1,7 +1,7 @@
 """
 Several locks that are acquired as one: all or none, in an order that all processes share.
 
-Each has its own queue, options, hold and guard. They have one deadline, one block, and one transaction inside them all.
+Each lock has its own queue, options, hold and guard. Together they have one deadline, one block and one transaction.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class MultiHold(HoldBase):
     """
     Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
 
-    Iteration gives the hold of each lock, in the order of their keys, in which they were acquired. `hold["a"]` is the
-    hold of the lock with this key, or with this name as it was given.
+    Iteration gives the hold of each lock, in the order of their keys. That is the order in which they were acquired.
+    `hold["a"]` is the hold of the lock with this key or this name.
     """
 
-    # It has no length. With one, `if lock.acquire():` would run Python code between `acquire()` and its block, where
-    # the handler of a signal could raise.
+    # It has no `__len__`: `if lock.acquire():` would call that between `acquire()` and the block, where the handler of
+    # a signal could raise.
 
     __slots__ = ("_by_name", "_holds")
 
@@ -75,11 +75,11 @@ class MultiHold(HoldBase):
 
     @property
     def lease_remaining(self) -> float:
-        """Seconds that the shortest lease has left if nothing extends it; 0.0 when one is over."""
+        """The seconds that remain of the shortest lease if nothing extends it; 0.0 when one is over."""
         return min(hold.lease_remaining for hold in self._holds)
 
     def check(self) -> None:
-        """Raise `LockLost` unless the leases of all locks are valid now, and `LockNotHeld`, as `Hold.check` does."""
+        """Raise what `Hold.check` raises, unless all locks are held and their leases are valid now."""
         for hold in self._holds:
             hold.check()
 
@@ -110,16 +110,16 @@ class MultiLock(LockBase[MultiHold]):
     """
     Several locks that one owner holds together: all of them, or none.
 
-    They are acquired in the order of their keys, whatever order they are named in, and released in reverse. So callers
-    with overlapping sets never deadlock. Nested single locks in another order still can. A lock that is named twice is
+    They are acquired in the order of their keys, whatever the order of `names`, and released in reverse. So callers
+    with overlapping sets never deadlock. Callers that nest single locks still can. A lock that is named twice is
     acquired once.
 
     Each lock has the options of its own entry in `ZKLOCK["LOCKS"]`; options given here override them. If one is lost,
     the work is aborted. If that happens before the last one is acquired, all are acquired again.
 
-    `names` are names as of `Lock`, or `Lock` objects, which keep their own options. Of two with one key, an exclusive
-    lock or a write lock wins, else the first one. The options are those of `Lock`, for each lock that is given by its
-    name, with two differences:
+    `names` are names as of `Lock`, or `Lock` objects, which keep their own options. Of two locks with one key, an
+    exclusive lock or a write lock wins, else the first one. The options are those of `Lock`, for each lock that is
+    given by its name, with two differences:
 
     * `timeout` is for all locks together. Its default is that of `ZKLOCK["DEFAULTS"]`, else 10.
     * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
@@ -196,7 +196,7 @@ def _stricter(lock: Lock, other: Lock) -> Lock:
 
 
 def joined(keys: Iterable[str]) -> str:
-    """Return one key that stands for several, in any order. A single key stands for itself."""
+    """Return one key that represents several, whatever their order. A single key represents itself."""
     unique = sorted(set(keys))
     if len(unique) == 1:
         return unique[0]

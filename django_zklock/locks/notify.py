@@ -1,7 +1,8 @@
-"""Notifications about a lock: Django signals, callbacks of users, and the wake-up of waiting threads."""
+"""Notifications about a lock: Django signals, callbacks of users, and events that wake waiting threads."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable
@@ -28,10 +29,10 @@ def set_sender(sender: type) -> None:
 
 event_hooks: dict[Signal, Callable[..., object]] = {}
 """
-By signal about a held lock, a function that is called with the grant and the arguments, before the signal is sent.
+The functions that are called before a signal about a held lock is sent, with the grant and the signal's arguments.
 
-It runs on the thread of the lock's owner, or of the protocol. So it does no more than put a value into a queue: a
-switch to the thread for receivers would take longer than all that. `contrib.events` sets it.
+They run on the owner's thread or on the protocol's, so they must not block. They only put a value into a queue: a
+switch to the thread for receivers would take longer. `contrib.events` sets them.
 """
 
 action_hook: Callable[[Any], object] | None = None
@@ -39,7 +40,7 @@ action_hook: Callable[[Any], object] | None = None
 
 
 def send(grant: Grant, hold: object, signal: Signal, /, **kwargs: object) -> None:
-    """Send a signal about a held lock."""
+    """Call the hook of a signal about a held lock, then send the signal."""
     hook = event_hooks.get(signal)
     if hook is not None:
         try:
@@ -60,11 +61,11 @@ def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
 def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
     """Send a signal, if it has receivers."""
     if signal.receivers and signal.has_listeners(_sender):
-        session.dispatch(_deliver, signal, _sender, kwargs)
+        session.dispatch(functools.partial(signal.send_robust, _sender, **kwargs))
 
 
 def has_receivers(*candidates: Signal) -> bool:
-    """Return whether a receiver or a hook gets one of these signals about locks."""
+    """Return whether any of these signals about locks has a receiver or a hook."""
     for signal in candidates:  # noqa: SIM110 - `any` would need a generator, for each lock
         if signal in event_hooks or (signal.receivers and signal.has_listeners(_sender)):
             return True
@@ -74,10 +75,6 @@ def has_receivers(*candidates: Signal) -> bool:
 def send_release_requested(grant: Grant, request: ReleaseRequest) -> None:
     """Send `lock_release_requested`."""
     send_about(grant, signals.lock_release_requested, by=request.by, reason=request.reason)
-
-
-def _deliver(signal: Signal, sender: type, kwargs: dict[str, Any]) -> None:
-    signal.send_robust(sender, **kwargs)
 
 
 # --- waiters and callbacks ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Read the queue of a lock from outside: whether it is empty, and its contenders. Any client may write znodes."""
+"""Read the queue of a lock from outside. Any client may have written the znodes, so their data are not trusted."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from django_zklock.zk.session import Session
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MOST_READ = 50  # contenders; no caller needs those further behind
-_SHORT: Final = 120  # characters of a host or thread
-_ITEM: Final = 64  # characters of the name of an item
+MOST_READ = 50  # contenders; no caller needs those behind them
+_SHORT: Final = 120  # the most characters of a host or thread
+_ITEM: Final = 64  # the most characters of the name of an item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContenderInfo:
     """
-    A holder or waiter of a lock, or a candidate. Each text in it is capped and has printable characters only.
+    A holder or waiter of a lock, or a candidate. Its texts have a maximum length, and printable characters only.
 
-    Only clients of django-zklock write what they run. For others, what is unknown is empty or 0.
+    Only clients of django-zklock describe their work. What is unknown about other clients is empty or 0.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ContenderInfo:
     came: datetime
     """When its znode was created, by ZooKeeper's clock."""
     client: str
-    """ "zklock", "kazoo", "Curator", or "unknown" if its znode is not what its name promises."""
+    """ "zklock", "kazoo", "Curator", or "unknown" if the data of its znode do not fit its name."""
     host: str
     pid: int
     thread: str
@@ -71,17 +71,17 @@ class ContenderInfo:
     owner: int = 0
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
     max_hold: float = 0.0
-    """Seconds from the grant, after which it loses the lock by itself; 0 if it does not, or if that is unknown."""
+    """Seconds from the grant, after which it loses the lock; 0 if it has no maximum hold, or if that is unknown."""
     session_timeout: float = 0.0
-    """Seconds after which ZooKeeper ends its session if it hears nothing of its process; 0 if that is unknown."""
+    """Seconds after which ZooKeeper ends its session if its process is silent; 0 if that is unknown."""
     idle_since: datetime | None = None
     """Since when nobody uses the lock, and its process keeps it for its next user (`linger`). None if it is in use."""
     granted: datetime | None = None
-    """When it got the lock, by ZooKeeper's clock. A holder writes it after a second; None before, or if it waits."""
+    """When it got the lock, by ZooKeeper's clock. A holder writes it after a second. None before, and for waiters."""
 
     @classmethod
     def from_node(cls, key: str, child: Child, node: Node, **more: Any) -> Self:
-        """Return what a znode in the queue of `key` says. `more` are the fields of a subclass."""
+        """Return the info of a znode in the queue of `key`. `more` are the fields of a subclass."""
         payload = Payload.decode(node.data)
         client = clients.client_of(child, payload)
         operator = operator_hold(payload, key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime)
@@ -125,7 +125,7 @@ class ContenderInfo:
 
 
 def _idle_since(payload: Payload, node: Node) -> datetime | None:
-    """Return since when the lock is idle, by ZooKeeper's clock. Only the time since the create is the host's."""
+    """Return since when the lock is idle, by ZooKeeper's clock. The host's clock only adds the time from the create."""
     try:
         came, idle = datetime.fromisoformat(payload.since), datetime.fromisoformat(payload.idle)
         return to_datetime(max(node.ctime, min(node.ctime + (idle - came).total_seconds(), node.mtime)))
@@ -134,7 +134,7 @@ def _idle_since(payload: Payload, node: Node) -> datetime | None:
 
 
 def _granted(payload: Payload, node: Node) -> datetime | None:
-    """Return when it got the lock, by ZooKeeper's clock: so long after the create as it had waited."""
+    """Return when it got the lock, by ZooKeeper's clock: the time of its create plus the time that it has waited."""
     return to_datetime(min(node.ctime + payload.waited / 1000, node.mtime)) if payload.waited else None
 
 
@@ -152,7 +152,7 @@ def contenders(key: str, parent: str, *, reply_timeout: float | None = None) -> 
     """
     Return the first fifty holders and waiters of `key`, in the order of the queue. `parent` is the directory.
 
-    It costs one listing, and one read for each of them, all sent at once. Raises `ZooKeeperUnavailable` if that takes
+    It costs one listing, then one read for each of them, all sent at once. Raises `ZooKeeperUnavailable` if that takes
     more than `reply_timeout` seconds (None: the connect timeout).
     """
     return run(read_queue(process.current(), key, parent, ThreadWaiter(), reply_timeout=reply_timeout))
@@ -168,7 +168,7 @@ def read_queue(
     reply_timeout: float | None = None,
 ) -> Routine[tuple[ContenderInfo, ...]]:
     """
-    Return the first `most` contenders of a queue; fewer if some leave meanwhile, but none only if it is empty.
+    Return the first `most` contenders of a queue. It is empty only if the queue is; some may leave during the read.
 
     Raises `ZooKeeperUnavailable` if that takes more than `reply_timeout` seconds (None: the connect timeout).
     """
@@ -202,7 +202,7 @@ class _QueueRead:
         self._has_gap = False  # a reply was lost
 
     def begin(self) -> None:
-        """Send the requests, as soon as there is a connection."""
+        """Send the requests as soon as there is a connection."""
         self._session.attached(OnConnected).call(self._list)
 
     def give_up(self) -> None:

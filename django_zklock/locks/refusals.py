@@ -1,4 +1,4 @@
-"""The errors of calls with wrong arguments, and of acquisitions that were not granted. They say what to do instead."""
+"""The errors of calls with wrong arguments, and of acquisitions that were not granted. They say what to do."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from django_zklock.queue.nodes import Kind
 
 
 def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
-    """Return the seconds to wait (None: no limit) for the arguments of `threading.Lock.acquire`, with its errors."""
+    """Return the seconds to wait (None: no limit), from arguments of `threading.Lock.acquire`. Raises its errors."""
     if more:
         raise TypeError(f"acquire() has no argument {next(iter(more))!r}: the seconds to wait are given as timeout.")
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
         return 0.0
-    if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # which takes microseconds
+    if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # the second check is slow
         raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
     if timeout == -1:
         return None
@@ -102,21 +102,21 @@ def check_seconds(name: str, value: object, what: str = "a number of seconds fro
 
 
 def mapping(name: str, value: object) -> dict[Any, Any]:
-    """Return a copy of an argument that has to be a mapping, which the caller cannot change."""
+    """Return a copy of an argument that must be a mapping, so that the caller cannot change it later."""
     if not isinstance(value, Mapping):
         raise TypeError(f'{name} is a dict such as {{"name": value}}, not {value!r}.')
     return dict(value)
 
 
 def check_target(*, token: object, guid: object = "") -> None:
-    """Raise if a token or guid has the wrong type. It would match no znode, and the hold would seem to be gone."""
+    """Raise if a token or guid has the wrong type. It would match no znode, so the hold would seem to be gone."""
     if not isinstance(token, int):
         raise TypeError(f"token is a number, as in ContenderInfo.token, not {token!r}.")
     check_text("guid", guid, "a text, as in ContenderInfo.guid")
 
 
 def check_not_own_task(method: Callable[..., Any]) -> None:
-    """Raise if a task does nothing but this call: the task would own the lock, and end."""
+    """Raise if the current task runs only `method`: the task would own the lock, and end at once."""
     task = asyncio.current_task(running_loop())
     code = getattr(method, "__code__", None)
     if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
@@ -133,7 +133,7 @@ AnyContender: TypeAlias = Contender | LocalWaiter
 
 
 def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> Exception:
-    """Return the error that an outcome other than a grant means. None: there was no outcome in time."""
+    """Return the error for an outcome that is no grant. None means that there was no outcome in time."""
     spec = contender.spec
     if isinstance(outcome, Exception):
         return outcome
@@ -210,7 +210,7 @@ def _contender_ahead(contender: AnyContender, owner: Owner) -> str:
     ahead, caller = contender.ahead, contender.caller
     if ahead is None:
         return ""
-    # A message of Celery waits for another process, and a lease of the coordinator for another program.
+    # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
     is_for_others = owner.kind == "message" or "lease" in caller.about
     if not is_for_others and (not ahead.guid or ahead.guid in contender.session.attached(Registry).guids):
         is_thread = ahead.thread != caller.thread or owner.kind == "thread"

@@ -24,13 +24,13 @@ from django_zklock.queue import names
 from django_zklock.queue.nodes import Kind
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
-MOST_SPECS = 1000  # that are kept for the next lock with the same name and options
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # shared, as there may be thousands of locks
+MOST_SPECS = 1000  # in the cache, for the next lock with the same name and options
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all, as there may be thousands of locks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSpec(QueueSpec):
-    """The options of one lock, with all settings applied. The defaults of its fields are those of the options."""
+    """The options of one lock, with all settings applied. A field has the same default as the option of its name."""
 
     timeout: float | None = DEFAULT_TIMEOUT  # seconds to wait; 0 does not wait, None waits without limit
     policy: Policy
@@ -38,8 +38,8 @@ class LockSpec(QueueSpec):
     atomic: tuple[str, ...] = ()  # the databases on which the block is a transaction
     release_on: str | None = None  # `exit` or `commit`
     warn_after: float | None = None
-    what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
-    about: Mapping[str, str]  # the same, item by item
+    what: str  # the work that it is for, as others in the queue see it; empty: the current work of the caller
+    about: Mapping[str, str]  # that work, item by item
 
     @property
     def shares(self) -> bool:
@@ -48,15 +48,15 @@ class LockSpec(QueueSpec):
 
     def caller(self, owner: Owner) -> Caller:
         """Describe the caller and its work for others in the queue. Call it in the thread that wants the lock."""
-        around = work.current()  # now, as the lock may be an object that lives longer than the work
-        what = self.what or (around.what if around is not None else "") or _file_name(sys.argv[0]) or "python"
-        about = self.about or (around.about if around is not None else {})
+        current = work.current()  # at each call, as the object of the lock may live longer than the work
+        what = self.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
+        about = self.about or (current.about if current is not None else {})
         if trace.items is not None:
             about = {**about, **trace.items()}
         return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
 
 
-_file_name = functools.lru_cache(os.path.basename)  # of the program; asked for each acquisition
+_file_name = functools.lru_cache(os.path.basename)  # cached, as each acquisition needs that of the program
 
 
 def check_arguments(
@@ -68,7 +68,7 @@ def check_arguments(
 
 
 def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
-    """Return the options of the lock `name`: those `given`, and for gaps those of the settings. All are checked."""
+    """Return the options of the lock `name`: those `given`, completed by the settings. All are checked."""
     names.check_type(name)
     check_spelling(config, name)
     options = config.options_for(name, given)
@@ -93,7 +93,7 @@ def spec_of_name(
         if len(config.specs) >= MOST_SPECS:
             config.specs.clear()
         spec = resolve(name, resolve_options(config, name, options), None, "", None, config)
-        cached = config.specs[cache_key] = options, spec  # with the options, or their id could become that of others
+        cached = config.specs[cache_key] = options, spec  # keeps the options, so no others get their id
     result: LockSpec = cached[1]
     return result
 

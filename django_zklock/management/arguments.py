@@ -1,12 +1,15 @@
-"""The arguments that subcommands share: the lock, the reason, how long ZooKeeper may take, and spans of time."""
+"""The arguments that subcommands share: the lock, the reason, how long ZooKeeper may take, numbers and times."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import getpass
 import math
+import re
 import socket
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName
@@ -14,8 +17,10 @@ from django_zklock.queue.escaping import show_tails, unescape
 from django_zklock.queue.names import Template, is_escaped
 
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ms|[smhd]|)")
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_SECONDS: Final = 366 * 86400.0
+T = TypeVar("T")
 
 
 # --- Arguments ------------------------------------------------------------------------------------------------------
@@ -23,16 +28,10 @@ _MAX_SECONDS: Final = 366 * 86400.0
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that name a lock."""
-    parser.add_argument("name", metavar="NAME", help="a key as `list` shows it, an entry of LOCKS, or a path template")
-    parser.add_argument(
-        "--field",
-        dest="fields",
-        action="append",
-        default=[],
-        type=_field,
-        metavar="NAME=VALUE",
-        help="the value of a field of the template",
-    )
+    add = parser.add_argument
+    add("name", metavar="NAME", help="a key as `list` shows it, an entry of LOCKS, or a path template")
+    field = "the value of a field of the template"
+    add("--field", dest="fields", action="append", default=[], type=_field, metavar="NAME=VALUE", help=field)
 
 
 def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: bool = True) -> None:
@@ -40,15 +39,16 @@ def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: b
     parser.add_argument("--reason", type=_reason if required else str, required=required, default="", help=explanation)
 
 
+def add_holder(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that name one holder."""
+    parser.add_argument("--guid", default="", help="only the holder with this guid")
+    parser.add_argument("--token", type=int, default=0, help="only the holder with this token, as `show` prints it")
+
+
 def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
     """Declare `--reply-timeout` and `--json`, which has the help text `json`."""
-    parser.add_argument(
-        "--reply-timeout",
-        type=seconds,
-        default=REPLY_TIMEOUT,
-        metavar="TIME",
-        help="how long to wait for ZooKeeper (default: %(default)s s)",
-    )
+    text = "how long to wait for ZooKeeper (default: %(default)s s)"
+    parser.add_argument("--reply-timeout", type=seconds, default=REPLY_TIMEOUT, metavar="TIME", help=text)
     parser.add_argument("--json", action="store_true", help=json)
 
 
@@ -65,39 +65,39 @@ def _reason(text: str) -> str:
 
 def user() -> str:
     """Return `user@host` of this process, for the audit log."""
-    return f"{user_name()}@{socket.gethostname()}"
-
-
-def user_name() -> str:
-    """Return the user of this process."""
     try:
-        return getpass.getuser()
+        name = getpass.getuser()
     except (KeyError, OSError):
-        return "unknown"  # a user id without a name, as in some containers
+        name = "unknown"  # a user id without a name, as in some containers
+    return f"{name}@{socket.gethostname()}"
 
 
-# --- Time -----------------------------------------------------------------------------------------------------------
+# --- Numbers and times ----------------------------------------------------------------------------------------------
 
 
 def seconds(text: str) -> float:
     """Return a span of time such as `90`, `1.5s`, `15m`, `2h` or `1d` in seconds; an argparse type."""
-    number, factor = text.strip(), 1.0
-    for unit in ("ms", "s", "m", "h", "d"):
-        if number.endswith(unit):
-            number, factor = number.removesuffix(unit), _UNITS[unit]
-            break
-    try:
-        span = float(number) * factor
-    except ValueError:
-        span = math.nan
-    if not 0 <= span <= _MAX_SECONDS:  # also false for NaN
+    match = _TIME.fullmatch(text.strip())
+    span = float(match[1]) * _UNITS[match[2]] if match else math.inf
+    if span > _MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds, or a unit as in 90s, 15m, 2h, 1d")
     return span
 
 
-def timeout(text: str) -> float | None:
-    """Return the seconds to wait for a lock, None for `forever`; an argparse type."""
-    return None if text.strip().lower() == "forever" else seconds(text)
+def integer(first: int = 1, last: int = 10_000) -> Callable[[str], int]:
+    """Return an argparse type for a number from `first` to `last`."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and first <= int(text[:9]) <= last):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {first} to {last}")
+        return int(text)
+
+    return parse
+
+
+def unless(word: str, parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """Return an argparse type for None, written as this word, or for what `parse` accepts."""
+    return lambda text: None if text.strip().lower() == word else parse(text)
 
 
 # --- Names of locks -------------------------------------------------------------------------------------------------
@@ -135,6 +135,12 @@ def entries_below(key: str) -> str:
         if options.path is not None and options.path.startswith(f"{key}/"):
             return f"LOCKS has {name!r} with the path {options.path!r}. {_usage(Template.parse(options.path))}"
     return ""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a hint at the most similar of these names; empty if none is similar."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 def _usage(template: Template) -> str:

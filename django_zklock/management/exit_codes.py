@@ -41,8 +41,8 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final = """\
 exit codes:
   0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
-  69 ZooKeeper does not answer; 75 the lock was not acquired in time; 76 the lock was lost;
-  126, 127 the command cannot be run
+  20 to 28 the worst cause of `doctor --incident`; 69 ZooKeeper does not answer;
+  75 the lock was not acquired in time; 76 the lock was lost; 126, 127 the command cannot be run
 """
 
 
@@ -54,13 +54,9 @@ def failure(message: str, status: int = ExitCode.FAILED) -> CommandError:
 @contextmanager
 def errors_as_exit_codes(busy: int = ExitCode.BUSY) -> Iterator[None]:
     """Turn the errors of locks, and refused values, into a message and an exit code instead of a traceback."""
+    codes = {ZooKeeperUnavailable: ExitCode.UNAVAILABLE, LockNotAcquired: busy, LockChangedHands: ExitCode.CHANGED}
     try:
         yield
-    except ZooKeeperUnavailable as error:
-        raise failure(str(error), ExitCode.UNAVAILABLE) from error
-    except LockNotAcquired as error:
-        raise failure(str(error), busy) from error
-    except LockChangedHands as error:
-        raise failure(str(error), ExitCode.CHANGED) from error
     except (ZkLockError, ValueError, ImproperlyConfigured) as error:
-        raise failure(str(error)) from error
+        code = next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
+        raise failure(str(error), code) from error

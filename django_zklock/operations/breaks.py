@@ -14,7 +14,7 @@ from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
-from django_zklock.locks.protocol.interventions import LASTS
+from django_zklock.locks.protocol.interventions import RECORD_LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
@@ -30,7 +30,7 @@ from django_zklock.zk.multi import Create
 RECORDS_LAST: Final = 60.0
 """Seconds after which the next break deletes a left-over record."""
 MOST_RECORDS: Final = 100
-"""The most records that one break checks for that."""
+"""How many records one break checks at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ def break_lock(
     record = BreakRecord(by, reason)
     record_path = break_record.record_path(client.base, child.name)
     extra = (Create(path=record_path, data=record.encode()),)
-    held = not may_hold(client, queue, child, node)
-    delete = DeleteNode(client.parent, child.name, extra, held=held, limit=own_limit(node.data))
+    must_hold = not may_hold(client, queue, child, node)
+    delete = DeleteNode(client.parent, child.name, extra, must_hold=must_hold, limit=own_limit(node.data))
     broken = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
     try:
         done = client.run(delete, directory=break_record.directory(client.base))
@@ -121,7 +121,7 @@ def _purge(client: QueueClient, path: str) -> None:
         if isinstance(answer, Node) and answer.ctime < now - RECORDS_LAST:
             gateway.delete(answer.path, lambda answer: None)
 
-    client.session.loop.call_later(LASTS, lambda: gateway.delete(path, lambda answer: None))
+    client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda answer: None))
     gateway.read(path, on_own_read)
 
 

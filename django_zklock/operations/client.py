@@ -19,7 +19,7 @@ from django_zklock.zk.multi import Delete, Operation
 from django_zklock.zk.requests import Commit, Decide, Done, OptimisticUpdate, Step, WaitUntilGone, call, run
 
 REPLY_TIMEOUT: Final = 5.0
-"""Seconds that ZooKeeper has for its answers, besides the time to wait for a lock."""
+"""Seconds to wait for ZooKeeper's answers, in addition to those to wait for the lock."""
 BATCH: Final = 100  # znodes that are read together
 
 Ask: TypeAlias = Callable[[Gateway, Callback[Any]], object]
@@ -29,7 +29,8 @@ class QueueClient:
     """
     Requests about one lock, from one thread, with one deadline for all of them.
 
-    Every method raises `ZooKeeperUnavailable` when the deadline is over. What was sent by then may be carried out.
+    Every method but `wait_gone` raises `ZooKeeperUnavailable` when the deadline is over. ZooKeeper may still carry out
+    a request that was sent by then.
     """
 
     def __init__(self, key: str, reply_timeout: float) -> None:
@@ -52,7 +53,7 @@ class QueueClient:
         with self._errors_with_key():
             return run(update, self._deadline)
 
-    def gone(self, name: str, seconds: float) -> bool:
+    def wait_gone(self, name: str, seconds: float) -> bool:
         """Wait until a znode of the queue is gone; return False if that takes more than these seconds."""
 
         def decide(directory: DirectoryState | None, session_id: int) -> Step:
@@ -80,7 +81,7 @@ class QueueClient:
         return reply
 
     def limits(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the limits that contenders for permits have, by name. It is 1 if the znode is gone or says none."""
+        """Return the limits in the code of contenders, by name. A limit is 1 if the znode is gone or has none."""
         paths = {f"{self.parent}/{name}": name for name in names}
         nodes = self.request(lambda gateway, done: gateway.read_all(tuple(paths), done))
         if isinstance(nodes, ZkError):
@@ -89,9 +90,9 @@ class QueueClient:
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
         """
-        Return the limits in the code of those contenders that may have a permit, if these limits decide that.
+        Return the limits in the code of the contenders that may have a permit; none if a set limit replaces them.
 
-        Contenders further back than the highest known limit are not read. They wait, unless one has a higher limit.
+        Contenders further back than the highest known limit are not read. They wait, unless their own limit is higher.
         """
         limits: dict[str, int] = {}
         names = holders.by_own_limit(queue)
@@ -122,24 +123,24 @@ class DeleteNode:
     """
     Delete a znode of the queue, for `QueueClient.run`. The value is True if this update deleted it.
 
-    It is False if the znode is gone or, with `held`, if it does not hold the lock. The version does not matter: no
+    It is False if the znode is gone or, with `must_hold`, if it does not hold the lock. The version does not matter: no
     other znode ever gets this name, and it belongs to the same contender whatever its data are.
     """
 
     def __init__(
-        self, parent: str, name: str, extra: tuple[Operation, ...] = (), *, held: bool = False, limit: int = 1
+        self, parent: str, name: str, extra: tuple[Operation, ...] = (), *, must_hold: bool = False, limit: int = 1
     ) -> None:
-        self.tried = False  # a delete was sent: if the znode is gone now, its reply may have been lost
+        self.tried = False  # whether a delete was sent. If the znode is gone then, the reply may have been lost
         self._parent = parent
         self._name = name
         self._extra = extra
-        self._held = held
-        self._limit = limit  # that the contender itself has, if it has a permit
+        self._must_hold = must_hold
+        self._limit = limit  # the one in the contender's code, if it wants a permit
 
     def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
         if directory is None or self._name not in directory.children:
             return Done(False)
-        if self._held and not holders.is_holder(order.ordered(directory.children), self._name, self._limit):
+        if self._must_hold and not holders.is_holder(order.ordered(directory.children), self._name, self._limit):
             return Done(False)
         self.tried = True
         return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)

@@ -8,8 +8,8 @@ waiters for permits watch these data, and list again.
 No holder loses its permit. A contender that was granted by an earlier limit does not look again, so it keeps the permit
 although it is further back than the new limit.
 
-There are never more holders than the limit that the last of them in the queue saw at its grant: fewer contenders than
-that were ahead of it, of any kind, and as later ones come behind it, their number never rises.
+The number of holders never exceeds the limit that the last holder in the queue saw at its grant. At that time, fewer
+contenders than this limit were ahead of it, of any kind. Later ones come behind it, so the number ahead never rises.
 
 Other processes cannot be certain which contenders keep a permit by an earlier limit. The record of a change has the
 highest earlier limit, so that views can show which contenders may hold (`holders.may_hold`).
@@ -132,8 +132,8 @@ class LimitChange:
     """
     An update that replaces the marker of the limit; 0 clears the limit.
 
-    Its value is False if there is no limit to clear, else True. The directory's data are the record of
-    the last change. By its id a change recognizes itself after a lost reply.
+    Its value is False if there is no limit to clear, else True. The directory's data are the record of the last change.
+    By the id in it, a change recognizes itself after a lost reply.
     """
 
     def __init__(self, parent: str, limit: int, *, by: str, reason: str) -> None:
@@ -157,21 +157,21 @@ class LimitChange:
             before=max(markers.limit_in(marker) or 0, last.before) if marker else 0,
             id=self._id,
         ).encode()
-        write = SetData(path=self._parent, data=record, version=0 if directory is None else directory.version)
-        make = Create(path=f"{self._parent}/{markers.limit_marker(self._limit)}", data=record)
-        old = (Delete(path=f"{self._parent}/{name}") for name in names if markers.is_limit_marker(name))
-        return Commit((write, *old, make), True)
+        set_data = SetData(path=self._parent, data=record, version=0 if directory is None else directory.version)
+        deletes = (Delete(path=f"{self._parent}/{name}") for name in names if markers.is_limit_marker(name))
+        create = Create(path=f"{self._parent}/{markers.limit_marker(self._limit)}", data=record)
+        return Commit((set_data, *deletes, create), True)
 
 
 def _sets_limit(name: str) -> bool:
-    """Return whether a marker sets a limit. One that this release cannot read counts, too."""
+    """Return whether a marker sets a limit. A marker that this release cannot read counts, too."""
     return markers.is_limit_marker(name) and markers.limit_in(name) != 0
 
 
 def _remove_marker(parent: str, directory: DirectoryState | None, session_id: int) -> Step:
-    """Remove the marker of a cleared limit if there are no contenders; else the last of them does."""
+    """Remove the marker of a cleared limit if there are no contenders; else the last contender removes it."""
     names = () if directory is None else directory.children
-    old = markers.limit_marker(0)
-    if old not in names or any(SEQUENCE_TAIL.search(name) for name in names):
+    cleared = markers.limit_marker(0)
+    if cleared not in names or any(SEQUENCE_TAIL.search(name) for name in names):
         return Done(True)
-    return Commit((Delete(path=f"{parent}/{old}"),), True)
+    return Commit((Delete(path=f"{parent}/{cleared}"),), True)

@@ -32,10 +32,11 @@ def hold_lock(
     key: str, *, seconds: float, reason: str, by: str, wait: float = 0, reply_timeout: float = REPLY_TIMEOUT
 ) -> OperatorHold:
     """
-    Hold a lock for a person, for `seconds` from its grant, for example during a deploy.
+    Hold a lock for a person, for `seconds` from the grant, for example during a deploy.
 
-    The call waits in the queue like any contender, for at most `wait` seconds. Then the hold belongs to no process: it
-    ends by `end_hold`, or by itself, by ZooKeeper's clock. A process that dies while it waits leaves nothing.
+    The call waits in the queue like any contender, for at most `wait` seconds. After the grant, the hold belongs to no
+    process. `end_hold` ends it, or it ends by itself, by ZooKeeper's clock. A process that dies while it waits leaves
+    nothing.
 
     Raises:
         LockBusy: the lock has a holder, and `wait` is 0.
@@ -80,10 +81,10 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
 
 def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:
     """
-    Acquire the lock within `wait` seconds, and leave an operator hold of so many seconds in its queue.
+    Acquire the lock within `wait` seconds, and leave an operator hold of `seconds` seconds in its queue.
 
-    Raises `LockBusy`, `LockTimeout`, `UnreadableQueue` and `ZooKeeperUnavailable`. After the last one the hold may have
-    been made, if its reply was lost.
+    Raises `LockBusy`, `LockTimeout`, `UnreadableQueue` and `ZooKeeperUnavailable`. After the last one, the hold may
+    exist: perhaps only the reply was lost.
     """
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
@@ -96,15 +97,15 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
             outcome = waiter.wait(client.remaining)  # ZooKeeper has not answered yet
         if not isinstance(outcome, Grant):
             raise _not_acquired(client, contender, outcome, wait)
-        outcome.begun = True  # from now on its release leaves the hold
+        outcome.begun = True  # from now on, the release of this contender leaves the operator hold
     finally:
         contender.abandon()
-    own = outcome.path.rpartition("/")[2]
-    if not client.gone(own, client.remaining):
+    own_name = outcome.path.rpartition("/")[2]
+    if not client.wait_gone(own_name, client.remaining):
         raise ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     for name in client.run(children):
-        if name.endswith(own[-SEQUENCE_DIGITS:]) and operator_hold.is_operator(name):
-            hold = _find(client, name)
+        if name.endswith(own_name[-SEQUENCE_DIGITS:]) and operator_hold.is_operator(name):
+            hold = _hold_in(client, name)
             if hold is not None:
                 return hold
     raise ZooKeeperUnavailable(
@@ -112,8 +113,8 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     )
 
 
-def _find(client: QueueClient, name: str) -> OperatorHold | None:
-    """Return the hold in the znode of this name; None if it is gone, or is no hold."""
+def _hold_in(client: QueueClient, name: str) -> OperatorHold | None:
+    """Return the hold in the znode of this name; None if the znode is gone, or is no hold."""
     node = client.read(name)
     return None if node is None else read_hold(client.key, node)
 
@@ -121,7 +122,7 @@ def _find(client: QueueClient, name: str) -> OperatorHold | None:
 def _delete(client: QueueClient, token: int) -> OperatorHold | None:
     """Delete the hold with this token, and return it; None if it is gone."""
     for name in filter(operator_hold.is_operator, client.run(children)):
-        hold = _find(client, name)
+        hold = _hold_in(client, name)
         if hold is not None and hold.token == token:
             delete = DeleteNode(client.parent, name)
             return hold if client.run(delete) or delete.tried else None

@@ -111,14 +111,13 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
 
 def _possible_holders(client: QueueClient, queue: Queue, guid: str) -> tuple[Child, ...]:
     """Return the contender with this guid if it may hold a permit."""
-    meant = [child for child in queue if child.guid == guid]
-    nodes = [(child, client.read(child.name)) for child in meant]
+    nodes = [(child, client.read(child.name)) for child in queue if child.guid == guid]
     return tuple(child for child, node in nodes if node is not None and may_hold(client, queue, child, node))
 
 
 def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> str:
     """
-    Write the request into the znode, and again if another client has written it meanwhile.
+    Write the request into the znode. Repeat this if another client has written the znode meanwhile.
 
     Returns why this holder receives no requests, or an empty string. Other holders may receive them.
     """

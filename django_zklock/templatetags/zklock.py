@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 
 from django_zklock.dashboard.changelist.columns import age, age_of
-from django_zklock.dashboard.formatting import clean, duration, process_of
+from django_zklock.dashboard.formatting import clean, duration, process_of, request_text
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, ScannedContender
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 register = template.Library()
 register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
+register.filter("zklock_request", request_text)
 
 
 @register.simple_tag

@@ -1,7 +1,7 @@
 """
 Another client with its own session, for one contender in the queue of a lock.
 
-It uses plain kazoo, so that what a test sees does not depend on the code under test.
+It connects by plain kazoo, so that what a test sees does not depend on the session under test.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ForeignClient:
         return node
 
     def release(self) -> None:
-        """Let the server end the session, and delete its contender, also while a fault cuts the connection."""
+        """Let the server end the session, and so delete the contender. This works even while a fault lasts."""
         if self._session_id is not None:
             self._server.expire(self._session_id)
 

@@ -1,7 +1,7 @@
 """
 The pytest plugin: one dev server for the run, and an empty namespace on it for each test that requests `zklock`.
 
-pytest loads it in every run where this package is installed, so it imports nothing before a test needs it.
+pytest loads it in every run where this package is installed, so it imports little before a test needs more.
 `-p no:django_zklock` turns it off.
 
 Without the fixture `zklock`, a test that contacts ZooKeeper fails: it would reach the server in the project's settings.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 FORBIDDEN = (
     "This test acquires or inspects a lock without the fixture `zklock`, so it would contact the ZooKeeper in "
-    "settings.ZKLOCK. Request the fixture `zklock`, or derive the test case from ZkLockTestMixin first, to get a "
-    "server for tests. To use the ZooKeeper in the settings, mark the test with @pytest.mark.zklock_real, or set "
-    "zklock_real = true in the configuration of pytest."
+    "settings.ZKLOCK. Request the fixture `zklock`, or list ZkLockTestMixin first among the bases of the test "
+    "case, to get a server for tests. To use the ZooKeeper in the settings, mark the test with "
+    "@pytest.mark.zklock_real, or set zklock_real = true in the configuration of pytest."
 )
 
 
@@ -74,7 +74,7 @@ def zklock_settings() -> dict[str, Any]:
 @pytest.fixture
 def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[LockTester]:
     """
-    Locks for a test: `settings.ZKLOCK` points to an empty namespace on the dev server, and keeps the project's locks.
+    Locks for a test: `settings.ZKLOCK` points to an empty namespace on the dev server. The project's `LOCKS` apply.
 
     At the end the session of this process is closed. The test fails if a contender is left in a queue.
     """

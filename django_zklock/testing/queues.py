@@ -22,7 +22,7 @@ class QueueEntry:
     path: str
     """The path of its znode."""
     payload: Payload | None
-    """Its description of its process; None if it cannot be read, or if another client wrote it."""
+    """The description of its process; None if it cannot be read, or if another client wrote it."""
     holds: bool = False
     """Whether it holds the lock: alone, as a reader, or with a permit."""
     kind: str = "lock"
@@ -49,7 +49,7 @@ def entries(server: DevServer, directory: str) -> list[QueueEntry]:
     data = {name: server.content(f"{directory}/{name}") or b"" for name in names if SEQUENCE_TAIL.search(name)}
     try:
         queue = order.ordered([name for name in names if name in data or name.startswith("!")])
-    except UnreadableQueue:  # only the order is known; code under test gets an error
+    except UnreadableQueue:  # code under test gets this error. Here, the order is enough
         in_order = sorted(data, key=lambda name: int(name[-10:]))
         kinds = dict.fromkeys(in_order, Kind.LOCK.word)
         holders = set(in_order[:1])

@@ -41,7 +41,7 @@ TIMEOUT: Final = 2.0
 RECONNECT_TIMEOUT: Final = 10.0
 
 _KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING")
-"""Of the project's settings; the others describe its ZooKeeper."""
+"""The keys of the project's settings that a test keeps. The others describe the project's ZooKeeper."""
 
 
 class LockTester:
@@ -51,9 +51,9 @@ class LockTester:
         with DevServer() as server, LockTester(server) as zklock:
             ...
 
-    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it; `DEFAULTS` and `LOCKS` are the project's
-    unless given. At the end all faults are ended and the session of this process is closed. If a contender is left in a
-    queue, `AssertionError` shows the queues.
+    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it. `DEFAULTS`, `LOCKS`, `STRICT` and
+    `MAX_LINGERING` are the project's unless given. At the end all faults are ended and the session of this process is
+    closed. If a contender is left in a queue, `AssertionError` shows the queues.
 
     Django must be set up. All methods are thread-safe and block. In a coroutine, call them in a thread.
     """
@@ -77,8 +77,8 @@ class LockTester:
 
     def start(self) -> None:
         """Point `settings.ZKLOCK` to the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
-        own = conf.raw()
-        kept = {key: own[key] for key in _KEPT if key in own} if isinstance(own, Mapping) else {}
+        project = conf.raw()
+        kept = {key: project[key] for key in _KEPT if key in project} if isinstance(project, Mapping) else {}
         override = override_settings(ZKLOCK={**kept, "URL": self.url, **self._settings})
         override.enable()
         try:
@@ -125,15 +125,15 @@ class LockTester:
 
         Minimum holds may outlast the test.
         """
-        if not self._unexpected():
+        if not self._has_contenders_left():
             return ""
         session = process.peek()
         if session is not None:
             _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
-        return "" if _wait_for(lambda: not self._unexpected(), TIMEOUT) else self.describe()
+        return "" if _wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
 
-    def _unexpected(self) -> bool:
-        """Return whether a contender is left that must be gone at the end of the test; have idle locks leave."""
+    def _has_contenders_left(self) -> bool:
+        """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
@@ -226,11 +226,11 @@ class LockTester:
         Raises `AssertionError` if it does not get the lock at once. Raises `TimeoutError` if a fault stops this client.
         """
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
-        wanted = lock.spec.kind  # first, because it refuses options that contradict each other
+        kind_of_znode = lock.spec.kind  # first: this raises an error for options that contradict each other
         other = ForeignClient(self.server)
         self._other_clients.append(other)
         try:
-            path = other.create(lock.spec.parent, what, wanted, limit or 0)
+            path = other.create(lock.spec.parent, what, kind_of_znode, limit or 0)
             if not any(entry.path == path and entry.holds for entry in self.queue(name, fields)):
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
@@ -240,7 +240,7 @@ class LockTester:
     # --- assertions ----------------------------------------------------------------------------------------------
 
     def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[QueueEntry]:
-        """Return the contenders of a lock, holders first."""
+        """Return the contenders of a lock, in order of arrival."""
         return queues.entries(self.server, Lock(name, fields=fields).spec.parent)
 
     def assert_held(

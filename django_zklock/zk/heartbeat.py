@@ -17,21 +17,21 @@ from django_zklock.zk.session import BEAT_SHARE, Session
 
 logger = logging.getLogger("django_zklock.zk")
 
-NODES_PER_BEAT = 100  # of more nodes, each beat checks the next ones; each of them proves the session
+NODES_PER_BEAT = 100  # with more, each heartbeat checks the next 100; any of them proves the session
 
 
 class Heartbeat:
     """
-    Check the nodes of all holders of this process with one request, and report each node that is gone.
+    Check the znodes of all holders of this process with one request, and report each znode that is gone.
 
     Each success extends the lease. The heartbeat runs on the loop's thread, and only while there is a holder. A process
-    that only waits writes nothing, because it has no lock that it could lose.
+    that only waits sends none, because it has no lock that it could lose.
     """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._session = gateway.session
-        self._nodes: dict[str, Callable[[], None]] = {}  # path -> called when the node is gone
+        self._nodes: dict[str, Callable[[], None]] = {}  # by path: called when the znode is gone
         self._timer: Timer | None = None
         self._outstanding = False
 
@@ -40,13 +40,13 @@ class Heartbeat:
         """
         In how many seconds a heartbeat is due: a sixth of the session timeout after the last acknowledged write.
 
-        The writes of waiters count, too. So the first heartbeat of a holder may be due soon after its grant.
+        Other writes, such as the creates of waiters, count, too. So the first heartbeat of a holder may be due soon.
         """
         session = self._session
         return session.lease.until - clock.now() - (LEASE_SHARE - BEAT_SHARE) * session.timeout
 
     def add(self, path: str, on_missing: Callable[[], None]) -> None:
-        """Check a node from now on; call `on_missing()` when it is gone."""
+        """Check a znode from now on; call `on_missing()` when it is gone."""
         self._nodes[path] = on_missing
         due_in = self.due_in
         if due_in > 0:
@@ -55,7 +55,7 @@ class Heartbeat:
             self.beat()
 
     def remove(self, path: str) -> None:
-        """Do not check a node any more."""
+        """Stop checking a znode."""
         self._nodes.pop(path, None)
 
     def beat(self) -> None:
@@ -70,11 +70,11 @@ class Heartbeat:
             for path in paths:  # move these to the end
                 self._nodes[path] = self._nodes.pop(path)
         self._outstanding = True
-        checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
-        self._gateway.quorum_check(paths, checked)
+        on_checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
+        self._gateway.quorum_check(paths, on_checked)
 
     def _arm(self, seconds: float) -> None:
-        # The timer runs on when the last node goes, so acquiring and releasing a lock creates and cancels no timers.
+        # The timer continues when the last znode is removed. So a lock in a loop creates and cancels no timers.
         if self._timer is None:
             self._timer = self._session.loop.call_later(seconds, self._on_timer)
 
@@ -88,7 +88,7 @@ class Heartbeat:
 
     def _on_checked(self, sent_at: float, until: float, reply: str | ZkError | None) -> None:
         self._outstanding = False
-        if signals.heartbeat.receivers and not isinstance(reply, str):  # else it is sent again at once
+        if signals.heartbeat.receivers and not isinstance(reply, str):  # else another heartbeat follows at once
             now = clock.now()
             self._session.dispatch(
                 functools.partial(
@@ -106,4 +106,4 @@ class Heartbeat:
             on_missing = self._nodes.pop(reply, None)
             if on_missing is not None:
                 on_missing()
-            self.beat()  # the check stops at the first missing node, so there may be more
+            self.beat()  # the check stops at the first missing znode, so there may be more

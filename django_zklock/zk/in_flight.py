@@ -15,9 +15,9 @@ from django_zklock.zk.loop import Loop, Timer
 
 logger = logging.getLogger("django_zklock.zk")
 
-# Of the session timeout: after so long without a reply, the connection counts as dead. The lease still lasts then.
+# Part of the session timeout. After so long without a reply, the connection counts as dead. The lease still lasts then.
 STALL_SHARE = 1 / 6
-MAX_IN_FLIGHT = 200  # requests without a reply; further ones wait here, so a heartbeat never queues behind many
+MAX_IN_FLIGHT = 200  # requests without a reply; others wait here, so a heartbeat never queues behind many
 
 _Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
 """Requests that are sent together, and their callbacks."""
@@ -27,8 +27,8 @@ class Requests:
     """
     The requests of one session; on the loop's thread.
 
-    The session calls `open` for each connection, and `close` when it ends. `on_stall` is called when there was no reply
-    for too long, `on_unknown` when a reply was lost or is unclear.
+    The session calls `open` for each connection, and `close` when that connection ends. `on_stall` is called when there
+    was no reply for too long, `on_unknown` when a reply was lost or is unclear.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Requests:
         """
         True if a request that is sent now belongs to this session.
 
-        kazoo's client may have a new session already, before the loop has been told.
+        kazoo's client may have a new session before the loop gets that event.
         """
         return self._client is not None and self._client.session_id == self._session_id
 
     def last_zxid(self) -> Callable[[], int]:
-        """Return a function that returns the newest zxid in any reply so far."""
+        """Return a function that returns the newest zxid in the replies to the present client."""
         client = self._client  # the next client has another session, perhaps at another ensemble
         return lambda: 0 if client is None else int(client.last_zxid)
 
@@ -93,10 +93,10 @@ class Requests:
         """
         Send requests together; each callback gets its reply, in the same order.
 
-        While `MAX_IN_FLIGHT` requests have no reply, further ones wait, unless they are `urgent`.
+        While `MAX_IN_FLIGHT` requests have no reply, others wait, unless they are `urgent`.
 
-        A user's thread must not call this: where kazoo hands requests to its thread, it swallows an exception that a
-        signal handler raises, and loses the request.
+        A user's thread must not call this. A signal handler may raise there while kazoo passes the request to its own
+        thread. kazoo would swallow that exception and lose the request.
         """
         client = self._client
         if client is None or not self.usable:
@@ -116,7 +116,7 @@ class Requests:
         client.call_together(calls)
 
     def watch(self, path: str, on_event: Callable[[bool], object] | None) -> Watch | None:
-        """Return a watch for a request to carry; None without `on_event`."""
+        """Return a watch to send with a request; None without `on_event`."""
         return None if on_event is None else Watch(self._loop, path, on_event, self._unwatch)
 
     def _unwatch(self, path: str, watch: Watch) -> None:
@@ -144,7 +144,7 @@ class Requests:
         self._stall_timer = None
         if not self._sent:
             return
-        # Replies arrive in the order of the requests. While any arrives, the oldest request is not stuck, only queued.
+        # Replies arrive in the order of the requests. While replies arrive, the oldest request only queues.
         since = max(next(iter(self._sent.values())), self._replied_at)
         longest = self._timeout * STALL_SHARE
         remaining = since + longest - clock.now()

@@ -1,4 +1,4 @@
-"""The lease: until when this process may trust that its session is alive, measured with the local clock."""
+"""The lease: for how long this process may trust that its session is alive, by the local clock."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from django_zklock import clock
 from django_zklock.zk.loop import Loop, Timer
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
-RELAY_SHARE = 0.25  # of it: half a tick (of at least two), in which a follower reports a contact to the leader
-GRAIN_SHARE = 1 / 60  # of it: contacts closer together than this are recorded once
+RELAY_SHARE = 0.25  # of that timeout; half a tick, in which a follower reports a contact, is at most so long
+GRAIN_SHARE = 1 / 60  # of that timeout; contacts that are closer together count as one
 
 
 class LastContact:
     """
-    When the leader last heard of the session on the present connection; computed from the replies.
+    Computes from the replies when the leader last heard of the session on the present connection.
 
-    A follower reports its contacts to the leader every half tick. The leader sees a connect itself, at once.
+    A follower reports its contacts to the leader every half tick. The leader knows of a connect at once.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class LastContact:
             replies.popleft()
 
     def known_to_leader(self, moment: float, timeout: float) -> float:
-        """Return the earliest time at which the leader may have last restarted the session timer before `moment`."""
+        """Return when the leader has last restarted the session timer before `moment`, at the earliest."""
         latest = moment - RELAY_SHARE * timeout
         for replied_at, sent_at in reversed(self._replies):
             if replied_at <= latest:
@@ -52,14 +52,15 @@ class Lease:
     """
     The time for which the locks of a session belong to it.
 
-    It ends 0.4 negotiated timeouts (T) after the last write that a quorum acknowledged was sent, and never later than
-    the session timer of the leader, which runs for T from the last contact that the leader knows of.
+    Let T be the negotiated timeout. The lease ends 0.4 T after the last acknowledged quorum write was sent. It never
+    ends later than the leader's session timer, which runs for T from the last contact that the leader knows of.
 
     * Only a quorum write counts. A follower that is cut off from its leader still answers pings and reads.
-    * The write shows that the leader knew the session after the write was sent, but it does not restart the leader's
-      timer. The followers do: every half tick they report which sessions they have heard of.
-    * A client that the server hears of every T/3 has at least 0.417 T left after a write, where T is two ticks or more.
-    * A process that was paused may write just before the leader ends the session, so the last contact counts too.
+    * The write shows that the leader knew the session after the write was sent. It does not restart the leader's timer.
+      The followers do: every half tick they report which sessions they have heard of.
+    * A server hears of a client at least every T/3, and T is at least two ticks. So at least 0.417 T of the leader's
+      timer remain after a write.
+    * A process that was paused may write just before the leader ends the session. So the last contact counts, too.
     """
 
     def __init__(self, loop: Loop, on_over: Callable[[], None]) -> None:
@@ -71,21 +72,21 @@ class Lease:
 
     @property
     def valid(self) -> bool:
-        """True while the lease lasts. Only the clock decides, so a process that was paused sees it on resume."""
+        """Whether the lease lasts. Only the clock decides, so a process that was paused sees the end on resume."""
         return clock.now() < self.until
 
     def extend(self, sent_at: float, timeout: float, heard_at: float) -> bool:
         """
-        Extend the lease after an acknowledged write that was sent at `sent_at`. Return True if it ends later now.
+        Extend the lease after an acknowledged write that was sent at `sent_at`. Return whether it ends later now.
 
-        `heard_at` is the earliest time at which the leader may have last restarted the session's timer.
+        `heard_at`: when the leader has last restarted the session's timer, at the earliest.
         """
         until = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout)
         if until <= max(self.until, clock.now()):
             return False
         if not self.valid:
-            # After a pause this can run before the timer reports the end of the lease. Another thread may have looked
-            # at the clock in between and seen a lost lock, and a lost lock stays lost.
+            # After a pause, this may run before the timer reports the end of the lease. Another thread may have read
+            # the clock in between, and seen that its lock is lost. A lost lock stays lost.
             self._on_over()
         self.until = until
         if self._timer is None:

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, and the threads of this package."""
+"""An event loop with its own thread, and the two kinds of threads of this package."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 _Call: TypeAlias = Callable[[], object]
 
 LONGEST_SLEEP = 3600.0  # seconds; Python refuses to sleep for centuries, and an error here would end the thread
-KEPT_TIMERS = 200  # up to this number, cancelled timers stay on the heap until they are due
+KEPT_TIMERS = 200  # on a heap of at most so many timers, the cancelled ones stay until they are due
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # they belong to the faulty thread
 
 
 def protocol_thread(name: str, call: _Call) -> threading.Thread:
     """
-    Return a thread for `call()` that takes no signals; a greenlet where gevent or eventlet has patched threads.
+    Return a thread for `call()` that blocks all signals; a greenlet where gevent or eventlet has patched threads.
 
     The kernel delivers a signal to any thread that does not block it. An application may block a signal in its main
-    thread to protect a critical section. If our threads did not block it too, the signal would interrupt that section.
+    thread to protect a critical section. If our threads did not block it, too, the signal would interrupt that section.
     Celery's pool processes end by SIGTERM. A second SIGTERM would end such a process while it holds the lock of the
     pool's result queue, and its siblings would wait for that lock for ever.
     """
@@ -46,7 +46,7 @@ def protocol_thread(name: str, call: _Call) -> threading.Thread:
 
 
 def users_thread(name: str, call: _Call) -> threading.Thread:
-    """Return a thread for users' code. It blocks no signals, as threads started by that code would inherit the mask."""
+    """Return a thread for users' code. It blocks no signals: threads that the code starts would inherit the mask."""
     return threading.Thread(target=call, name=name, daemon=True)
 
 
@@ -55,8 +55,8 @@ class Timer:
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: _Call | None) -> None:
-        self._call = call
+    def __init__(self, call: _Call) -> None:
+        self._call: _Call | None = call  # None once it has run or was cancelled
 
     def cancel(self) -> None:
         """Drop the call. Does nothing if it has run."""
@@ -64,7 +64,7 @@ class Timer:
 
     @property
     def pending(self) -> bool:
-        """True until the call runs or is cancelled."""
+        """Whether the call has neither run nor been cancelled."""
         return self._call is not None
 
     def run(self) -> None:
@@ -78,11 +78,11 @@ class Loop:
     """
     One daemon thread (a greenlet where gevent has patched threads) that runs events in order.
 
-    * `post` is for every thread. It is a single call into C and takes no lock that a signal handler or a finalizer
-      could find taken, so it is safe at any moment. An exception that hits the caller comes before the event is on the
-      queue or after it, never in between.
-    * `deliver` is for threads of this package only, which are never hit by such an exception. It runs the event itself
-      if the loop is idle, which saves a switch of threads.
+    * `post` is for every thread, and safe at any moment. It is a single call into C, and waits for no lock that the
+      code under a signal handler or a finalizer could hold. An exception of a signal handler strikes before the event
+      is on the queue or after that, never in between.
+    * `deliver` is for threads of this package only, which no such exception strikes. It runs the event itself if the
+      loop is idle, which saves a switch of threads.
 
     Events never run at the same time, whichever thread runs them.
     """
@@ -106,18 +106,18 @@ class Loop:
         self._events.put((call, args))
 
     def deliver(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` after earlier deliveries; never from a thread that runs users' code."""
+        """Run `call(*args)` after earlier deliveries. A thread that runs users' code must not call this."""
         self._delivered.append((call, args))
         if self._turn.acquire(blocking=False):
             try:
-                self._run_due()  # with the timers: in a flood of replies, the loop's own thread may wait long
+                self._run_due()  # the timers, too: in a flood of replies, the loop's own thread may wait long
             finally:
                 self._turn.release()
         else:
-            self._events.put(_NOTHING)  # the thread that runs now may have looked at the deliveries already
+            self._events.put(_NOTHING)  # the thread that runs events now may not see this delivery any more
 
     def stop(self) -> None:
-        """End the thread after the events that are on the queue."""
+        """End the thread after the events that are on the queue now."""
         self._events.put(None)
 
     def join(self) -> None:
@@ -125,7 +125,7 @@ class Loop:
         self._thread.join(1.0)
 
     def call_later(self, delay: float, call: _Call) -> Timer:
-        """Run `call()` in `delay` seconds; from an event only."""
+        """Run `call()` in `delay` seconds. Only an event may call this."""
         timer = Timer(call)
         due = clock.now() + delay
         heapq.heappush(self._timers, (due, next(self._timer_numbers), timer))
@@ -144,7 +144,7 @@ class Loop:
                 self._run_due()
                 pause = self._timers[0][0] - clock.now() if self._timers else None
                 self._wakes_at = self._timers[0][0] if self._timers else float("inf")
-            event = _NOTHING  # or the last event would stay alive while the loop is idle
+            event = _NOTHING  # otherwise the last event would stay alive while the loop is idle
             try:
                 event = self._events.get(timeout=None if pause is None else min(max(0.0, pause), LONGEST_SLEEP))
             except queue.Empty:
@@ -156,7 +156,7 @@ class Loop:
         self._timer_limit = max(KEPT_TIMERS, 2 * len(self._timers))
 
     def _run_due(self) -> None:
-        """Run what was delivered, and then the timers that are due."""
+        """Run what was delivered, then the timers that are due."""
         while True:
             if self._delivered:
                 call, args = self._delivered.popleft()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,38 +44,77 @@ def assert_first_screen(operator: Visitor, *texts: str) -> None:
         assert box["y"] + box["height"] <= 800, text
 
 
-def test_a_dead_host_with_fifty_locks_is_one_row(stage: Stage, operator: Visitor) -> None:
-    """And its page says when ZooKeeper gives up on it."""
+@pytest.fixture
+def hasty(
+    stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Visitor]:
+    """An operator of a site where a hold of a tenth of a second is long."""
+    monkeypatch.setenv("SITE_LONG_HELD", "0.1")
+    with Site(tmp_path, den.url()) as site:
+        operator = visit(browser, site, "operator", viewport={"width": 1280, "height": 800})
+        yield operator
+        operator.page.context.close()
+
+
+def test_a_dead_host_with_fifty_locks_is_one_card(stage: Stage, hasty: Visitor) -> None:
+    """It leads to the page of the host. The page of a lock says when ZooKeeper gives up on it."""
     for number in range(50):
-        stage.join_queue(f"orders/{number:03}", Part("worker-1", 77, session_timeout=10_000))
+        stage.join_queue(f"orders/{number:03}", Part("worker-1", 77, session_timeout=10_000, waited=1))
     stage.join_queue("orders/000", RESTOCK)
-    operator.open(f"{LIST}groups/?by=host")
-    assert operator.page.locator(".zklock-queue tbody tr").first.inner_text().split()[:3] == ["worker-1", "50", "50"]
-    operator.open(address("orders/000"))
+    hasty.open()
+    assert hasty.page.locator(".zklock-card").count() == 1
+    assert_first_screen(hasty, "worker-1 · pid 77 hangs, with 50 locks", "Look at the host.")
+    hasty.picture("incident-host")
+    hasty.page.set_viewport_size({"width": 390, "height": 800})
+    assert_first_screen(hasty, "worker-1 · pid 77 hangs, with 50 locks", "Look at the host.")
+    hasty.picture("incident-host-390", full_page=False)
+    hasty.follow("All locks of worker-1…")
+    hasty.page.get_by_role("button", name="Break all (50)").wait_for()
+    hasty.page.set_viewport_size({"width": 1280, "height": 800})
+    hasty.open(f"{LIST}groups/?by=host")
+    assert hasty.page.locator(".zklock-queue tbody tr").first.inner_text().split()[:3] == ["worker-1", "50", "50"]
+    hasty.open(address("orders/000"))
     assert_first_screen(
-        operator,
+        hasty,
         "worker-1 · pid 77",
         "ZooKeeper has heard of its process within the last 10 s.",
         "Its process also holds",
     )
 
 
-def test_a_slow_task_is_first_in_the_list_and_can_be_asked_or_broken(
-    stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_task_is_first_and_can_be_asked_or_broken(stage: Stage, hasty: Visitor) -> None:
     stage.join_queue("aaa", RESTOCK)
-    stage.join_queue(KEY, CHARGE)
+    stage.join_queue(KEY, replace(CHARGE, waited=1))
     stage.join_queue(KEY, RESTOCK)
-    monkeypatch.setenv("SITE_LONG_HELD", "0.1")
-    with Site(tmp_path, den.url()) as site:
-        operator = visit(browser, site, "operator", viewport={"width": 1280, "height": 800})
-        operator.open()
-        assert operator.shown_keys()[0] == KEY
-        assert_first_screen(operator, "Long held", "longest wait")
-        operator.open(address(KEY))
-        assert_first_screen(operator, "worker-3 · pid 812 has held it for", "1 waiter, first come, first served.")
-        assert_first_screen(operator, "If that is too long, request its release, or break the lock.", "Request release")
-        operator.page.context.close()
+    hasty.open()
+    remedy = "Too long? 1. Request release (work finishes). 2. Break (work is stopped)."
+    assert_first_screen(hasty, "worker-3 · pid 812 has held orders/1042 for", remedy, "Break orders/1042…")
+    hasty.picture("incident-slow")
+    hasty.follow("All locks")
+    assert hasty.shown_keys()[0] == KEY
+    assert_first_screen(hasty, "Long held", "longest wait")
+    hasty.open(address(KEY))
+    assert_first_screen(hasty, "worker-3 · pid 812 has held it for", "1 waiter, first come, first served.")
+    assert_first_screen(hasty, "If that is too long, request its release, or break the lock.", "Request release")
+
+
+def test_another_client_that_blocks_others_is_named(stage: Stage, operator: Visitor) -> None:
+    stage.join_queue_raw(KEY, nodes.prefix(str(uuid.uuid4())), b"10.0.0.7")
+    stage.join_queue(KEY, RESTOCK)
+    operator.open()
+    assert_first_screen(operator, f"Another client blocks {KEY}", "End its program, or break the lock.")
+    operator.follow(f"Break {KEY}…")
+    operator.page.get_by_label("Reason").wait_for()
+
+
+def test_calm_is_one_sentence_above_the_list(stage: Stage, operator: Visitor) -> None:
+    stage.join_queue(KEY, RESTOCK)
+    operator.open()
+    assert_first_screen(operator, "Nothing needs attention.", "1 held", "0 contended", "0 waiting", "All locks")
+    operator.picture("calm")
+    operator.page.set_viewport_size({"width": 390, "height": 800})
+    assert_first_screen(operator, "Nothing needs attention.", "All locks")
+    operator.picture("calm-390", full_page=False)
 
 
 def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> None:
@@ -83,7 +123,10 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
     stage.join_queue(KEY, CHARGE)
     stage.join_queue("stock/lamp", RESTOCK)
     operator.open()
-    assert_first_screen(operator, "Deadlock:")
+    assert_first_screen(
+        operator, f"Deadlock: {KEY}, stock/lamp", "Break one of them", f"Break {KEY}…", "Break stock/lamp…"
+    )
+    operator.picture("incident-deadlock-card")
     operator.open(address(KEY))
     assert_first_screen(
         operator, "Deadlock: they wait for each other", "the circle is closed", "Break one of these locks"
@@ -96,6 +139,9 @@ def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator:
     path = f"{den.base}/{KEY}/{nodes.prefix(str(uuid.uuid4()))}-000000005"  # below zero: the counter has run over
     den.client.create(path, ephemeral=True, makepath=True)
     operator.open()
+    assert_first_screen(operator, f"Counter used up: {KEY}", "Then delete the empty directory")
+    operator.picture("incident-counter")
+    operator.open(f"{LIST}?q=")
     assert operator.shown_keys()[0] == KEY
     operator.open(address(KEY))
     assert_first_screen(operator, "32-bit counter of this directory is exhausted")
@@ -106,6 +152,11 @@ def test_a_forgotten_hold_names_the_operator_and_its_end(stage: Stage, operator:
     operator.open(address(KEY, "hold"))
     operator.hold("maintenance of the warehouse", 60)
     stage.join_queue(KEY, CHARGE)
+    operator.open()
+    assert_first_screen(operator, f"Forgotten hold? {KEY}", "maintenance of the warehouse", "If the reason is gone")
+    operator.picture("incident-hold")
+    operator.follow("End this hold…")
+    operator.page.get_by_label("Reason").wait_for()
     operator.open(address(KEY))
     assert_first_screen(operator, "operator holds it until", "If the reason is gone, end this hold.", "End this hold")
     operator.follow("End this hold…")

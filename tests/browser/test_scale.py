@@ -35,26 +35,37 @@ def cost(viewer: Visitor, wire: Proxy, path: str = LIST) -> tuple[float, int, in
     return seconds, wire.requests, wire.round_trips()
 
 
-def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
-    stage: Stage, visitor: Visit, wire: Proxy, den: Zoo, browser: Browser, tmp_path: Path
+def test_the_list_and_the_attention_page_of_a_thousand_locks_are_quick(
+    stage: Stage,
+    visitor: Visit,
+    wire: Proxy,
+    den: Zoo,
+    browser: Browser,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    The page takes the server less than a second, and few round trips to ZooKeeper.
+    Each page takes the server less than 0.4 s, and few round trips to ZooKeeper.
 
     The time is the processor's, so that other work on the machine does not count, and without the proxy that counts.
     Each queue is listed once, its holder and at most one waiter read, for any number; pages within a second share that.
     """
     stage.crowd(LOCKS, WAITERS)
-    with Site(tmp_path, den.url()) as direct:
-        client = visit(browser, direct, "viewer")
-        client.open()
-        seconds = sorted(cost(client, wire)[0] for _ in range(3))[1]
-        client.page.context.close()
+    seconds = {}
+    for long_held in ("60", "0.001"):  # with the latter, what needs attention is shown instead of the list
+        monkeypatch.setenv("SITE_LONG_HELD", long_held)
+        (home := tmp_path / long_held).mkdir()
+        with Site(home, den.url()) as direct:
+            client = visit(browser, direct, "viewer")
+            client.open()
+            seconds[long_held] = sorted(cost(client, wire)[0] for _ in range(3))[1]
+            assert client.page.locator(".zklock-card").count() == (long_held == "0.001")
+            client.page.context.close()
     viewer = visitor("viewer")
     viewer.open()
     _, requests, trips = cost(viewer, wire)
-    print(f"{LOCKS} locks x {WAITERS} waiters: {seconds:.2f} s, {requests} requests, {trips} round trips")
-    assert seconds < 1.0
+    print(f"{LOCKS} locks x {WAITERS} waiters: {seconds} s, {requests} requests, {trips} round trips")
+    assert max(seconds.values()) < 0.4
     assert requests <= 3 * LOCKS + 20
     assert trips <= 150  # half a window of 128 lists, then of 32 reads, at a time
     assert len(viewer.shown_keys()) == 50  # of one page

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import path
 
 from django_zklock.admin import LockAdmin
-from django_zklock.dashboard.views import health_json, locks_json
+from django_zklock.dashboard.views import health_json, incidents_json, locks_json
 from django_zklock.models import Lock
 from support.admintemplates import ADMIN_TEMPLATES
 
@@ -32,6 +32,7 @@ urlpatterns = [
     path("own/", own_site.urls),
     path("locks.json", locks_json),
     path("health.json", health_json),
+    path("incidents.json", incidents_json),
 ]
 
 

@@ -254,6 +254,16 @@ def work_linger(key: str) -> None:
         pass
 
 
+def work_acquire_around_with(mutex: Any) -> None:
+    """Acquire one lock or several by hand, and again by a block inside."""
+    assert mutex.acquire()
+    try:
+        with mutex:
+            pass
+    finally:
+        mutex.release()
+
+
 def work_hand_over(key: str) -> None:
     """Release a lock that lingers while another thread waits for it."""
     lock = zk_lock(key, linger=0.02, timeout=10)

@@ -70,6 +70,5 @@ def show() -> None:
         assert 'id="zklock-status"' in listed
         assert "zklock/dashboard.js" in listed
         action = {"action": "break_selected", "_selected_action": ["orders/42"]}
-        confirm = client.post("/admin/zklock/lock/", action)["Location"]
-        response = client.get(confirm)
+        response = client.post("/admin/zklock/lock/", action)
         print(response.status_code, "orders/42" in response.content.decode(), "break/")

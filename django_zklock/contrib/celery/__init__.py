@@ -1,7 +1,7 @@
 """
 Locks for Celery: decorated tasks, unique tasks, events, and several beats for one schedule.
 
-Nothing here imports Celery before the process does. Parts that a process does not use are not imported.
+Only the option `unique` imports Celery before the process does. Parts that a process does not use are not imported.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Candidacy:
     One candidate for the lead of a schedule. It waits, and holds the lock until `withdraw`, in a thread of its own.
 
     So beat's main thread can tick, and end at once by a signal. Nothing is aborted at a loss: `ScheduleRecords` checks
-    the hold. `start` is called when the candidacy is known to its owner, which a signal may end at any moment.
+    the hold. The scheduler stores a candidacy before it calls `start`, because a signal may end beat at any moment.
     """
 
     def __init__(self, schedule: str) -> None:
@@ -172,8 +172,8 @@ class ZkScheduler(Scheduler):
         records.load()
         args, kwargs = self._arguments
         bases = (RecordingScheduler, self._wrapped)
-        kind: Any = type(f"Recording{self._wrapped.__name__}", bases, {"records": records})
-        self._active = kind(self.app, *args, **kwargs)
+        scheduler_class: Any = type(f"Recording{self._wrapped.__name__}", bases, {"records": records})
+        self._active = scheduler_class(self.app, *args, **kwargs)
         records.prune(self._active.schedule.values())
         self._log_change(logging.INFO, "leads")
 
@@ -221,7 +221,7 @@ class RecordingScheduler(Scheduler):
         super().__init__(*args, **kwargs)
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> None:
-        """Continue the entries from their records, each time they were read."""
+        """Continue the entries from their records, each time the scheduler has read the entries."""
         self.records.adopt(self.schedule.values())
         super().populate_heap(*args, **kwargs)
 

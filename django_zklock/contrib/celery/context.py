@@ -1,8 +1,8 @@
 """
-The contexts of a decorated function: a Celery worker has a message for its task, or calls it as its task.
+The contexts of the decorated function of a task: `TaskContext` if the task runs, `MessageContext` before.
 
-The context of a call decides what happens to a task that does not get its lock, or loses it: it is sent again, is
-skipped, or fails.
+The context of a call decides what happens to a task that does not get its lock, or loses it: the task is sent again,
+is skipped, or fails.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class TaskContext(FunctionContext):
         self._wrapper = wrapper
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
         work = work_of(task)
-        self.what = work.what
-        self.about = dict(work.about)
+        super().__init__(work.what, dict(work.about))
         self._waited: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
@@ -74,7 +73,7 @@ class TaskContext(FunctionContext):
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """
-        Use the locks that the main process has acquired. If there are none, end this run if a copy of it has the lock.
+        Use the locks that the main process has acquired. Without any, end this run if another copy is in the queue.
 
         A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
         share a read lock or a semaphore with the other one either.
@@ -111,7 +110,7 @@ class TaskContext(FunctionContext):
             self._end_after_loss(error, options)
         policy, is_busy = options.on_conflict, isinstance(error, LockNotAcquired)
         if not self.waits and is_busy:
-            # It waits again. At once, the end of the next run could be stored before the RETRY of this one.
+            # It waits again, after a delay. Without one, the next run might end before the RETRY of this run is stored.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
         if not self._by_worker:
             if policy == "skip" and is_busy:
@@ -159,9 +158,9 @@ class TaskContext(FunctionContext):
 
     def _wait_or_yield(self, lock_key: str, error: ZkLockError) -> str:
         """
-        Return the id of the task of the same name that waits for the lock. If there is none, send this task again.
+        Return the id of the task of the same name that waits for the lock.
 
-        In the second case, raise what ends this run.
+        If there is none, send this task again, and raise what ends this run.
         """
         task, request = self._task, self._task.request
         key = lifecycle.waiting_key(task, lock_key)
@@ -204,7 +203,7 @@ def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:
 
 
 class MessageContext(FunctionContext):
-    """The context of a decorated function that a worker has a message for; only its defaults and the work are used."""
+    """The context of a task that a worker has not begun. Only its defaults and its description of the work are used."""
 
     kind = TaskContext.kind
     policies = TaskContext.policies
@@ -215,8 +214,7 @@ class MessageContext(FunctionContext):
     def __init__(self, request: Any) -> None:
         retries = request.request_dict.get("retries") or 0
         work = work_of_message(request.task.name or "", request.id, request.delivery_info, retries)
-        super().__init__(work.what)
-        self.about = dict(work.about)
+        super().__init__(work.what, dict(work.about))
         if trace.items is not None:
             self.about |= trace.of_header(messages.headers_of(request).get("traceparent"))
 

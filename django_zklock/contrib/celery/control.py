@@ -30,7 +30,7 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
     dispatcher = _dispatcher(state)
-    tasks = {} if dispatcher is None else dict(dispatcher.tasks)  # it may change meanwhile, on a thread of its own
+    tasks = {} if dispatcher is None else dict(dispatcher.tasks)  # a copy: the dispatcher may have its own thread
     waiting = {task_id: task for task_id, task in tasks.items() if task.asked_at is not None}
     shown = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     return _locks_of(shown, {os.getpid(), *(processes or [])}, waiting)

@@ -25,7 +25,7 @@ def choose_worker(name: str) -> None:
 
 
 def listen() -> None:
-    """Connect to the signals of locks, only if events are sent: each receiver takes time at each lock."""
+    """Connect to the signals of locks if events are sent, else disconnect: each receiver takes time at each lock."""
     for signal, receiver in ((lock_waiting, on_waiting), (lock_acquired, on_acquired), (lock_lost, on_lost)):
         if os.environ.get(EVENTS_OF):
             signal.connect(receiver, dispatch_uid=f"zklock.{receiver.__name__}")

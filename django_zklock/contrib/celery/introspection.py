@@ -26,13 +26,13 @@ def functions_of(task: Any) -> list[tuple[Callable[..., Any], list[Any]]]:
     """
     Return the functions that a call of the task goes through, outermost first, with the `self` of a bound task.
 
-    Agents for monitoring put a proxy around the task, or replace its attribute `run`. So this takes the task that the
-    app has under that name, follows `__wrapped__`, and then does the same from the method of the class.
+    Agents for monitoring put a proxy around the task, or replace its attribute `run`. So this begins with the `run` of
+    the task that the app has under that name, and follows `__wrapped__`. Then it does the same with the class's `run`.
     """
-    known = getattr(getattr(task, "app", None), "_tasks", {}).get(getattr(task, "name", None), task)
-    bind = getattr(inspect.getattr_static(known.__class__, "run", None), "__get__", None)
+    registered = getattr(getattr(task, "app", None), "_tasks", {}).get(getattr(task, "name", None), task)
+    bind = getattr(inspect.getattr_static(registered.__class__, "run", None), "__get__", None)
     functions = []
-    for run in (getattr(known, "run", None), bind and bind(known)):
+    for run in (getattr(registered, "run", None), bind and bind(registered)):
         function = run
         bound: list[Any] = []
         while function is not None:

@@ -33,7 +33,7 @@ _BEFORE: Final = "_zklock_before"
 
 @abort.shielded
 def begin(*, task: Task[..., Any], **kwargs: object) -> None:
-    """Record what is held when the task begins, and make it the current work."""
+    """Record what is held when the task begins, and make the task the current work."""
     request = task.request
     current = work_of(task)
     setattr(request, _GUARD, LeakGuard(current))
@@ -75,28 +75,23 @@ class LeakGuard:
         self._guards = held_locks.guards(self._owner)
 
     @abort.shielded
-    def release_leaked(self) -> list[str]:
+    def release_leaked(self) -> None:
         """
-        Release what was acquired since, and log it; return the keys. Doing it again changes nothing.
+        Release what was acquired since, and log it. The call is idempotent.
 
-        Waits at most a second for ZooKeeper's confirmation.
+        Waits at most `held.RELEASE_TIMEOUT` seconds for ZooKeeper's confirmation.
         """
         leaked = list(filter(self._is_leaked, held_locks.all()))
-        released: list[str] = []
-        if not leaked:
-            return released
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
         waiters = []
         for held in leaked:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
-            released.append(held.key)
             held.release_uses(waiter.set, except_for=self._uses.get(held, ()))
             if not held.uses and held.observer is None and not held.grant.inherited:
                 waiters.append(waiter)
             self._report(held)
         wait_all(waiters)
-        return released
 
     def _is_leaked(self, held: HeldLock) -> bool:
         if not held.uses:  # its transaction keeps it, and will release it
@@ -109,7 +104,7 @@ class LeakGuard:
         return mine and held.owner.is_over
 
     def _close_blocks(self, owner: Owner) -> None:
-        """Disarm the guards of blocks that will not end any more: their abort would strike other work."""
+        """Disarm the guards of blocks that will never end: their abort would strike other work."""
         before: list[Guard] = self._guards if owner == self._owner else []
         for guard in reversed(held_locks.guards(owner)):
             if guard not in before:

@@ -59,7 +59,8 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
 
     `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. If the
     broker is not available, a task with `acks_late` gives its message back, so that it is not lost. A task that expires
-    before it could run again is not sent, but ends here. If the worker discarded it, this run could overwrite that end.
+    before it could run again is not sent, but ends here. Otherwise the worker would store it as REVOKED, and the end of
+    this run could overwrite that.
     """
     request: Any = task.request
     expires = expiry(task.app, request.expires)
@@ -103,12 +104,12 @@ def send_again(
 
 
 def is_given_back(task: Task[..., Any], state: str | None, ended_with: object) -> bool:
-    """Tell whether a task that ended in this state has given its message back to the broker."""
+    """Return whether a task that ended in this state has given its message back to the broker."""
     return state == states.REJECTED and bool(getattr(ended_with, "requeue", False)) and bool(task.acks_late)
 
 
 def died(task: Task[..., Any], error: BaseException) -> bool:
-    """Tell whether a task failed with its process and will not be redelivered; in the worker's main process."""
+    """Return whether a task failed with its process and will not be redelivered; in the worker's main process."""
     if isinstance(error, TimeLimitExceeded):
         return not task.acks_late or bool(getattr(task, "acks_on_timeout", True))
     return isinstance(error, WorkerLostError)

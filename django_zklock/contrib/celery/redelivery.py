@@ -23,7 +23,7 @@ from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.escaping import printable
 
 COPY_HEADER: Final = "zklock_copy"
-"""Set by a copy that has met another one: when the result was stored that existed at that time, or "none"."""
+"""Set by a copy that has met another one: when the task's result of that time was stored; "none" without a result."""
 CHECKED_HEADER: Final = "zklock_copy_checked"
 """How often the copy has found no result under the lock since it met the other copy."""
 
@@ -45,8 +45,8 @@ def check_done(task: Task[..., Any]) -> None:
     """
     Raise `Ignore` if another copy has done the work; called under the lock, before the work.
 
-    A result is stored only after the lock is released. So a copy that finds no result is sent again once, and then
-    relies on the answer.
+    A result is stored only after the lock is released. So a copy that finds no result is sent again once. If it finds
+    none the second time either, it does the work.
     """
     before = messages.text(task.request, COPY_HEADER)
     if not before:

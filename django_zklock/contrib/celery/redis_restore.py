@@ -1,5 +1,5 @@
 """
-Messages that a worker has not acknowledged when it loses its connection to Redis.
+Restore the messages that a worker has not acknowledged when it loses its connection to Redis.
 
 Kombu restores them as it closes the connection. If Redis is down then, they stay in the hash `unacked` for the
 visibility timeout, an hour by default (celery/celery#1307). Celery 5.7 also closes twice. The second time, and at a
@@ -21,7 +21,7 @@ logger = logging.getLogger("django_zklock.celery")
 
 
 class RedisRestore(bootsteps.StartStopStep):
-    """Restores on the next connection what was lost with the last one. A task at work keeps its message."""
+    """Restores the lost messages as soon as there is a new connection. A task at work keeps its message."""
 
     requires = ("celery.worker.consumer.connection:Connection",)
 
@@ -54,6 +54,6 @@ class RedisRestore(bootsteps.StartStopStep):
             self._lost |= {tag: clock.now() for tag in channel.qos._delivered if tag not in kept}
             channel.do_restore = False
             channel.basic_ack = lambda tag, **_options: self._qos.ack(tag)
-            channel.basic_reject = lambda tag, **options: self._qos.reject(tag, **options)  # noqa: PLW0108 - a later one
+            channel.basic_reject = lambda tag, **options: self._qos.reject(tag, **options)  # noqa: PLW0108 - the later qos
         finally:
             collect(*args, **options)

@@ -32,7 +32,7 @@ Entry: TypeAlias = Any
 
 FOLDER = "!beat"  # below the base. No key of a lock contains this character
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
-FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays
+FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
 
 class LeadershipLost(BaseException):
@@ -118,7 +118,7 @@ class ScheduleRecords:
             self._write(new)
 
     def prune(self, entries: Iterable[Entry]) -> None:
-        """Delete the records of entries that have not been in the schedule for a week."""
+        """Delete the records of entries that are not in the schedule and have not run for a week."""
         kept = {_node_of(entry) for entry in entries}
         before = datetime.now(timezone.utc) - FORGET_AFTER
         for name, run in list(self._runs.items()):
@@ -148,7 +148,7 @@ class ScheduleRecords:
         if self.hold.lost:
             raise LeadershipLost(held_of(self.hold).grant.why_invalid() or "the lock was released")
 
-    # --- small parts --------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------
 
     def _read_all(self, gateway: Gateway, done: Callback[dict[str, Node] | ZkError]) -> None:
         def on_listed(reply: NamesReply) -> None:
@@ -211,7 +211,8 @@ def continue_from(entry: Entry, run: RunRecord) -> None:
     """
     Continue an entry from its record, not from what the scheduler of this process believes.
 
-    But a row of django-celery-beat that was saved later wins: the entry may have been disabled for a while.
+    A row of django-celery-beat that was saved later keeps its count, and its last run if that is later than the
+    record's: the entry may have been disabled for a while.
     """
     model: Any = getattr(entry, "model", None)
     saved_at = getattr(model, "date_changed", None)

@@ -16,9 +16,9 @@ logger = logging.getLogger("django_zklock.celery")
 
 def begin_worker(*, sender: Any, **kwargs: object) -> None:
     """
-    Answer `inspect zklocks`, and send events of locks if the worker sends events of its tasks.
+    Prepare the remote control, the dispatcher and the pool of a worker.
 
-    It does so with `-E` or the setting `worker_send_task_events`.
+    Send events of locks if the worker sends events of its tasks: with `-E` or the setting `worker_send_task_events`.
     """
     import_module("django_zklock.contrib.celery.control")  # only now: it imports all of a worker
     if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
@@ -41,6 +41,6 @@ def close_session(**kwargs: object) -> None:
 
 
 worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")
-# A pool process ends without its exit handlers. Other pools' process runs them, but late.
+# A process of a prefork pool ends without its exit handlers. The process of another pool runs them, but late.
 worker_process_shutdown.connect(close_session, dispatch_uid="zklock.close_session")
 worker_shutdown.connect(close_session, dispatch_uid="zklock.close_session")

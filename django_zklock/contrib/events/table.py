@@ -26,15 +26,16 @@ USUAL_FOR: Final = 60.0
 LEAST: Final = 5
 """Fewer holds than this have no usual one."""
 
+RECENT_FOR: Final = 3.0
+"""Seconds for which the recent losses, and the grants without an end, are used."""
+UNFINISHED: Final = 500
+"""Grants without an end that are read at most."""
+
 ACTIONS: Final = "actions"
 """In the history, the actions of operators; other rows have their outcome."""
 
 SEARCHED: Final = timedelta(days=1)
 """How far back a part of a text is searched, unless the caller says: no index finds it."""
-SHARED_FOR: Final = 30.0
-"""Seconds for which the losses and the unfinished holds of all hosts are used."""
-UNFINISHED: Final = 500
-"""Grants without an end that are read at most."""
 MARGIN: Final = 60.0
 """Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
 
@@ -248,7 +249,7 @@ def losses(seconds: float) -> dict[str, int]:
     A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
     losses of one session count once. Rows without a session count once for each process.
     """
-    return shared_losses.get(seconds, 0.0, SHARED_FOR)
+    return past_losses.get(seconds, 0.0, RECENT_FOR)
 
 
 def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
@@ -262,21 +263,21 @@ def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
     return dict(Counter(host for host, _ in sessions))
 
 
-shared_losses: Final = Shared(_read_losses)
+past_losses: Final = Shared(_read_losses)
 
 
 def unfinished(seconds: float) -> list[tuple[str, int, str, int]]:
-    """Return host, pid, key and token of the grants of the last so many seconds without an end."""
-    return _unfinished.get(seconds, 0.0, SHARED_FOR)
+    """Return host, pid, key and token of the newest grants of the last so many seconds without an end."""
+    return past_unfinished.get(seconds, 0.0, RECENT_FOR)
 
 
 def _read_unfinished(seconds: float, timeout: float) -> list[tuple[str, int, str, int]]:
     since = timezone.now() - timedelta(seconds=seconds)
-    rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by()
+    rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by("-at")
     return _read(rows.values_list("host", "pid", "key", "token")[:UNFINISHED])
 
 
-_unfinished: Final = Shared(_read_unfinished)
+past_unfinished: Final = Shared(_read_unfinished)
 
 
 def _read(rows: QuerySet[Any, _Row]) -> list[_Row]:

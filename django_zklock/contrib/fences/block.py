@@ -26,7 +26,7 @@ class FencedBlock:
     end of that one.
     """
 
-    def __init__(self, fence: Fence, name: str, using: str = "default") -> None:
+    def __init__(self, fence: Fence, name: str, using: str) -> None:
         check_fence(fence)
         self._block: AbstractContextManager[None] = _block(fence, name, using)
 

@@ -8,7 +8,7 @@ from django_zklock.fencing.model import ExactCharField, FencingTokenField
 
 
 class Fence(models.Model):
-    """The highest token of one name. `advance` writes it, and inserts the row if it is missing."""
+    """The highest token of one name. `rows.advance` writes it, and inserts the row if it is missing."""
 
     name: models.Field[str, str] = ExactCharField(max_length=255, primary_key=True)
     token: models.Field[int, int] = FencingTokenField()

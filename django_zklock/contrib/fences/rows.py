@@ -12,7 +12,8 @@ from django_zklock.queue.escaping import shortened
 MAX_NAME = 255
 _INSERT = "INSERT INTO zklock_fences_fence (name, token) VALUES (%(name)s, %(token)s) "
 _OR_RAISE = "ON CONFLICT (name) DO UPDATE SET token = %(token)s WHERE zklock_fences_fence.token <= %(token)s"
-_OR_RAISE_MYSQL = "ON DUPLICATE KEY UPDATE token = GREATEST(token, %(token)s)"  # raised: 2 rows; inserted or not: 1 row
+# MySQL counts 2 rows if it has raised the token, and 1 if it has inserted the row or left it unchanged.
+_OR_RAISE_MYSQL = "ON DUPLICATE KEY UPDATE token = GREATEST(token, %(token)s)"
 
 
 def advance(name: str, token: int, using: str) -> None:

@@ -47,7 +47,7 @@ class Columns:
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        state = "deadlocked" if lock.deadlocked else lock.info.state(self.long_held)
+        state = lock.info.state(self.long_held)
         # Long is no trouble as long as nobody waits and it is the usual time.
         calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
         colour = f"{state} zklock-quiet" if calm else state
@@ -62,14 +62,17 @@ class Columns:
         if not holders:
             return None
         process, work = process_of(holders[0]), use_of(holders[0])
+        url = self.host_url(holders[0].host, holders[0].pid)  # type: ignore[attr-defined]
+        link = format_html('<a href="{}">{}</a>', url, process)
         others = len(holders) - 1
         rest = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
         return format_html(
-            '<span class="zklock-holder" dir="auto" title="{0} · {1}"><span>{0}</span> <span>{2}</span> '
+            '<span class="zklock-holder" dir="auto" title="{0} · {1}"><span>{3}</span> <span>{2}</span> '
             '<span class="zklock-work">{1}</span></span>',
             process,
             work,
             rest,
+            link if holders[0].pid else process,
         )
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")

@@ -13,7 +13,7 @@ from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import KIND_LABELS, STATE_LABELS, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from django.db.models import QuerySet
     from django.http import HttpRequest
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 MAX_GROUPS: Final = 50
 GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("host")}
 """Labels of the criteria by which locks can be grouped."""
-_STATES: Final[Mapping[str, Callable[[LockInfo, float], bool]]] = {
-    "contended": lambda lock, long_held: lock.contended,
-    "long": lambda lock, long_held: lock.held_longer_than(long_held),
-    "held": lambda lock, long_held: lock.held_for is not None,
-    "kept": lambda lock, long_held: lock.idle_for is not None,
-    "operator": lambda lock, long_held: lock.operator is not None,
-    "passing": lambda lock, long_held: not lock.holders and lock.waiting > 0,
-    "broken": lambda lock, long_held: bool(lock.problem),
-}
-"""Tests of the choices of a state, with the seconds from which on a lock counts as held long. A lock may pass many."""
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -92,14 +82,14 @@ class StateFilter(_LockFilter):
 
     title = _("state")
     parameter_name = "state"
-    options: ClassVar = {state: STATE_LABELS[state] for state in _STATES}
+    options: ClassVar = {state: label for state, label in STATE_LABELS.items() if state != "free"}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         self._long_held = float(model_admin.long_held)
         return super().lookups(request, model_admin)
 
     def matches(self, info: LockInfo, value: str) -> bool:
-        return value in _STATES and _STATES[value](info, self._long_held)
+        return value in info.states(self._long_held)
 
 
 class KindFilter(_LockFilter):

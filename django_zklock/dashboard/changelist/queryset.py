@@ -22,7 +22,7 @@ _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "waiting": lambda lock: lock.info.waiting,
     "longest_wait": lambda lock: lock.info.longest_wait or 0.0,
     # What an operator should see first is at the end of an ascending order.
-    "trouble": lambda lock: (lock.deadlocked, lock.info.trouble),
+    "trouble": lambda lock: lock.info.trouble,
     "holder": lambda lock: [(holder.host, holder.pid, holder.what) for holder in lock.info.holders],
 }
 

@@ -1,9 +1,9 @@
 """
 The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
-It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`), so
-an exception in the caller never interrupts the protocol: the caller gives up, and `abandon` makes the contender clean
-up. The kind of lock is in its rule (`queue.rules`), its znode in `ContenderNode`, its way into the queue in `Newcomer`.
+It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
+an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up. The
+rule (`queue.rules`) knows the kind of lock. `ContenderNode` has the znode, `Newcomer` the phases before its create.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from django_zklock.zk.session import BEAT_SHARE
 
 __all__ = ["Busy", "Contender", "Outcome", "Phase"]
 
-DESCRIBE_GRANT_AFTER = 0.75  # seconds more, until its znode says when it was granted; a shorter hold costs no write
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
+DESCRIBE_GRANT_AFTER = 0.75  # seconds after that watch; a shorter hold does not write the time of its grant
 WATCH_SELF_SHARE = 1 / 6  # of the session timeout, spent waiting; a shorter wait costs no watch on its znode
 
 
@@ -52,8 +52,8 @@ class Contender(Newcomer):
         """
         Leave the queue, in any phase. Nothing of this contender stays in ZooKeeper.
 
-        `done` is called once on the protocol's thread: with True when the znode is gone, with False when it is clear
-        that this takes longer.
+        `done` is called once on the protocol's thread: with True when the znode is gone, or with False as soon as the
+        delete takes longer than one request.
         """
         self.session.post(self._abandon, done)
 
@@ -61,27 +61,27 @@ class Contender(Newcomer):
         """
         Make the write lock that is held a read lock; no other writer comes in between.
 
-        Doing it again changes nothing. Before the end of `min_hold`, no other reader is let in unless the holder has
-        `asked` for it.
+        Another call changes nothing. Other readers are admitted after the end of `min_hold`, or at once if the holder
+        has `asked` for it.
         """
         grant = self._grant
         remaining = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - clock.now()
         self.session.post(self._share, remaining)
         if grant is not None and remaining <= 0:
-            grant.kind = nodes.Kind.READ  # last, so that a caller that is interrupted before can do it again
+            grant.kind = nodes.Kind.READ  # last, so that an interrupted caller can call this again
 
     def set_process(self, pid: int) -> None:
-        """Show others in the queue that this process of the machine does the work; from any thread."""
+        """Show the others in the queue which process of this host does the work. From any thread."""
         self.session.post(self.describe, {"pid": pid})
 
     def waited(self, granted_at: float) -> int:
-        """Return the milliseconds from the creation of its znode to a grant at this time of `clock.now()`."""
+        """Return the milliseconds from the create of its znode to a grant at `granted_at`, on `clock.now()`."""
         return max(1, round((granted_at - self._node.sent_at) * 1000))
 
     # --- while it holds the lock ----------------------------------------------------------------------------------
 
     def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
-        """Show others in the queue these fields of the payload; see `ContenderNode.describe`."""
+        """Show the others in the queue these fields of the payload; see `ContenderNode.describe`."""
         if self._phase is Phase.HOLDING:
             self._node.describe(fields, done)
 
@@ -127,7 +127,7 @@ class Contender(Newcomer):
                 self._apply_rule(queue)
         elif isinstance(answer, NodeMissing):
             self._on_absent()
-        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
+        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else it lists again when it is connected
             self.on_refused(answer)
 
     def _apply_rule(self, queue: order.Queue) -> None:
@@ -168,7 +168,7 @@ class Contender(Newcomer):
 
     def _on_holds_checked(self, queue: order.Queue, verdict: rules.WaitFor, checked: CheckedHolds | None) -> None:
         if checked is None:
-            return  # to be listed again when connected
+            return  # it lists again when it is connected
         if checked.ended:
             self._list()
             return
@@ -189,22 +189,22 @@ class Contender(Newcomer):
         self._tell_queued()
 
     def on_ahead_gone(self, *, was_last: bool) -> None:
-        """A predecessor is gone. If no other one is ahead (`was_last`), the lock is granted."""
+        """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
         if self._phase is not Phase.QUEUED:
             return
         if was_last:
             self._grant_if_proven()
         else:
-            self._list()  # it may have given up while others are still ahead
+            self._list()  # it may have been a waiter, so others may still be ahead
 
     def on_ahead_changed(self) -> None:
-        """The queue may have another meaning now, so list it again."""
+        """List the queue again: a marker, a limit or the end of an operator hold may have changed the verdict."""
         if self._phase is Phase.QUEUED:
             self._list()
 
     def _grant_if_proven(self) -> None:
         """
-        Take the lock if no heartbeat is due; else have a quorum confirm the session and the znode first.
+        Hold the lock at once if no heartbeat is due. Else have a quorum confirm the session and the znode first.
 
         A waiter sends no heartbeats. After a long wait its lease is over, or would be soon after the grant.
         """
@@ -218,7 +218,7 @@ class Contender(Newcomer):
             self._prove()
 
     def _prove(self) -> None:
-        """Ask a quorum, and again after a pause, because a reply that takes long extends no lease."""
+        """Ask a quorum, and ask again after a pause: a late reply may not extend the lease."""
         if self._phase is Phase.PROVING:
             self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
             self._node.prove()
@@ -260,7 +260,7 @@ class Contender(Newcomer):
                 self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
 
     def _describe_grant(self) -> None:
-        """Write when the lock was granted, for people who look at the queue; ZooKeeper only dates the znode."""
+        """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""
         self._cancel_timer()
         if self._grant is not None:
             self.describe({"waited": self.waited(self._grant.since)}, self._on_described)
@@ -327,7 +327,7 @@ class Contender(Newcomer):
         self._node.reconnected()
 
     def on_session_lost(self) -> None:
-        """The znode is gone with its session. Queue again, unless the lock was held."""
+        """Queue again, unless the lock was held: the znode is gone with its session."""
         if self._phase is Phase.LOCAL_QUEUE:
             return
         self._forget_replies()

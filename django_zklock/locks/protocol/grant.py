@@ -29,7 +29,7 @@ class Policy:
     abort_on: str = "suspended"
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
-    """Seconds a suspension may last before the abort; never past the lease."""
+    """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
 
 
 class GrantLease(Protocol):
@@ -45,7 +45,7 @@ class GrantLease(Protocol):
 
 
 class GrantSession(Protocol):
-    """The session of a grant, as far as a holder needs it. In a Celery pool process it is that of the main process."""
+    """The part of a session that a holder needs. In a Celery pool process, it is the session of the main process."""
 
     loop: Loop
 
@@ -68,14 +68,14 @@ class GrantSession(Protocol):
 
 
 class GrantedContender(Protocol):
-    """The contender of a grant, as far as a holder needs it."""
+    """The part of a contender that a holder needs."""
 
     @property
     def ahead(self) -> Payload | None:
-        """The contender that was just ahead, if it is known."""
+        """The payload of the contender that was just ahead, if it is known."""
 
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:
-        """Give the lock back; see `Contender.abandon`."""
+        """Release the lock; see `Contender.abandon`."""
 
     def share(self, *, asked: bool = False) -> None:
         """Keep the lock as a reader; see `Contender.share`."""
@@ -102,9 +102,10 @@ class GrantObserver:
 
 class Grant:
     """
-    One grant of a lock by ZooKeeper, as the protocol's thread and the holder share it.
+    One grant of a lock by ZooKeeper. The protocol's thread and the holder share it.
 
-    The protocol's thread writes it, and any thread reads it; each attribute is a plain value. `lost_reason` is final.
+    Any thread reads it. Only the protocol's thread writes it, except where a comment says otherwise. Each attribute is
+    a plain value. `lost_reason` is final.
     """
 
     def __init__(self, session: GrantSession, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
@@ -122,16 +123,16 @@ class Grant:
         self.suspect_since: float | None = None  # on clock.now()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.node_gone = False  # the record of the break, if any, is being read
-        self.max_hold = 0.0  # seconds, if it ends by itself
-        self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
+        self.node_gone = False  # its znode was deleted; `lost_reason` follows when the record of a break was read
+        self.max_hold = 0.0  # seconds, if it has a maximum hold
+        self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.parts: dict[weakref.ref[Any], bool] = {}  # not released yet; True: it only reads
-        self.begun = False  # whether the work under the lock has begun; written by its owner
+        self.parts: dict[weakref.ref[Any], bool] = {}  # shares that are not released yet; True: it only reads
+        self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
-        self.is_quiet = False  # whether nothing is logged about its loss
-        self._end = [None]  # removed by the caller that reports the end; `pop` is one step, also between threads
+        self.is_quiet = False  # its loss is not logged
+        self._end = [None]  # the caller that reports the end removes the item, by `pop`: a single step for all threads
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
 
@@ -139,7 +140,7 @@ class Grant:
 
     @property
     def inherited(self) -> bool:
-        """Return whether this is a forked child, which holds nothing of its parent."""
+        """Whether this process is a forked child, which holds nothing of its parent."""
         return self.pid != os.getpid()
 
     def log_fields(self) -> dict[str, object]:
@@ -147,9 +148,9 @@ class Grant:
         return {"lock": self.key, "token": self.token, **work.log_fields(self.about)}
 
     def why_invalid(self) -> str | None:
-        """Return why the lease is not valid now, or None; by the clock, so that a paused process notices at once."""
-        # Read the lease first. If this thread is paused, the lease may be extended after a loss, or belong to the next
-        # session. But the attributes below are always set before that.
+        """Return why the lease is not valid now, or None. It reads the clock, so a paused process notices at once."""
+        # Read the lease first. While this thread is paused, the lease may be extended after a loss, or become that of
+        # the next session. But the attributes below are always set before that.
         valid = self.session.lease.valid
         if self.lost_reason is not None:
             return self.lost_reason
@@ -165,7 +166,7 @@ class Grant:
 
     @property
     def overdue(self) -> bool:
-        """Return whether `max_hold` is over, by the clock."""
+        """Whether `max_hold` is over, by the clock."""
         return self.ends_at is not None and clock.now() >= self.ends_at
 
     @property
@@ -180,15 +181,15 @@ class Grant:
             raise self.loss(reason)
 
     def loss(self, reason: str) -> LockLost:
-        """Return the error that tells the holder about the loss."""
+        """Return the error for the holder."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
     def held_shares(self) -> list[Any]:
-        """Return the holds that were not released yet. Other threads may add and remove some meanwhile."""
+        """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 
     def claim_end(self) -> bool:
-        """Return True to the first caller only, who reports the end of the grant."""
+        """Return True to the first caller only: it reports the end of the grant."""
         try:
             self._end.pop()
         except IndexError:
@@ -198,7 +199,7 @@ class Grant:
     # --- observers, from any thread -----------------------------------------------------------------------------
 
     def observe(self, observer: GrantObserver) -> None:
-        """Add an observer. It soon gets what it has missed; events may repeat."""
+        """Add an observer. It soon gets the events that it has missed; some may come twice."""
         self._observers[observer] = None
         if self.has_events:
             self.session.post(self._tell_missed, observer)
@@ -213,7 +214,7 @@ class Grant:
 
     @property
     def has_observers(self) -> bool:
-        """Whether it has any observer."""
+        """Whether there is any observer."""
         return bool(self._observers)
 
     @property
@@ -224,7 +225,7 @@ class Grant:
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
     def attach(self, observer: GrantObserver) -> None:
-        """Add an observer. It gets at once what it has missed."""
+        """Add an observer. It gets the events that it has missed at once."""
         self._observers[observer] = None
         self._tell_missed(observer)
 
@@ -240,7 +241,7 @@ class Grant:
         if self.released:
             observer.on_released()
 
-    def observed_by(self, kind: type) -> bool:
+    def has_observer_of(self, kind: type) -> bool:
         """Return whether an observer of this class is attached."""
         return any(isinstance(observer, kind) for observer in self._observers)
 
@@ -274,7 +275,7 @@ class Grant:
         self._tell(lambda observer: observer.on_release_requested(request))
 
     def release(self) -> None:
-        """Mark the lock as released, and notify the observers of that, once."""
+        """Mark the lock as released, and notify the observers, once."""
         if not self.released:
             self.released = True
             self.tell_released()

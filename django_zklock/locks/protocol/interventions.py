@@ -1,4 +1,4 @@
-"""Handle what other sessions do to the znode of a holder: they break the lock, or ask for a release."""
+"""Handle what other sessions do to the znode of a holder: they break the lock, or request a release."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from django_zklock.zk.gateway import Gateway, Node, NodeReply
 logger = logging.getLogger("django_zklock.locks")
 
 REPLY_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
-LASTS = 10.0  # seconds until that record is deleted
+RECORD_LASTS = 10.0  # seconds until that record is deleted
 
 
 def lose(gateway: Gateway, grant: Grant) -> None:
     """
-    End a grant whose znode was deleted by another session. If the lock was broken, the record of that is the reason.
+    End a grant whose znode was deleted by another session. If an operator broke the lock, the record has the reason.
 
-    The lease is invalid at once. The work is aborted once the record was read, or after `REPLY_TIMEOUT`.
+    The grant is invalid at once. The work is aborted when the record was read, or after `REPLY_TIMEOUT`.
     """
     session = gateway.session
     grant.node_gone = True
@@ -34,7 +34,7 @@ def lose(gateway: Gateway, grant: Grant) -> None:
         timer.cancel()
         record = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
         if record is not None:
-            session.loop.call_later(LASTS, lambda: gateway.delete(path, lambda answer: None))
+            session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda answer: None))
         if not grant.released:
             grant.lose(grant.why_deleted if record is None else str(record))
 
@@ -43,9 +43,9 @@ def lose(gateway: Gateway, grant: Grant) -> None:
 
 def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
     """
-    Receive a release request: it is in the data that the znode has now. `own` is the data of its create.
+    Receive a release request, which is in the data of `node`. `own` is the data that this process has written last.
 
-    Curator replaces the data. So this writes its own data back, with the request in our form.
+    Curator's request replaces all data. So this writes our data back, with the request in our form.
     """
     request = release_request.requested(node.data)
     if request is None or grant.released:

@@ -2,7 +2,7 @@
 List the directory of one key once for all contenders of this process that ask at the same time.
 
 With n contenders in one directory, n listings of n names would keep the server and this process busy with little else.
-So at most one listing is under way, and one reply serves all requests that are made meanwhile.
+So at most one listing is under way. The next one serves all requests that are made meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger("django_zklock.locks")
 
 
 class ListedNames:
-    """The names in a directory. The queue is made once for all contenders that get this listing."""
+    """The names in a directory. The queue is computed once, for all contenders that get this listing."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -35,7 +35,7 @@ ListingReply: TypeAlias = ListedNames | ZkError
 
 
 class SharedListing:
-    """The listings of one directory: one under way, and the next one if it is wanted. It exists only so long."""
+    """The listings of one directory: one under way, and the next one if it is wanted. Without any, it is dropped."""
 
     __slots__ = ("_callbacks", "_drop", "_gateway", "_next", "_next_synced", "_parent", "_synced")
 
@@ -44,7 +44,7 @@ class SharedListing:
         self._gateway = gateway
         self._drop = drop  # called with the parent when nothing is under way any more
         self._callbacks: list[Callback[ListingReply]] | None = None  # of the listing under way, if there is one
-        self._synced = False  # whether that listing comes after a sync, and after each create
+        self._synced = False  # whether that listing comes after a sync, and no create was sent since
         self._next: list[Callback[ListingReply]] = []  # for the next listing
         self._next_synced = False
 
@@ -60,7 +60,7 @@ class SharedListing:
         if self._callbacks is not None:
             self._gateway.create_and_list(self._parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
-            self._synced = False  # it does not show either whether this create was carried out
+            self._synced = False  # so it does not show the outcome of this create either
             return
         self._callbacks, self._synced = [on_listed], False
         self._gateway.create_and_list(self._parent, prefix, data, on_created, self._on_listed)
@@ -69,9 +69,9 @@ class SharedListing:
         """
         List the directory as it is after this call.
 
-        With `after_sync`, list it as the leader of the ensemble knows it after a sync on the present connection. That
-        shows the outcome of requests whose replies were lost with an earlier connection. One such listing serves all
-        contenders that need it.
+        With `after_sync`, the server syncs with the leader of the ensemble first. Then the listing shows the outcome of
+        requests whose replies were lost with an earlier connection. One such listing serves all contenders that need
+        it.
         """
         if self._callbacks is None:
             self._send([callback], synced=after_sync)

@@ -1,10 +1,10 @@
 """
-Bound the waiters of this process in the queue of one key.
+Limit the waiters of this process in the queue of one key.
 
 At most `most_waiting` contenders of a process wait in ZooKeeper. The others wait in the local queue here, and enter in
-the order in which they came. A waiter with too little time left for a grant lets the others go first. Otherwise, under
-overload, each would enter just before it gives up: with a thousand callers that wait half a second, that was measured
-to double the work and to halve the grants.
+the order in which they came. A waiter with too little time for a grant lets the others go first. Otherwise, under
+overload, each would enter just before it gives up. With a thousand callers that wait half a second, that doubled the
+work and halved the grants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from django_zklock import clock
 
 MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a znode
-ENOUGH = 1.25  # minimum remaining time, as a multiple of the last wait
+ENOUGH = 1.25  # times the last wait in ZooKeeper: with less remaining time, a waiter lets the others go first
 
 
 class LocalContender(Protocol):
@@ -26,27 +26,27 @@ class LocalContender(Protocol):
     """When it gives up, on `clock.now()`."""
 
     def on_admitted(self) -> None:
-        """There is room in the directory: create the znode now."""
+        """Create the znode now: there is room in the directory."""
 
 
 class LocalQueue:
     """The contenders of this process that wait for one key. It exists as long as there are any."""
 
-    most_waiting = MAX_WAITING  # a Celery worker, whose main process waits for the tasks of all others, sets more
+    most_waiting = MAX_WAITING  # a Celery worker sets more, as its main process waits for all its tasks
     __slots__ = ("_admitted", "_admitting", "_drop", "_last_wait", "_late", "_parent", "_queue")
 
     def __init__(self, parent: str, drop: Callable[[str], object]) -> None:
         self._parent = parent
         self._drop = drop  # called with the parent when no contender waits any more
-        self._admitted: dict[LocalContender, float] = {}  # those in ZooKeeper's queue, or about to enter; since when
+        self._admitted: dict[LocalContender, float] = {}  # in ZooKeeper's queue, or about to enter; since when
         self._queue: OrderedDict[LocalContender, None] = OrderedDict()  # first come, first served
-        self._late: OrderedDict[LocalContender, None] = OrderedDict()  # of the queue, with too little time left
+        self._late: OrderedDict[LocalContender, None] = OrderedDict()  # moved here from `_queue`: too little time
         self._last_wait = 0.0  # seconds that the last granted contender had waited in ZooKeeper
         self._admitting = False
 
     @property
     def length(self) -> int:
-        """How many contenders wait here, and are not admitted yet."""
+        """How many contenders wait here."""
         return len(self._queue) + len(self._late)
 
     @property
@@ -55,7 +55,7 @@ class LocalQueue:
         return len(self._admitted) + self.length
 
     def admit(self, contender: LocalContender) -> bool:
-        """Return whether a contender may create its znode now."""
+        """Admit a contender if there is room. Return whether it may create its znode now."""
         if contender in self._admitted:
             return True
         if len(self._admitted) < self.most_waiting and not self._queue and not self._late:
@@ -75,7 +75,7 @@ class LocalQueue:
         self._queue.pop(contender, None)
         self._late.pop(contender, None)
         if self._admitting:
-            return  # the call that is in the loop below continues
+            return  # the loop below is running, and has called this
         self._admitting = True
         try:
             while (self._queue or self._late) and len(self._admitted) < self.most_waiting:

@@ -1,8 +1,8 @@
 """
-The way of a contender into the queue: it waits for a session, looks whether the lock is free, or waits for room.
+The phases of a contender until the create of its znode. `Contender` has the later ones.
 
-A contender that does not wait looks first, so that a try that fails writes nothing. One that waits may have to line up
-in the local queue of its process. `Contender` goes on from the create of the znode.
+The contender waits for a session first. If it may wait for the lock, it creates its znode, perhaps after a wait in the
+local queue of its process. Otherwise it peeks whether the lock is free, so a try that fails writes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Phase(enum.Enum):
     NEW = "has not begun"
     AWAITING = "waits for a session"
     PEEKING = "lists the directory, to see whether the lock is free"
-    LOCAL_QUEUE = "waits until this process has room for one more in the queue"
+    LOCAL_QUEUE = "waits in the local queue of its process"
     CREATING = "creates its znode"
     LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches its predecessors"
@@ -47,17 +47,17 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The queue is not empty, and this contender does not wait."""
+    """The lock is not free, and this contender does not wait; or too many others wait."""
 
     waiters: int | None = None
-    """How many contenders wait, if `max_waiters` is the reason."""
+    """How many others wait, if `max_waiters` is the reason."""
 
 
 Outcome: TypeAlias = Grant | Busy | ZkLockError
 
 
 class Newcomer(SessionObserver):
-    """The part of `Contender` that runs until the create of the znode, and the state of all phases."""
+    """The part of `Contender` that runs until the create of its znode, and the attributes of all phases."""
 
     def __init__(
         self,
@@ -70,26 +70,27 @@ class Newcomer(SessionObserver):
         deadline: float | None = None,
     ) -> None:
         self.session = session
-        self.placed = False  # its position in the queue is known; read by the caller, who may set it before the start
-        self.ahead: Payload | None = None  # of the contender just ahead, if it can be read; read by the caller
-        self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known; read by the caller
-        self.in_local_queue = False  # it waits in the local queue of this process; read by the caller
+        # The caller reads these four.
+        self.placed = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
+        self.ahead: Payload | None = None  # of the contender just ahead, if it was read
+        self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known
+        self.in_local_queue = False  # it waits in the local queue of this process
         self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.spec = spec
         self.caller = caller
         self.deadline = deadline  # when the caller gives up, on clock.now()
         self.since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
-        self._waits = waits  # False: look first, and write nothing if the queue is not empty
+        self._waits = waits  # False: peek first, and write nothing if the lock is not free
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome
         self._done: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.NEW
         self._replies = ReplyGuard(spec.key, self.on_failure, caller.about)
         self._grant: Grant | None = None
         self._timer: Timer | None = None
-        self._local_queue: LocalQueue | None = None  # while it waits
-        self._is_queued = False  # it was accepted as a waiter, so `max_waiters` does not refuse it any more
-        self._registry: Registry  # set when it begins, like the node
-        self._node: ContenderNode
+        self._local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
+        self._is_queued = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
+        self._registry: Registry  # set when it begins
+        self._node: ContenderNode  # set when it begins
 
     @property
     def guid(self) -> str:
@@ -141,7 +142,7 @@ class Newcomer(SessionObserver):
         self._tell_queued()
 
     def on_admitted(self) -> None:
-        """There is room in the queue for this contender."""
+        """Enter ZooKeeper's queue: the local queue has admitted this contender."""
         self.in_local_queue = False
         self._replies.run(self._create if self.session.connected else self._await_session)
 
@@ -163,7 +164,7 @@ class Newcomer(SessionObserver):
             self.on_refused(answer)
 
     def _conclude_busy(self, waiters: int | None = None) -> None:
-        """Leave instead of waiting. `waiters` are given if they are too many."""
+        """Leave instead of waiting. `waiters` is their number if they are too many."""
         self.placed = True
         self._conclude(Busy(waiters))
         self._abandon()
@@ -184,12 +185,12 @@ class Newcomer(SessionObserver):
         if not error.lock:
             error.lock = self.spec.key
         if self._grant is not None:
-            self._grant.lose(str(error))  # before its node goes
+            self._grant.lose(str(error))  # before its znode is deleted
         self._conclude(error)
         self._abandon()
 
     def on_failure(self, error: Exception) -> None:
-        """Give up after a failure of this code. A contender that just stopped would block the queue."""
+        """Give up after a failure of this code. A contender that stays in the queue would block it."""
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _conclude(self, outcome: Outcome) -> None:

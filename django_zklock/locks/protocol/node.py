@@ -1,7 +1,7 @@
 """
 The znode of one contender: create, watch, delete.
 
-The contender decides what the queue means for it.
+The contender reads the queue and decides when to do these.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, Zk
 from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
 
-MAX_CREATES = 50  # in a row after which the queue did not show the znode; then something is very wrong
+MAX_CREATES = 50  # in a row without the znode in the queue; then something is very wrong
 
 
 class NodeListener(Protocol):
     """The contender that the znode belongs to."""
 
     def on_created(self, listed: ListingReply | None) -> None:
-        """The znode exists. `listed` is the reply to the listing that was sent with its create; None without one."""
+        """The znode exists. `listed` is the reply to the listing that was sent with its create, or None."""
 
     def on_refused(self, error: ZkLockError) -> None:
         """The znode cannot be created."""
@@ -57,8 +57,8 @@ class State(enum.Enum):
     INTERRUPTED = "it is created once there is a connection"
     UNSURE = "its create was sent, and the outcome is unknown"
     THERE = "it exists"
-    UNWANTED = "its create was sent, and it is deleted after the reply"
-    DELETED = "its delete was sent, or there is none"
+    UNWANTED = "its create was sent, and the reply will start its delete"
+    DELETED = "its delete was sent, or no delete is necessary"
 
 
 class ContenderNode(OwnNode):
@@ -73,10 +73,10 @@ class ContenderNode(OwnNode):
         self._listener = listener
         self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
-        self.creates = 0  # since the queue last showed the znode; the contender sets it back
+        self.creates = 0  # since the queue last showed the znode; the contender resets it then
         self._watch: Watch | Timer | None = None  # a timer until the znode is watched
         self._last_read: Node | None = None  # the znode as it was last read
-        self._marker: ReaderMarker | None = None  # once the writer has become a reader
+        self._marker: ReaderMarker | None = None  # set when the writer becomes a reader
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class ContenderNode(OwnNode):
 
     def _on_created(self, answer: NodeReply) -> None:
         if isinstance(answer, SessionGone):
-            return  # `forget` is called
+            return  # the contender calls `forget`
         if isinstance(answer, Node):
             self._mark_there(answer)
         elif isinstance(answer, OutcomeUnknown):
@@ -149,7 +149,7 @@ class ContenderNode(OwnNode):
             self._state = State.THERE
 
     def _on_listed(self, answer: ListingReply) -> None:
-        if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
+        if self._state is State.THERE:  # the reply to the create comes first
             self._listener.on_created(answer)
 
     def create_with_parent(self) -> None:
@@ -167,7 +167,7 @@ class ContenderNode(OwnNode):
             self._state = State.NONE
             self._listener.on_refused(answer)
         else:
-            self.create()  # which starts again if the server has deleted the empty parent in between
+            self.create()  # if the server has deleted the empty parent in between, this creates it again
 
     def reconnected(self) -> None:
         """Continue what the lost connection has interrupted."""
@@ -181,7 +181,7 @@ class ContenderNode(OwnNode):
             self._put_marker()
 
     def search(self) -> None:
-        """Search the znode by its guid, and create it again if there is none: the queue does not show its path."""
+        """Search the znode by its guid, because the queue does not show its path. Create it again if it is gone."""
         guid = self.guid
         self.forget()
         self._registry.add(guid)
@@ -192,7 +192,7 @@ class ContenderNode(OwnNode):
         self._registry.listing(self._parent).names(self._replies.wrap(self._on_names_after_sync), after_sync=True)
 
     def _on_names_after_sync(self, answer: ListingReply) -> None:
-        """Find the znode whose create got no reply, or a wrong one."""
+        """Find the znode in the listing: the create got no reply, or one with a path that the queue does not show."""
         path = self._path_in(answer) if isinstance(answer, ListedNames) else None
         if path is not None:
             self._registry.gateway.read(path, self._replies.wrap(self._on_searched_read))
@@ -217,7 +217,7 @@ class ContenderNode(OwnNode):
     # --- while it exists ----------------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Check the znode with each heartbeat, which extends the lease; for a holder."""
+        """Check the znode with each heartbeat, because its lock is held now."""
         if self.node is not None:
             self._registry.heartbeat.add(self.node.path, lambda: self._replies.run(self._on_missing))
 
@@ -231,23 +231,23 @@ class ContenderNode(OwnNode):
                 self._on_missing()
             elif answer is None:
                 self._listener.on_proven()
-            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be proven when connected
+            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else it proves again when connected
                 self._listener.on_refused(answer)
 
         self._registry.gateway.quorum_check([self.node.path], self._replies.wrap(on_checked))
 
     @property
     def watched(self) -> bool:
-        """True if the znode is watched, or will be."""
+        """Whether the znode is watched, or will be."""
         return self._watch is not None
 
     def watch_in(self, seconds: float) -> None:
-        """Watch the znode in so many seconds."""
+        """Begin to watch the znode in so many seconds."""
         self._unwatch()
         self._watch = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
 
     def watch(self) -> None:
-        """Notice at once when another session deletes the znode."""
+        """Read and watch the znode: another session may write a release request to it, or delete it."""
         self._unwatch()
         if self.node is None:
             return
@@ -271,9 +271,9 @@ class ContenderNode(OwnNode):
 
     def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
         """
-        Write these fields of the payload, for others in the queue. A release request goes first.
+        Write these fields of the payload, for the others in the queue; not over a release request.
 
-        `done` is called when they are written. It may fail; then the caller tries again if it has to.
+        `done` is called when they are written. A write that fails is not repeated.
         """
         node = self._last_read
         if node is None or (self.node is not None and node.version < self.node.version):
@@ -292,7 +292,7 @@ class ContenderNode(OwnNode):
         self._registry.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
     def share(self) -> None:
-        """Set a marker that says: the writer with this znode only reads from now on."""
+        """Create a marker: the writer with this znode only reads from now on."""
         if self._state is State.THERE and self._marker is None:
             self._marker = ReaderMarker(self._registry, self._parent, self.guid, self._spec.key, self._replies)
             self._put_marker()
@@ -321,14 +321,14 @@ class ContenderNode(OwnNode):
     # --- delete -------------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The znode does not exist any more: it was deleted, or its session is over."""
+        """Reset the state: the znode was deleted, or its session is over."""
         self._replies.new_generation()
         self._unwatch()
         if self.node is not None:
             self._registry.heartbeat.remove(self.node.path)
             self.node = self.path = None
         self._registry.guids.discard(self.guid)
-        if self._marker is not None:  # it is gone with the session
+        if self._marker is not None:  # the marker is gone with the session
             self._registry.guids.discard(self._marker.guid)
             self._marker = None
         if self._state in (State.UNWANTED, State.DELETED):
@@ -339,9 +339,9 @@ class ContenderNode(OwnNode):
 
     def delete(self, done: Callable[[bool], object] | None = None, replacement: Replacement | None = None) -> None:
         """
-        Delete the znode; only the `replacement` stays in ZooKeeper, if there is one. To be called once.
+        Delete the znode; only the `replacement` stays in ZooKeeper, if there is one. Call this once.
 
-        If the reply to its create is missing, the delete is sent after that. `done` is called as by `OwnNode.delete`.
+        If the create has no reply yet, the delete is sent after the reply. `done` is called as by `OwnNode.delete`.
         """
         self._done = done
         self._replacement = replacement
@@ -362,10 +362,10 @@ class ContenderNode(OwnNode):
         if self.path is not None:
             self._registry.heartbeat.remove(self.path)
         super().delete(self._done, self._replacement)
-        self._remove_marker()  # after the znode, which would be a writer again without it
+        self._remove_marker()  # after the znode, which would count as a writer without it
 
     def _mark_unsure(self) -> None:
-        """Treat a create that failed to send, or whose reply was lost, as possibly executed."""
+        """Treat the create as possibly executed: sending it failed, or its reply was lost."""
         if self._state is State.CREATING:
             self._state = State.UNSURE
 

@@ -1,8 +1,8 @@
 """
-Operator holds: the replacement of a holder's znode by one, and the end of those whose time is over.
+Create operator holds in place of a holder's znode, and delete them when their time is over.
 
-A hold lasts without a session, until a time by ZooKeeper's clock. If the process that made it lives, it ends the hold;
-otherwise the contenders that the hold keeps waiting do so. They may race, but no other znode ever gets its name.
+An operator hold needs no session. It lasts until a time by ZooKeeper's clock. The process that created it deletes it;
+if that process has ended, the contenders behind the hold do so. They may race, but no other znode ever gets its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ audit = logging.getLogger("zklock.audit")
 
 RETRY = 1.0  # seconds until a refused or interrupted request is sent again
 SOONEST = 0.01  # seconds until the next check, at least
-LATEST = 60.0  # and at most, as the clock of the server may have been wrong
+LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class CheckedHolds:
     """The result of a check."""
 
     ended: frozenset[str]
-    """Names of the holds that were over, and are deleted, or that were gone already."""
+    """Names of the holds that this check has deleted, or that were gone already."""
     remaining: Mapping[str, OperatorHold]
     """The holds that are not over, by their names, in the order of the queue."""
     now: float | None
@@ -50,19 +50,19 @@ class CheckedHolds:
         return next(iter(self.remaining.values()), None)
 
     def next_check(self, names: Iterable[str]) -> float | None:
-        """Return the seconds until the next check of these holds; None if none of them is left."""
+        """Return the seconds until the next check of these holds; None if none of them remains."""
         ends = [self.remaining[name].until.timestamp() for name in names if name in self.remaining]
         if not ends or self.now is None:
             return RETRY if ends else None
         seconds = min(ends) - self.now
-        return min(max(seconds, SOONEST), LATEST) if seconds > 0 else RETRY  # it is over, so its delete was refused
+        return min(max(seconds, SOONEST), LATEST) if seconds > 0 else RETRY  # if it is over, its delete was refused
 
 
 class HoldCheck:
     """
-    One check of some operator holds: read them, ask for the time if one may be over, delete those that are over.
+    One check of operator holds: read them, ask for the time if one may be over, delete those that are over.
 
-    Each request passes its reply through `guard`.
+    `guard` wraps the callback of each request.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class HoldCheck:
             hold = read_hold(self._key, answer) if isinstance(answer, Node) else None
             if isinstance(answer, NodeMissing):
                 self._ended.add(name)
-            elif hold is not None:  # else it is a contender that only has such a name
+            elif hold is not None:  # else it is a contender with the name of a hold
                 self._remaining[name] = hold
             if len(answers) == len(names):
                 self._on_all_read(answers)
@@ -104,7 +104,7 @@ class HoldCheck:
         if any(map(_interrupted, answers)):
             self._done(None)
         elif any(latest is None or hold.is_over(latest) for hold in self._remaining.values()):
-            # The local clock is a reason to ask the server for its time, and no proof that a hold is over.
+            # The local clock does not prove that a hold is over. So ask the server for its time.
             self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
             self._report()
@@ -124,7 +124,7 @@ class HoldCheck:
         if _interrupted(answer):
             self._done(None)
             return
-        # All are deleted, or another process has deleted one of them, so the queue has to be listed again in any case.
+        # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
         gone = answer is None or isinstance(answer, NodeMissing)
         for name in names if gone else ():
             hold = self._remaining.pop(name)
@@ -150,7 +150,7 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
 
 
 def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
-    """End a hold in `seconds`, when its time is over. So it does not stay if no other caller wants the lock."""
+    """Delete a hold in `seconds`, when its time is over. Otherwise it would stay while no caller wants the lock."""
     parent, _, name = path.rpartition("/")
 
     def check() -> None:
@@ -166,12 +166,12 @@ def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
 
 class Replacement:
     """
-    The operator hold that takes the place of one holder's znode: for a minimum hold, or for a person.
+    The operator hold that replaces one holder's znode: for a minimum hold, or for a person.
 
-    One transaction deletes the holder's znode and creates the other one with the same sequence number, so it has the
-    same place in the queue. No waiter takes that delete for its turn: the guid of such a holder bears a mark, so its
-    successor lists the queue again. If the process crashes before the transaction, the lock stays held until the
-    session timeout is over, and is free then.
+    One transaction deletes the holder's znode and creates the hold with the same sequence number, so the hold has the
+    same position in the queue. The next waiter does not mistake that delete for its turn: the guid of such a holder has
+    a mark, which makes the waiter list the queue again. If the process crashes before the transaction, the lock stays
+    held until the session timeout is over. Then it is free.
     """
 
     def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
@@ -180,13 +180,13 @@ class Replacement:
         self._own = own
         self._ends_at = ends_at  # on clock.now()
         self._seconds = 0.0
-        self._tried = False
+        self._tried = False  # the transaction was sent
         self._guid = guids.new(Mark.OPERATOR)
         name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
         self._path = f"{spec.parent}/{name}"
 
     def changes(self) -> tuple[Operation, ...]:
-        """Return the transaction that replaces the znode; nothing if the time is over, so the znode can just go."""
+        """Return the transaction that replaces the znode; nothing if the time is over, so that a delete is enough."""
         payload = Payload.decode(self._own.data)
         least, label = self._spec.min_hold, self._label
         # A person gets the full time, from this write on.
@@ -204,17 +204,17 @@ class Replacement:
         return (Delete(path=self._own.path), Create(path=self._path, data=data))
 
     def end_in_time(self, session: Session) -> None:
-        """Have this process end the hold, if it was made."""
+        """Have this process delete the hold when its time is over, if the hold was created."""
         if self._tried:
             end_in_time(session, self._spec.key, self._path, self._seconds)
 
 
 def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:
     """
-    Return the operator hold for the minimum hold that is not over yet, or None.
+    Return the operator hold for the rest of a minimum hold; None if it is over.
 
-    Nothing replaces a lock that was lost, or that was released before its work began: the caller gave up at that
-    moment, or did not get the other locks that it needs.
+    A lock that was lost gets none. Nor does a lock that was released before its work began: the caller gave up at the
+    grant, or did not get the other locks that it needs.
     """
     if grant is None or node is None:
         return None

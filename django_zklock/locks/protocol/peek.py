@@ -1,7 +1,7 @@
 """
 Look whether a lock is free, for a contender that does not wait.
 
-A try that fails writes nothing: it lists the queue, and reads the holder for the error.
+A try that fails writes nothing. It lists the queue, and reads the holder for the message of the error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import OutcomeUnknown, ZkError
 from django_zklock.zk.gateway import Node, NodeReply
 
-NEWCOMER = "me"  # the name of a contender without a znode, among those of znodes
+NEWCOMER = "me"  # stands for the name of the znode that the contender does not have yet
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The one that has the lock, as far as it is known."""
+    """The contender or the operator hold that has the lock, as far as it is known."""
 
     payload: Payload | None = None
     operator: OperatorHold | None = None

@@ -1,7 +1,7 @@
 """
-Watch the predecessors of one contender, and report their changes.
+Watch the predecessors of one contender, and report their changes to it.
 
-The rule says which contenders to watch; the contender decides what a change means.
+The rule of the lock says which contenders to watch. The contender decides what a change means.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Successor(Protocol):
         """A predecessor was read, and is watched."""
 
     def on_ahead_gone(self, *, was_last: bool) -> None:
-        """A predecessor is gone. If no other one is ahead (`was_last`), the lock is granted."""
+        """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
 
     def on_ahead_changed(self) -> None:
         """The queue may have another meaning now."""
@@ -41,8 +41,8 @@ class Predecessors:
         self._replies = replies
         self._successor = successor
         self._watches: dict[str, Watch] = {}  # by name
-        self._limit: Watch | None = None
-        self._is_last = False
+        self._limit: Watch | None = None  # of the directory, whose data are written with the limit
+        self._is_last = False  # of the verdict, see `rules.WaitFor`
 
     def wait_for(self, verdict: rules.WaitFor) -> None:
         """Watch these predecessors, and no others."""
@@ -91,7 +91,7 @@ class Predecessors:
         self._successor.on_ahead_gone(was_last=self._is_last)
 
     def _watch_limit(self) -> None:
-        """Watch the directory, whose data is written with each change of the limit; then the queue is listed again."""
+        """Watch the directory, whose data are written with each change of the limit. Then list the queue again."""
 
         def on_read(answer: NodeReply) -> None:
             if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):

@@ -1,4 +1,4 @@
-"""The marker of a writer that became a reader. It is needed because the name of its znode still says "write"."""
+"""The marker of a writer that became a reader. The name of its znode cannot change, and still says "write"."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReaderMarker(OwnNode):
         self._exists = False
 
     def put(self, znode: Node) -> None:
-        """Create the marker, and write the znode, so that those that watch it list the queue again."""
+        """Create the marker, and write the `znode` of the writer, so that its watchers list the queue again."""
         if self._exists or self.path is None:
             return
         self._registry.add(self.guid)

@@ -1,5 +1,5 @@
 """
-Every znode that this process has in a queue, from before its create is sent until its delete is confirmed.
+Know every znode that this process has in a queue, from before its create until its delete is confirmed.
 
 Nothing in this module deletes a znode of another session.
 """
@@ -34,16 +34,16 @@ class Registry(SessionObserver):
         self.session = session
         self.gateway = session.attached(Gateway)
         self.heartbeat = Heartbeat(self.gateway)
-        self.guids: set[str] = set()  # of every znode that is, or may be, in ZooKeeper; and the names of markers
+        self.guids: set[str] = set()  # of all znodes that are, or may be, in ZooKeeper; of a marker, its name
         self.deleting: dict[OwnNode, None] = {}
-        self._listings: dict[str, SharedListing] = {}  # by the path of the directory; those under way
-        self._local_queues: dict[str, LocalQueue] = {}  # by the path of the directory; those in use
+        self._listings: dict[str, SharedListing] = {}  # those under way, by the path of the directory
+        self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
         self._audit_timer: Timer | None = None
         self._used = False
         session.observers[self] = None
 
     def add(self, guid: str) -> None:
-        """Register a znode, before its create is sent."""
+        """Register the guid of a znode, before the create is sent."""
         self.guids.add(guid)
         self._used = True
         if self._audit_timer is None:
@@ -115,7 +115,7 @@ class OwnNode:
         about: Mapping[str, str] | None = None,
     ) -> None:
         self.guid = guid  # of a marker, its name
-        self.path = path  # None if it is unknown; then the znode is searched by its guid
+        self.path = path  # None if it is unknown; then a delete searches the znode by its guid
         self._registry = registry
         self._parent = parent
         self._about = about or {}  # the work that the lock was for
@@ -127,8 +127,8 @@ class OwnNode:
         """
         Delete the znode, and try again until it is gone.
 
-        `done` is called once: with True when the znode is gone, or with False when it is clear that this takes more
-        than one request. The `replacement` is created in the same transaction.
+        `done` is called once: with True when the znode is gone, or with False as soon as the delete takes longer than
+        one request. The `replacement` is created in the same transaction.
         """
         self._done = done
         self._replacement = replacement
@@ -146,7 +146,7 @@ class OwnNode:
         try:
             self._send_delete()
         except Exception as error:  # noqa: BLE001 - `_delete_later` logs it
-            # There may be no reply, and nothing else would delete this znode.
+            # No reply may follow, and nothing else would delete this znode.
             self._is_busy = False
             self._report(False)
             self._delete_later(error, exc_info=True)
@@ -162,7 +162,7 @@ class OwnNode:
             self._registry.gateway.delete(self.path, self._on_deleted)
 
     def on_gone(self) -> None:
-        """Forget the znode, which is gone."""
+        """Forget the znode, because it is gone."""
         self._registry.deleting.pop(self, None)
         self._registry.guids.discard(self.guid)
         if self._replacement is not None:
@@ -188,7 +188,7 @@ class OwnNode:
             self.on_gone()
 
     def _on_replaced(self, answer: WriteReply) -> None:
-        """Handle the reply: the znode was replaced, or was gone already, perhaps by an earlier try."""
+        """Handle the reply. `NodeMissing` means that the znode was gone already, perhaps by an earlier try."""
         self._is_busy = False
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._retry_delete(answer)

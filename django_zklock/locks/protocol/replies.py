@@ -1,4 +1,4 @@
-"""Drop the replies to requests that are out of date."""
+"""Drop the replies to outdated requests, and report callbacks that fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReplyGuard:
 
     A contender starts a new generation when it leaves, reconnects or gets a new session. A reply to a request of an
     earlier generation says nothing about the present, so it is ignored. If a callback fails, the failure is logged and
-    reported: otherwise the contender would stop in the middle of the queue and block all others behind it.
+    reported. Otherwise the contender would stay in the queue, do nothing more, and block all others behind it.
     """
 
     __slots__ = ("_about", "_generation", "_key", "_on_failure")
@@ -37,7 +37,7 @@ class ReplyGuard:
         self._generation += 1
 
     def wrap(self, callback: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
-        """Return `callback`, limited to the current generation."""
+        """Return a callback that calls `callback`, unless a new generation has begun."""
         generation = self._generation
 
         def guarded(reply: _Reply) -> None:

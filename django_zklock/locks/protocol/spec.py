@@ -1,4 +1,4 @@
-"""The lock that a contender wants, and the work that it describes to others."""
+"""The lock that a contender wants, and the work that it describes to the others in the queue."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class QueueSpec:
     kind: Kind
     limit: int | None = None  # of permits, if it is a semaphore
     compat: str | None = None  # the client whose processes share the queue, and whose names its znodes get
-    min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the znode on release
-    max_waiters: int | None = None  # how many others may wait; with more, give up at once
+    min_hold: float = 0.0  # seconds from the grant; on a release before, an operator hold replaces the znode
+    max_waiters: int | None = None  # how many may wait; one more gives up at once
     max_hold: float | None = None  # seconds from the grant, after which the holder loses the lock
-    linger: float = 0.0  # seconds for which this process keeps the lock for its own next owners
+    linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
     template: str = ""  # of the key
 
     @property
@@ -43,7 +43,7 @@ class Caller(NamedTuple):
     what: str  # the work
     about: Mapping[str, str] = MappingProxyType({})  # the work, item by item
     owner: int = 0  # the number of the thread, greenlet or task in this process
-    operator: HoldLabel | None = None  # the person who holds the lock; None: the work holds it
+    operator: HoldLabel | None = None  # the person who is to hold the lock; None if it is for work
 
     def payload(self, spec: QueueSpec, guid: str, session_timeout: float) -> bytes:
         """Return the data of the znode with this guid."""

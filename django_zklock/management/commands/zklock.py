@@ -3,58 +3,44 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import os
 import signal
+from importlib import import_module
 from typing import Any, Final, NoReturn
 
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 from django.core.management.color import no_style
 
+from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import is_terminal
-from django_zklock.management.zklock import (
-    break_,
-    completion,
-    devserver,
-    doctor,
-    end_hold,
-    history,
-    hold,
-    leader,
-    limit,
-    list_,
-    request_release,
-    run,
-    serve,
-    show,
-    status,
-)
 from django_zklock.operations import acting_via
 
-SUBCOMMANDS = {
-    "status": status,
-    "list": list_,
-    "show": show,
-    "history": history,
-    "leader": leader,
-    "break": break_,
-    "request-release": request_release,
-    "hold": hold,
-    "end-hold": end_hold,
-    "limit": limit,
-    "run": run,
-    "serve": serve,
-    "doctor": doctor,
-    "devserver": devserver,
-    "completion": completion,
+EXAMPLES: Final = {
+    "status": ("", "--json --reply-timeout 2s"),
+    "list_": ("'orders/*' --sort held --limit 20", "--host worker-7 --state contended --watch 5s"),
+    "show": ("orders/4711", "'orders/{pk}' --field pk=4711 --json"),
+    "history": ("orders/4711 --limit 20", "--what lost --since 2h"),
+    "leader": ("reindex", "reindex --watch"),
+    "break_": ("orders/7 --reason 'web-3 hangs'", "orders/7 --reason 'web-3 hangs' --token 4294967311 --no-input"),
+    "request_release": ("orders/7 --reason 'deploy at 14:00'", "orders/7 --reason deploy --token 4294967311"),
+    "hold": ("reports --for 15m --reason deploy", "reports --for 2h --reason 'migration' --wait 5m"),
+    "end_hold": ("reports", "reports --token 4294967311 --reason 'deploy done'"),
+    "limit": ("imports", "imports 3 --reason 'the database is slow'"),
+    "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
+    "serve": ("", "--http 127.0.0.1:8080"),
+    "doctor": ("--strict --json", "--incident"),
+    "devserver": ("", "--port 2182 --data locks.json"),
+    "completion": ("", "> zklock-completion.sh"),
+}
+"""The arguments of two examples for each module of `management.zklock`."""
+SUBCOMMANDS: Final = {
+    module.rstrip("_").replace("_", "-"): (import_module(f"django_zklock.management.zklock.{module}"), examples)
+    for module, examples in EXAMPLES.items()
 }
 
-LONG_RUNNING: Final = ("run", "serve", "devserver")
-"""Sub-commands whose log is of use. Another one ends with the same message."""
-
-_NO_HANDLER = logging.NullHandler()
+_NO_HANDLER: Final = logging.NullHandler()
 
 
 class Command(BaseCommand):
@@ -63,63 +49,47 @@ class Command(BaseCommand):
     help = "Distributed locks on ZooKeeper."
     requires_system_checks = []  # noqa: RUF012 - declared so by Django. Wrong settings must not disable the doctor
 
-    def __init__(
-        self, stdout: Any = None, stderr: Any = None, no_color: bool = False, force_color: bool = False
-    ) -> None:
-        plain = no_color or (bool(os.environ.get("NO_COLOR")) and not force_color)
-        super().__init__(stdout, stderr, no_color=plain, force_color=force_color)
-
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(
-            dest="subcommand", metavar="subcommand", required=True, parser_class=_SubcommandParser, action=_Subcommands
+            dest="subcommand", metavar="subcommand", required=True, parser_class=_SubcommandParser
         )
-        for name, module in SUBCOMMANDS.items():
+        for name, (module, examples) in SUBCOMMANDS.items():
             summary, _, more = (module.__doc__ or "").strip().partition("\n")
+            lines = "".join(f"\n  zklock {name} {example}".rstrip() for example in examples)
             subparser = subparsers.add_parser(
                 name,
                 help=summary,
                 description=summary,
-                epilog=f"{more.strip()}\n\n{EXIT_CODES}",
+                epilog=f"{more}\n\nexamples:{lines}\n\n{EXIT_CODES}".strip(),
                 formatter_class=argparse.RawDescriptionHelpFormatter,
             )
             module.add_arguments(subparser)
             _add_common_arguments(subparser)
-        self._parsers = dict(subparsers.choices)
-        subparsers.choices = _AnyName(subparsers.choices)
+        subparsers.choices = _Names(subparsers.choices)
 
     @no_translations
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand."""
-        # The subcommand reports the same. Without any handler, Python would print audit records on standard error.
-        logging.getLogger("zklock.audit").addHandler(_NO_HANDLER)
-        if subcommand not in LONG_RUNNING:
-            logging.getLogger("django_zklock").addHandler(_NO_HANDLER)
-        coloured = options["force_color"] or is_terminal(self.stdout)
-        options |= {"style": self.style if coloured else no_style(), "parsers": self._parsers}
+        # Without any handler, Python would write to standard error what a subcommand with an answer says there itself.
+        for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):
+            logging.getLogger(name).addHandler(_NO_HANDLER)
+        if not options["force_color"] and (os.environ.get("NO_COLOR") or not is_terminal(self.stdout)):
+            self.style, self.stderr.style_func = no_style(), None
         try:
             with acting_via("command"), errors_as_exit_codes():
-                SUBCOMMANDS[subcommand].run(self.stdout, argparse.Namespace(**options))
+                SUBCOMMANDS[subcommand][0].run(self.stdout, argparse.Namespace(**options, style=self.style))
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
 
 
-class _AnyName(dict[str, Any]):
-    """Lets argparse accept any name. `_Subcommands` then refuses it with a better message."""
+class _Names(dict[str, Any]):
+    """The parsers by name. argparse asks whether they contain a name, and refuses it otherwise."""
 
     def __contains__(self, name: object) -> bool:
-        return True
-
-
-class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Suggests the sub-command that was meant."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Parse the arguments of the sub-command."""
-        if values[0] not in SUBCOMMANDS:
-            close = difflib.get_close_matches(values[0], SUBCOMMANDS, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Choose from {', '.join(SUBCOMMANDS)}."
-            parser.error(f"There is no sub-command {values[0]!r}. {hint}")
-        super().__call__(parser, namespace, values, option_string)
+        if super().__contains__(name):
+            return True
+        hint = did_you_mean(str(name), self) or f"Choose from {', '.join(self)}."
+        raise argparse.ArgumentError(None, f"There is no sub-command {name!r}. {hint}")
 
 
 class _SubcommandParser(CommandParser):

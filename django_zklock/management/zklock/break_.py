@@ -1,10 +1,4 @@
-"""
-Break a lock: delete the znode of its holder, without asking the holder.
-
-Examples:
-  zklock break orders/4711 --reason "web-3 hangs"
-  zklock break orders/4711 --reason "web-3 hangs" --token 4294967311 --no-input
-"""
+"""Break a lock: delete the znode of its holder, without asking the holder."""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ from django_zklock import operations
 from django_zklock.dashboard.formatting import process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import scanned_json
-from django_zklock.management.arguments import acting, add_answer, add_name, add_reason
+from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.management.zklock.show import no_holder, read_lock
@@ -34,62 +28,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
     add_reason(parser, "for the audit log, and for the holder that loses the lock")
-    parser.add_argument("--guid", help="only if the holder has this guid")
-    parser.add_argument("--token", type=int, help="only if the holder has this token; required with --no-input")
-    parser.add_argument("--no-input", action="store_true", help="do not ask for confirmation")
+    add_holder(parser)
+    parser.add_argument("--no-input", action="store_true", help="do not ask for confirmation; needs --token")
     add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Break the lock, after a confirmation."""
-    if options.no_input and options.token is None and options.guid is None:
+    is_named = bool(options.guid or options.token)
+    if options.no_input and not is_named:
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
-    key, lock = read_lock(options)
-    if lock is None or (not lock.holders and not lock.problem):
-        raise no_holder(key, f"{key!r} has no holder.", options)
-    holder = _holder(lock, options.token, options.guid)
-    if not options.no_input:
-        _confirm(lock, holder)
-    broken = operations.break_lock(key, guid=holder.guid, token=holder.token, **acting(options))
-    if options.json:
-        write_json(out, {"key": key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})
-    else:
-        write_line(out, f"Broken: {process_of(holder)} no longer holds {key}.")
-
-
-def _holder(lock: LockInfo, token: int | None, guid: str | None) -> ScannedContender:
-    """Return the holder that is to lose the lock. A waiter that may hold a permit must be named by its token."""
-    if lock.problem and not lock.holders:
-        raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
-    holders = list(lock.holders) if token is None and guid is None else []
-    for contender in (*lock.holders, *(waiter for waiter in lock.waiters if waiter.may_hold)):
-        if not holders and token in (None, contender.token) and guid in (None, contender.guid):
-            holders = [contender]
+    lock = read_lock(options)
+    if not lock.holders:
+        if lock.problem:
+            raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
+        raise no_holder(lock.key, f"{lock.key!r} has no holder.", options)
+    # A waiter that may hold a permit must be named.
+    choice = (*lock.holders, *(waiter for waiter in lock.waiters if waiter.may_hold and is_named))
+    holders = [holder for holder in choice if options.guid in ("", holder.guid) and options.token in (0, holder.token)]
     if not holders:
-        meant = f"guid {guid}" if token is None else f"token {token}"
-        raise failure(f"{lock.key!r} has changed hands: no holder has {meant}.", ExitCode.CHANGED)
+        raise failure(f"{lock.key!r} has changed hands: no holder has that token.", ExitCode.CHANGED)
     if len(holders) > 1:
         tokens = ", ".join(str(holder.token) for holder in holders)
         raise failure(f"{lock.key!r} has {len(holders)} holders. Choose one with --token: {tokens}.", ExitCode.USAGE)
-    return holders[0]
+    holder = holders[0]
+    if not options.no_input:
+        _confirm(lock, holder)
+    broken = operations.break_lock(lock.key, guid=holder.guid, token=holder.token, **acting(options))
+    if options.json:
+        write_json(out, {"key": lock.key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})
+    else:
+        write_line(out, f"Broken: {process_of(holder)} no longer holds {lock.key}.")
 
 
 def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
-    following = lock.waiters[0] if lock.waiters else None
+    following = "".join(f"Next is {process_of(waiter)}: {use_of(waiter)}." for waiter in lock.waiters[:1])
+    state = "held" if holder.idle_for is None else "kept"
+    texts = {"key": lock.key, "state": state, "who": process_of(holder), "age": span(holder), "token": holder.token}
+    texts |= {"work": use_of(holder), "next": following or "It has no waiters."}
     # The question goes to standard error, so that it is not mixed with the JSON.
-    sys.stderr.write(
-        QUESTION.format(
-            key=printable(lock.key),
-            state="held" if holder.idle_for is None else "kept",
-            who=printable(process_of(holder)),
-            age=span(holder),
-            token=holder.token,
-            work=printable(use_of(holder)),
-            next=printable(f"Next is {process_of(following)}: {use_of(following)}.")
-            if following
-            else "It has no waiters.",
-        )
-    )
+    sys.stderr.write(QUESTION.format_map({name: printable(str(text)) for name, text in texts.items()}))
     sys.stderr.flush()
     if sys.stdin.readline().strip() != "yes":
         raise failure("Nothing was changed.")

@@ -1,10 +1,4 @@
-"""
-Run a ZooKeeper for development in the foreground. It needs no Java and keeps everything in memory.
-
-Examples:
-  zklock devserver
-  zklock devserver --port 2182 --data locks.json
-"""
+"""Run a ZooKeeper for development in the foreground. It needs no Java and keeps everything in memory."""
 
 from __future__ import annotations
 

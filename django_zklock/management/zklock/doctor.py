@@ -1,10 +1,4 @@
-"""
-Check the ensemble and the locks. The exit code tells a probe whether all is well.
-
-Examples:
-  zklock doctor
-  zklock doctor --strict --json
-"""
+"""Check the ensemble and the locks. The exit code tells a probe whether all is well."""
 
 from __future__ import annotations
 
@@ -12,7 +6,8 @@ import argparse
 import contextlib
 import platform
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
@@ -20,12 +15,10 @@ from typing import Any, Final
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.dashboard import past
+from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
-from django_zklock.dashboard.incident_texts import blocked, commands, explanation, remedy, title
 from django_zklock.inspection import ContenderInfo, Snapshot
-from django_zklock.inspection.serialize import incidents_json
-from django_zklock.management.arguments import add_answer
+from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
@@ -50,9 +43,8 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--rounds", type=int, default=20, metavar="N", help="reads and writes to time (default: %(default)s)"
-    )
+    rounds = "how many reads and writes to time (default: %(default)s)"
+    parser.add_argument("--rounds", type=integer(), default=20, metavar="N", help=rounds)
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
     parser.add_argument("--incident", action="store_true", help="only what needs attention, with its remedy")
     add_answer(parser)
@@ -65,7 +57,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _incidents(out, reply_timeout, json=options.json)
         return
     config = conf.current()
-    checkup = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
+    checkup = check_up(process.current(), options.rounds, reply_timeout)
     snapshot = (
         inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if checkup.connected else None
     )
@@ -82,41 +74,35 @@ def run(out: Output, options: argparse.Namespace) -> None:
         colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
         rows = [(check.result, check.name, check.text) for check in checks]
         write_table(out, ("", "check", "finding"), rows, colours=colours)
-    if not checkup.connected or not healthy:
-        raise failure(_summary(checks), ExitCode.FAILED if checkup.connected else ExitCode.UNAVAILABLE)
+    results = Counter(check.result for check in checks)
+    summary = f"errors: {results['error']}, warnings: {results['warning']}"
+    if not healthy:
+        raise failure(summary, ExitCode.FAILED if checkup.connected else ExitCode.UNAVAILABLE)
     if not options.json:
-        write_line(out, _summary(checks))
-
-
-def _summary(checks: Sequence[Check]) -> str:
-    """Return how many errors and warnings there are, and the first of them."""
-    errors, warnings = ([check for check in checks if check.result == result] for result in ("error", "warning"))
-    first = "".join(f" First: {check.name}: {check.text}" for check in (errors or warnings)[:1])
-    numbers = zip((errors, warnings), ("error", "warning"), strict=True)
-    return ", ".join(f"{len(found)} {name}{'' if len(found) == 1 else 's'}" for found, name in numbers) + f".{first}"
+        write_line(out, summary)
 
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     """Write what needs attention, the worst first. The exit code is that of the worst cause."""
-    present, snapshot = past.present_incidents(reply_timeout)
+    report = incidents.report(reply_timeout, sure=True)
+    present = report["incidents"]
     if json:
-        write_json(out, incidents_json(present))
-    else:
-        for number, incident in enumerate(present, 1):
-            write_line(out, f"{number}. {' '.join((title(incident) + '.', blocked(incident))).rstrip()}")
-            if number <= MAX_EXPLAINED:
-                write_line(out, f"   {explanation(incident)}")
-            write_line(out, f"   -> {remedy(incident)}")
-            for command in commands(incident):
-                write_line(out, f"   $ {command}")
-        if not present and not snapshot.problem:
-            write_line(out, f"Nothing needs attention: {snapshot.total} locks.")
+        write_json(out, report)
+    for number, incident in enumerate(() if json else present, 1):
+        write_line(out, f"{number}. {incident['title']}.")
+        if number <= MAX_EXPLAINED:
+            write_line(out, f"   {incident['explanation']}")
+        write_line(out, f"   -> {incident['remedy']}")
+        for command in incident["commands"]:
+            write_line(out, f"   $ {command}")
     if present:
-        cause = present[0].cause
+        cause = present[0]["cause"]
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        raise failure(f"{len(present)} incidents. First: {title(present[0])}", status)
-    if snapshot.problem:
-        raise failure(snapshot.problem, ExitCode.UNAVAILABLE)
+        raise failure(f"{len(present)} incidents. First: {present[0]['title']}", status)
+    if not report["healthy"]:
+        raise failure(report["problem"], ExitCode.UNAVAILABLE)
+    if not json:
+        write_line(out, f"Nothing needs attention: {report['locks']} locks.")
 
 
 def _versions() -> Iterator[Check]:

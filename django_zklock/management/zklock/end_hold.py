@@ -1,17 +1,11 @@
-"""
-End an operator hold before its time.
-
-Examples:
-  zklock end-hold reports
-  zklock end-hold reports --token 4294967311 --reason "deploy done"
-"""
+"""End an operator hold before its time."""
 
 from __future__ import annotations
 
 import argparse
 
 from django_zklock import operations
-from django_zklock.management.arguments import acting, add_answer, add_name, add_reason
+from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.management.zklock.show import no_holder, read_lock
 
@@ -26,11 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """End the hold."""
-    key, lock = read_lock(options)
-    token = options.token
+    key, token = key_of(options), options.token
     if token is None:
-        contenders = (*lock.holders, *lock.expired_holds) if lock else ()
-        holds = [contender.operator for contender in contenders if contender.operator is not None]
+        lock = read_lock(options)
+        holds = [hold.operator for hold in (*lock.holders, *lock.expired_holds) if hold.operator is not None]
         if not holds:
             raise no_holder(key, f"{key!r} has no operator hold.", options)
         token = holds[0].token

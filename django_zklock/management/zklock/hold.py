@@ -1,10 +1,4 @@
-"""
-Hold a lock yourself for a time, with a reason that all waiters are shown. The hold outlives this command.
-
-Examples:
-  zklock hold reports --for 15m --reason "deploy"
-  zklock hold reports --for 2h --reason "migration" --wait 5m
-"""
+"""Hold a lock yourself for a time, with a reason that all waiters are shown. The hold outlives this command."""
 
 from __future__ import annotations
 
@@ -22,13 +16,11 @@ from django_zklock.queue.operator_hold import LONGEST
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
-    parser.add_argument(
-        "--for", dest="span", type=seconds, required=True, metavar="TIME", help="how long, as in 90s, 15m, 2h"
-    )
+    span = "how long, as in 90s, 15m, 2h"
+    parser.add_argument("--for", dest="span", type=seconds, required=True, metavar="TIME", help=span)
     add_reason(parser, "for the audit log, and for all waiters")
-    parser.add_argument(
-        "--wait", type=seconds, default=0.0, metavar="TIME", help="how long to wait for the lock (default: not at all)"
-    )
+    wait = "how long to wait for the lock (default: not at all)"
+    parser.add_argument("--wait", type=seconds, default=0.0, metavar="TIME", help=wait)
     add_answer(parser)
 
 

@@ -1,10 +1,4 @@
-"""
-Show the leader of an election, once, or again when another one leads.
-
-Examples:
-  zklock leader reindex
-  zklock leader reindex --watch
-"""
+"""Show the leader of an election, once, or again when another one leads."""
 
 from __future__ import annotations
 

@@ -1,20 +1,13 @@
-"""
-Show the limit of a semaphore, or set it for all processes.
-
-Examples:
-  zklock limit imports
-  zklock limit imports 3 --reason "the database is slow"
-"""
+"""Show the limit of a semaphore, or set it for all processes."""
 
 from __future__ import annotations
 
 import argparse
 
 from django_zklock import operations
-from django_zklock.conf.options import MOST_PERMITS, is_limit
 from django_zklock.dashboard.formatting import limit_text
 from django_zklock.inspection.serialize import limit_json
-from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
+from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 
@@ -22,7 +15,7 @@ from django_zklock.management.output import Output, write_json, write_line
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
-    parser.add_argument("permits", metavar="N", nargs="?", type=int, help="the new number of permits")
+    parser.add_argument("permits", metavar="N", nargs="?", type=integer(), help="the new number of permits")
     parser.add_argument("--clear", action="store_true", help="use the limit in the code of each process again")
     add_reason(parser, "for the audit log, and shown with the limit; required with N or --clear", required=False)
     add_answer(parser)
@@ -33,8 +26,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
     permits = options.permits
     if options.clear and permits is not None:
         raise failure("Give either N or --clear.", ExitCode.USAGE)
-    if permits is not None and not is_limit(permits):
-        raise failure(f"N must be a number from 1 to {MOST_PERMITS}; got {permits}.", ExitCode.USAGE)
     if (options.clear or permits is not None) and not options.reason.strip():
         raise failure("Give the reason with --reason. It is kept in the audit log.", ExitCode.USAGE)
     cleared = False

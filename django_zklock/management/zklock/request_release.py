@@ -1,10 +1,4 @@
-"""
-Ask the holder of a lock to release it. No work is aborted.
-
-Examples:
-  zklock request-release orders/4711 --reason "deploy at 14:00"
-  zklock request-release orders/4711 --reason "deploy at 14:00" --token 4294967311
-"""
+"""Ask the holder of a lock to release it. No work is aborted."""
 
 from __future__ import annotations
 
@@ -14,7 +8,7 @@ from django_zklock import operations
 from django_zklock.dashboard.formatting import holder_text
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.serialize import contender_json
-from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
+from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason, key_of
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.management.zklock.show import no_holder
 
@@ -23,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
     add_reason(parser, "for the audit log, and for the holder")
-    parser.add_argument("--guid", default="", help="only the holder with this guid (default: all holders)")
-    parser.add_argument("--token", type=int, default=0, help="only the holder with this token")
+    add_holder(parser)
     add_answer(parser)
 
 

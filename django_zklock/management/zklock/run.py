@@ -3,10 +3,6 @@ Run a command under a lock, as flock(1) does. The lock is released when the comm
 
 The command has a session and a process group of its own, and ends with this process. Signals are passed on to the
 group. It is stopped when the lock is lost.
-
-Examples:
-  zklock run reports/monthly --timeout 5m -- make reports
-  zklock run nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.management import child
-from django_zklock.management.arguments import add_name, seconds, template_of, timeout
+from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output
 from django_zklock.queue.escaping import printable
@@ -43,30 +39,16 @@ STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped comm
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
 
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-
-
-def _permits(text: str) -> int | None:
-    """Return a number of permits, None for `none`; an argparse type."""
-    if text.strip().lower() == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of permits; give a number, or none") from None
-
-
+_TIME: Final[dict[str, Any]] = {"type": seconds, "metavar": "TIME"}
+_WAIT: Final = {**_TIME, "type": unless("forever", seconds)}
 _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "timeout": {"type": timeout, "metavar": "TIME", "help": "how long to wait for the lock; 0: not at all, or forever"},
+    "timeout": {**_WAIT, "help": "how long to wait for the lock; 0: not at all, or forever"},
     "abort_on": {"choices": ABORT_ON, "help": "when to stop the command"},
     "kind": {"choices": KIND, "help": "the side of a read-write lock"},
-    "limit": {"type": _permits, "metavar": "N", "help": "how many may run at a time, or none"},
-    "max_hold": {"type": seconds, "metavar": "TIME", "help": "stop the command when it has run for so long"},
-    "warn_after": {"type": seconds, "metavar": "TIME", "help": "log a warning when the command has run for so long"},
-    "min_hold": {
-        "type": seconds,
-        "metavar": "TIME",
-        "help": "no other process gets the lock for so long, even if the command has ended",
-    },
+    "limit": {"type": unless("none", integer()), "metavar": "N", "help": "how many may run at a time, or none"},
+    "max_hold": {**_TIME, "help": "stop the command when it has run for so long"},
+    "warn_after": {**_TIME, "help": "log a warning when the command has run for so long"},
+    "min_hold": {**_TIME, "help": "no other process gets the lock for so long, even if the command has ended"},
 }
 """The options of the lock. If one is not given, the settings of the lock decide."""
 
@@ -78,27 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, given in _LOCK_OPTIONS.items():
         text = f"{given['help']} (default: the lock's own)"
         parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, **{**given, "help": text})
-    parser.add_argument(
-        "-E",
-        "--conflict-exit-code",
-        type=_status,
-        default=int(ExitCode.BUSY),
-        metavar="N",
-        help="the exit code if the lock was not acquired (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--kill-after",
-        type=seconds,
-        metavar="TIME",
-        help="from SIGTERM to SIGKILL, if the lock is lost (default: a quarter of the session timeout)",
-    )
+    code: dict[str, Any] = {"type": integer(0, 255), "default": int(ExitCode.BUSY), "metavar": "N"}
+    text = "the exit code if the lock was not acquired (default: %(default)s)"
+    parser.add_argument("-E", "--conflict-exit-code", **code, help=text)
+    text = "from SIGTERM to SIGKILL, if the lock is lost (default: a quarter of the session timeout)"
+    parser.add_argument("--kill-after", **_TIME, help=text)
     parser.add_argument("--json", action="store_true", help="write a report to standard error, as JSON")
-
-
-def _status(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) <= 255:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an exit code; give 0 to 255")
-    return int(text)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:

@@ -1,10 +1,4 @@
-"""
-Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP.
-
-Examples:
-  zklock serve
-  zklock serve --http 127.0.0.1:8080
-"""
+"""Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP."""
 
 from __future__ import annotations
 
@@ -31,21 +25,15 @@ LAST_PORT: Final = 65535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--grpc",
-        type=_address,
-        default=DEFAULT_GRPC,
-        metavar="HOST:PORT",
-        help="where to serve gRPC (default: %(default)s)",
-    )
-    parser.add_argument("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
-    parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
-    parser.add_argument(
-        "--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)"
-    )
-    parser.add_argument("--insecure", action="store_true", help="serve other machines without TLS")
-    parser.add_argument("--new-token", action="store_true", help="print a new token and its hash, and exit")
+    add = parser.add_argument
+    grpc = "where to serve gRPC (default: %(default)s)"
+    add("--grpc", type=_address, default=DEFAULT_GRPC, metavar="HOST:PORT", help=grpc)
+    add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
+    add("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
+    add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
+    add("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)")
+    add("--insecure", action="store_true", help="serve other machines without TLS")
+    add("--new-token", action="store_true", help="print a new token and its hash, and exit")
 
 
 def run(out: Output, options: argparse.Namespace) -> None:

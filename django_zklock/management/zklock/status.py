@@ -1,10 +1,4 @@
-"""
-Show a summary of the connection and the locks.
-
-Examples:
-  zklock status
-  zklock status --json --reply-timeout 2s
-"""
+"""Show a summary of the connection and the locks."""
 
 from __future__ import annotations
 
@@ -21,18 +15,17 @@ from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.queue.escaping import session_hex
 
 UNKNOWN: Final = "number of locks unknown: not connected"
+add_arguments = add_answer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add_answer(parser)
+def read_all(options: argparse.Namespace, words: str = "") -> Snapshot:
+    """Return the present locks, those with these words first. Their first waiters are read, as they show deadlocks."""
+    return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=1, words=words)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Write the summary."""
-    snapshot = inspection.snapshot(
-        reply_timeout=options.reply_timeout, max_age=0, max_waiters=1
-    )  # first waiters show deadlocks
+    snapshot = read_all(options)
     figures = Figures.of(snapshot.locks)
     if options.json:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
@@ -53,14 +46,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
             wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
             held = f"{figures.held} lock{'' if figures.held == 1 else 's'} held"
             write_line(out, f"{held}{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
-        if snapshot.total > figures.locks:
-            write_line(out, f"(counted: {figures.locks} of {snapshot.total} locks)")
         write_findings(out, snapshot)
     fail_if_incomplete(snapshot)
 
 
 def write_findings(out: Output, snapshot: Snapshot) -> None:
     """Write the deadlocks, and what the scan has skipped."""
+    if snapshot.total > len(snapshot.locks):
+        write_line(out, f"read: {len(snapshot.locks)} of {snapshot.total} locks, those with the most waiters")
     for cycle in snapshot.cycles:
         write_line(out, f"DEADLOCK: {cycle_text(cycle)}")
     for text in snapshot.skipped:

@@ -20,7 +20,9 @@ const begin = () => {
   };
   const tick = () => {
     if (document.hidden || !bar) return;
-    for (const each of document.querySelectorAll("time.zklock-age[data-age]")) {
+    // While ZooKeeper is away, or this site, nobody knows who holds what: only the age of that state goes on.
+    const part = document.querySelector(".zklock-away, .zklock-stale") ? ".zklock-banner " : "";
+    for (const each of document.querySelectorAll(`${part}time.zklock-age[data-age]`)) {
       if (!began.has(each)) began.set(each, performance.now());
       const passed = (performance.now() - began.get(each)) / 1000;
       if (passed >= 1) {
@@ -138,7 +140,10 @@ const begin = () => {
     const active = document.activeElement;
     return active !== null && active !== interval && active.tagName === "SELECT";
   };
-  const say = (text) => { if (note.textContent !== text) note.textContent = text; };
+  const say = (text) => {
+    if (note.textContent !== text) note.textContent = text;
+    document.body.classList.toggle("zklock-stale", text === bar.dataset.failedNote);
+  };
 
   const refresh = async () => {
     if (running || document.hidden || interval.value === "0" || choosing()) return;

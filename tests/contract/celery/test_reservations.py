@@ -208,11 +208,11 @@ def test_a_publisher_waits_until_another_is_done(zoo: Zoo) -> None:
         reservations.end("a/b", expected)
 
 
-def test_a_publisher_waits_for_its_deadline_only(zoo: Zoo) -> None:
+def test_a_publisher_waits_for_its_timeout_only(zoo: Zoo) -> None:
     """It gets an error."""
     reserved()
     with within(2), pytest.raises(LockTimeout, match="Another publisher"):
-        reservations.reserve("a/b", "two", deadline=0.5)
+        reservations.reserve("a/b", "two", timeout=0.5)
     reservations.end("a/b", "one")
 
 
@@ -274,7 +274,7 @@ def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
         proxy.reset()
         reservations.conclude(damaged, sent=True)
         with pytest.raises(ZkLockError, match="delete the rest"):
-            reservations.start("a/b", "one", deadline=20)
+            reservations.start("a/b", "one", reply_timeout=20)
         assert proxy.counts[MULTI] < 100
         assert reservations.end("a/b", "one")
         queued(task_id="two")

@@ -12,6 +12,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, expire, within
 from support.primitives import queued
+from support.proxy import Proxy
 from support.work import in_each_thread
 from support.zoo import Zoo, eventually
 
@@ -25,6 +26,7 @@ from django_zklock.exceptions import (
     LockUpgradeRefused,
     ZooKeeperUnavailable,
 )
+from django_zklock.locks import acquisition
 from django_zklock.locks.multi import MultiHold, MultiLock
 
 pytestmark = pytest.mark.zookeeper
@@ -343,3 +345,13 @@ def test_several_locks_share_one_reply_timeout(zoo: Zoo) -> None:
     """The reply timeout is one for all, not one for each."""
     with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
         zk_locks("a", "b", "c").acquire(blocking=False)
+
+
+def test_several_locks_that_are_tried_share_one_reply_timeout(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reply comes soon enough for one lock, but not for all of them."""
+    monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 2.0)
+    proxy.delay = 0.08  # seconds, each way; a lock takes at least two round trips
+    with within(2.0), pytest.raises(ZooKeeperUnavailable), zk_locks(*"abcdefghij", timeout=0):
+        pass

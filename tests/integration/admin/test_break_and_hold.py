@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -34,7 +35,14 @@ def operator() -> Client:
 def targets(client: Client, query: str) -> list[str]:
     """Return whom the confirmation is about, as its form would send it."""
     context = client.get(f"{LIST}break/?{query}").context
-    return [holder.target for lock in context["locks"] for holder in lock.holders]
+    return sorted([row.target for _lock, row in context["holds"]], key=lambda target: target.rpartition(":")[2])
+
+
+def end(client: Client, key: str) -> Any:
+    """End the operator hold of a lock, as its form would."""
+    return client.post(
+        f"{LIST}break/", {"break": "1", "target": targets(client, f"key={key}"), "reason": "over", "end": "1"}
+    )
 
 
 def said(client: Client) -> str:
@@ -47,7 +55,7 @@ def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pyte
     with zoo.hold_elsewhere("k") as path:
         (target,) = targets(operator, "key=k")
         with caplog.at_level(logging.INFO, "zklock.audit"):
-            response = operator.post(f"{LIST}break/", {"target": target, "reason": "worker hangs"})
+            response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "worker hangs"})
         assert response["Location"] == f"{LIST}k/change/"
         assert not zoo.client.exists(path)
     audited = " ".join(record.getMessage() for record in caplog.records if record.name == "zklock.audit")
@@ -62,9 +70,8 @@ def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
     """Neither the action nor the page of confirmation does."""
     with zoo.hold_elsewhere("k") as path:
         response = operator.post(LIST, {"action": "break_selected", "_selected_action": ["k"]})
-        assert response["Location"] == f"{LIST}break/?key=k"
-        page = operator.get(response["Location"]).content.decode()
-        assert 'name="target"' in page
+        assert 'name="target"' in response.content.decode()
+        assert 'name="target"' in operator.get(f"{LIST}break/?key=k").content.decode()
         assert zoo.client.exists(path)
 
 
@@ -73,7 +80,7 @@ def test_a_reason_is_required(zoo: Zoo, operator: Client) -> None:
     with zoo.hold_elsewhere("k") as path:
         (target,) = targets(operator, "key=k")
         for reason in ("", "   "):
-            response = operator.post(f"{LIST}break/", {"target": target, "reason": reason})
+            response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": reason})
             assert response.status_code == 200
             assert "errornote" in response.content.decode()
         assert zoo.client.exists(path)
@@ -84,7 +91,7 @@ def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> 
     with zoo.hold_elsewhere("k"):
         (target,) = targets(operator, "key=k")
     with zoo.hold_elsewhere("k") as path:
-        response = operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
+        response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
         assert response.status_code == 409
         page = response.content.decode()
         assert "The holder has changed, so nothing was done" in page
@@ -96,7 +103,7 @@ def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> 
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
 def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
     """A forged form redirects to the list."""
-    response = operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
+    response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
     assert response["Location"] == LIST
 
 
@@ -104,7 +111,7 @@ def test_several_locks_are_broken_at_once(zoo: Zoo, operator: Client) -> None:
     """Each ticked lock is broken and recorded. The others stay."""
     with zoo.hold_elsewhere("a") as a, zoo.hold_elsewhere("b") as b, zoo.hold_elsewhere("c") as c:
         chosen = targets(operator, "key=a&key=b&key=c")
-        operator.post(f"{LIST}break/", {"target": chosen[:2], "reason": "r"})
+        operator.post(f"{LIST}break/", {"break": "1", "target": chosen[:2], "reason": "r"})
         assert [bool(zoo.client.exists(path)) for path in (a, b, c)] == [False, False, True]
     assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == ["a", "b"]
 
@@ -120,7 +127,7 @@ def test_a_lock_is_broken_even_if_the_history_fails(
     with zoo.hold_elsewhere("k") as path:
         (target,) = targets(operator, "key=k")
         monkeypatch.setattr(type(LogEntry.objects), "log_actions", fail)
-        assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 302
+        assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 302
         assert not zoo.client.exists(path)
     assert "is not in the history" in caplog.text
 
@@ -130,7 +137,7 @@ def test_a_form_without_a_csrf_token_is_refused(zoo: Zoo) -> None:
     user = User.objects.create_superuser("root")
     client = Client(enforce_csrf_checks=True)
     client.force_login(user)
-    for page in ("break/", "hold/", "end-hold/"):
+    for page in ("break/", "hold/", "host/"):
         assert client.post(LIST + page, {"reason": "r"}).status_code == 403
 
 
@@ -151,11 +158,12 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert "deploy of 2.3" in page
     assert "Last sign of life" not in page  # it has no session
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
-    token = response.context["lock"].holders[0].info.token
-    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"}).status_code == 302
+    form = {"target": response.context["lock"].holders[0].target, "reason": "over", "end": "1"}
+    assert operator.post(f"{LIST}break/", form).status_code == 302
     eventually(lambda: not zoo.children("k"))
-    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"}).status_code == 302
-    assert "already ended" in said(operator)
+    response = operator.post(f"{LIST}break/", form)
+    assert response.status_code == 409
+    assert "k has no holder now." in response.content.decode()
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
     assert "deploy of 2.3" in messages[0]
     assert len(messages) == 2
@@ -168,8 +176,7 @@ def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator
         assert "You hold the lock" not in operator.get(LIST + page, headers={"X-ZkLock-Refresh": "1"}).content.decode()
     response = operator.get(f"{LIST}k/change/")
     assert "You hold the lock" in response.content.decode()
-    token = response.context["lock"].holders[0].info.token
-    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"})
+    end(operator, "k")
     eventually(lambda: not zoo.children("k"))
 
 
@@ -182,8 +189,7 @@ def test_a_minimum_hold_has_neither_a_session_nor_a_max_hold(zoo: Zoo, operator:
     response = operator.get(f"{LIST}k/change/")
     assert "Last sign of life" not in response.content.decode()
     assert "max_hold" not in response.content.decode()
-    token = response.context["lock"].holders[0].info.token
-    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "over"})
+    end(operator, "k")
     eventually(lambda: not zoo.children("k"))
 
 
@@ -196,8 +202,7 @@ def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator
     assert ">Cancel</a>" in page
     page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
     assert "Nothing is recorded of this lock." in page
-    token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].info.token
-    operator.post(f"{LIST}end-hold/", {"key": "inventory/chair", "token": token, "reason": "over"})
+    end(operator, "inventory/chair")
 
 
 def test_an_expired_hold_no_longer_counts(zoo: Zoo, operator: Client) -> None:
@@ -214,7 +219,8 @@ def test_an_expired_hold_no_longer_counts(zoo: Zoo, operator: Client) -> None:
         assert (shown.state, shown.holders, shown.info.waiting) == ("passing", (), 1)
         assert "olga held it until" in response.content.decode()
         assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
-        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.expired_holds[0].info.token, "reason": "over"})
+        form = {"target": shown.expired_holds[0].target, "reason": "over", "end": "1"}
+        assert operator.post(f"{LIST}break/", form).status_code == 302
         assert zoo.children("k") == [path.rpartition("/")[2]]
 
 
@@ -241,7 +247,7 @@ def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> No
     """Nothing is done."""
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
-        assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 503
+        assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 503
         assert hold_by_form(operator, "k") == 503
         assert operator.get(f"{LIST}limit/?key=k").status_code == 503
-        assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": "5", "reason": "over"}).status_code == 302
+        assert operator.post(f"{LIST}break/", {"end": "1", "target": target, "reason": "over"}).status_code == 503

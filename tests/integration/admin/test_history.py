@@ -45,7 +45,7 @@ def operator() -> Client:
 def no_usual_holds() -> None:
     """Forget what earlier tests have read."""
     table.usual_holds.clear()
-    table.shared_losses.clear()
+    table.past_losses.clear()
 
 
 def shown(client: Client, path: str) -> list[list[str]]:
@@ -202,7 +202,7 @@ def test_a_host_that_loses_its_locks_again_and_again_needs_attention(zoo: Zoo, o
         at = timezone.now() - timedelta(days=1)
         attempt(host="worker-5", session=number, outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=at)
     page = operator.get(LIST).content.decode()
-    assert "worker-3 has lost 4 locks in the last 30 minutes" in page
+    assert "worker-3 has lost its locks 4 times in the last 30 minutes" in page
     assert not re.search("worker-[456]", page)
 
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from support.adminsite import user_with
+from support.ensemble import Ensemble
 from support.zoo import Zoo
 
+from django_zklock.dashboard import holder_views
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
+from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 LIST = "/admin/zklock/lock/"
 HOST = f"{LIST}host/"
+WORKER = f"{HOST}?host=worker-7"
+BREAK = f"{LIST}break/"
 MANY = 30
 
 
@@ -49,19 +57,29 @@ def held(zoo: Zoo) -> Iterator[list[str]]:
             zoo.client.delete(path)
 
 
+@contextlib.contextmanager
+def on_break(receiver: Callable[..., None]) -> Iterator[None]:
+    """Call the receiver after each break."""
+    lock_broken.connect(receiver)
+    try:
+        yield
+    finally:
+        lock_broken.disconnect(receiver)
+
+
 def ticks(response: Any) -> list[str]:
     return [row.target for _lock, row in response.context["holds"]]
 
 
 def test_a_host_shows_all_that_it_holds_and_waits_for(zoo: Zoo, held: list[str], operator: Client) -> None:
-    response = operator.get(f"{HOST}?host=worker-7")
+    response = operator.get(WORKER)
     assert sorted(lock.key for lock, _row in response.context["holds"]) == [f"orders/{n:02}" for n in range(MANY)]
     assert [lock.key for lock, _row in response.context["waits"]] == ["stock"]
     page = response.content.decode()
     assert page.count(" checked>") == MANY
     assert "Break all (30)" in page
-    assert len(ticks(operator.get(f"{HOST}?host=worker-7&pid=8"))) == MANY / 2
-    assert "Break all" not in user_with("view_lock").get(f"{HOST}?host=worker-7").content.decode()
+    assert len(ticks(operator.get(f"{WORKER}&pid=8"))) == MANY / 2
+    assert "Break all" not in user_with("view_lock").get(WORKER).content.decode()
     assert operator.get(HOST)["Location"] == LIST
 
 
@@ -70,34 +88,37 @@ def test_the_pages_link_to_the_host(zoo: Zoo, held: list[str], operator: Client)
     page = operator.get(f"{LIST}orders_2F00/change/").content.decode()
     assert page.count(link) == 2  # its process, and "and 4 more" of its other locks
     assert link in operator.get(f"{LIST}stock/change/").content.decode()  # a waiter
-    assert f"{HOST}?host=worker-7" in operator.get(f"{LIST}groups/?by=host").content.decode()
+    assert WORKER in operator.get(f"{LIST}groups/?by=host").content.decode()
 
 
 def test_all_locks_of_a_host_are_broken_with_its_name_typed(
     zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One message sums it up. Each lock is in the audit log and in the history."""
-    form = {"host": "worker-7", "target": ticks(operator.get(f"{HOST}?host=worker-7")), "reason": "it hangs"}
-    response = operator.post(HOST, {**form, "confirm": "worker-8", "break": "1"})
+    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs"}
+    response = operator.post(WORKER, {**form, "confirm": "worker-8", "break": "1"})
     assert "Nothing was broken" in response.content.decode()
     assert response.content.decode().count(" checked>") == MANY
     assert all(map(zoo.client.exists, held))
     with caplog.at_level(logging.INFO, "zklock.audit"):
-        response = operator.post(HOST, {**form, "confirm": "worker-7", "break": "1"}, follow=True)
-    assert [str(message) for message in response.context["messages"]] == [f"{MANY} locks were broken."]
+        response = operator.post(WORKER, {**form, "confirm": "worker-7", "break": "1"}, follow=True)
+    assert [str(message) for message in response.context["messages"]] == [
+        f"{MANY} locks were broken: orders/00, orders/01, orders/02, orders/03, orders/04 and 25 more."
+    ]
     assert not any(map(zoo.client.exists, held[:MANY]))
     assert LogEntry.objects.count() == caplog.text.count("it hangs") == MANY
 
 
 def test_a_stale_target_is_left_out_of_a_bulk_action(zoo: Zoo, held: list[str], operator: Client) -> None:
     """The others are broken. Nothing is ticked then, no reason is filled in, and the first button leads back."""
-    targets = ticks(operator.get(f"{HOST}?host=worker-7"))
+    targets = ticks(operator.get(WORKER))
     zoo.client.delete(held[3])
     held.append(contend(zoo, "orders/03", "worker-7"))
-    form = {"host": "worker-7", "target": targets, "reason": "it hangs", "confirm": "worker-7", "break": "1"}
-    response = operator.post(HOST, form)
+    form = {"target": targets, "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    response = operator.post(WORKER, form)
     assert response.status_code == 409
-    assert "29 locks were broken." in response.content.decode()
+    assert "29 locks were broken: " in response.content.decode()
+    assert "orders/03 now belongs to worker-7 · pid 7, for " in response.content.decode()
     assert "nothing was done: orders/03." in response.content.decode()
     assert " checked>" not in response.content.decode()
     assert "it hangs" not in response.content.decode()
@@ -106,11 +127,13 @@ def test_a_stale_target_is_left_out_of_a_bulk_action(zoo: Zoo, held: list[str], 
 
 def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[str], operator: Client) -> None:
     """That needs a reason and no confirmation."""
-    form = {"host": "worker-7", "target": ticks(operator.get(f"{HOST}?host=worker-7")), "ask": "1"}
-    assert "required" in operator.post(HOST, {**form, "reason": ""}).content.decode()
-    response = operator.post(HOST, {**form, "reason": "a deploy"}, follow=True)
-    assert f"{MANY} holders were asked to release." in response.content.decode()
-    assert "a deploy" in response.content.decode()
+    form = {"target": ticks(operator.get(WORKER)), "ask": "1"}
+    assert "required" in operator.post(WORKER, {**form, "reason": ""}).content.decode()
+    response = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True)
+    assert f"{MANY} holders were asked to release: " in response.content.decode()
+    assert re.search(
+        r"Release requested: [^:]+: a deploy \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", response.content.decode()
+    )
     assert LogEntry.objects.count() == MANY
 
 
@@ -120,18 +143,82 @@ def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], ope
     response = operator.post(LIST, {"action": "break_selected", "_selected_action": keys})
     assert len(ticks(response)) == response.content.decode().count(" checked>") == 25
     form = {"target": ticks(response), "reason": "it hangs", "confirm": "25", "break": "1"}
-    assert operator.post(HOST, {**form, "confirm": "24"}).status_code == 200
+    assert operator.post(BREAK, {**form, "confirm": "24"}).status_code == 200
     assert zoo.client.exists(held[0])
-    assert operator.post(HOST, form)["Location"] == LIST
+    assert operator.post(BREAK, form)["Location"] == LIST
     assert [bool(zoo.client.exists(path)) for path in held[:MANY]] == [False] * 25 + [True] * 5
     response = operator.post(LIST, {"action": "request_release_of_selected", "_selected_action": ["stock"]})
     assert len(ticks(response)) == 1
 
 
+def test_a_request_ends_before_a_web_server_ends_it(
+    zoo: Zoo, held: list[str], operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 15 s it begins nothing more. The rest is named, and stays ticked for the next press."""
+    broken: list[str] = []
+    monkeypatch.setattr(holder_views, "clock", SimpleNamespace(now=lambda: 20.0 if len(broken) == 2 else 4.9))
+    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    with on_break(lambda lock, **_: broken.append(lock)):
+        response = operator.post(WORKER, form)
+    page = response.content.decode()
+    assert response.status_code == 409
+    print("MSG", [str(m) for m in response.context["messages"]])
+    assert f"2 locks were broken: {broken[0]}, {broken[1]}." in page
+    assert "The time was too short, so nothing was done yet: " in page
+    assert page.count(" checked>") == MANY - 2
+    assert 'value="it hangs"' in page
+    assert LogEntry.objects.count() == MANY - len([path for path in held[:MANY] if zoo.client.exists(path)]) == 2
+
+
+def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
+    single: Ensemble, zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names what was done, what may have been done, and what was not tried. Only breaks that were sent are audited."""
+    broken: list[str] = []
+
+    def pause_after_three(lock: str, **more: object) -> None:
+        broken.append(lock)
+        if len(broken) == 3:
+            single.servers[0].pause()
+
+    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    try:
+        with on_break(pause_after_three), caplog.at_level(logging.INFO, "zklock.audit"):
+            response = operator.post(WORKER, form)
+    finally:
+        single.servers[0].resume()
+    page = response.content.decode()
+    assert response.status_code == 503
+    assert f"3 locks were broken: {', '.join(broken)}." in page
+    assert "It is unknown whether it was done: " in page
+    assert "so nothing was done yet: " in page
+    assert "ZooKeeper does not answer." in page
+    assert 'name="break"' not in page
+    assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == sorted(broken)
+    assert caplog.text.count("it hangs") == 3
+    paths = dict(zip((f"orders/{number:02}" for number in range(MANY)), held, strict=False))
+    assert [key for key, path in paths.items() if not zoo.client.exists(path)] == sorted(broken)
+
+
+def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(zoo: Zoo, operator: Client) -> None:
+    paths = [contend(zoo, f"jobs/{number:02}", "worker-8") for number in range(52)]
+    try:
+        response = operator.get(f"{HOST}?host=worker-8")
+        assert len(ticks(response)) == response.content.decode().count(" checked>") == 50
+        assert "and 2 more" in response.content.decode()
+        form = {"target": ticks(response), "reason": "it hangs", "confirm": "worker-8", "break": "1"}
+        page = operator.post(f"{HOST}?host=worker-8", form, follow=True).content.decode()
+        assert "50 locks were broken: " in page
+        assert page.count(" checked>") == 2
+    finally:
+        for path in filter(zoo.client.exists, paths):
+            zoo.client.delete(path)
+
+
 @pytest.mark.parametrize("action", ["break", "ask"])
 def test_bulk_actions_need_their_permission(zoo: Zoo, held: list[str], action: str) -> None:
     other = {"break": "request_release_lock", "ask": "break_lock"}[action]
-    assert user_with("view_lock", other).post(HOST, {"host": "worker-7", action: "1"}).status_code == 403
+    assert user_with("view_lock", other).post(WORKER, {action: "1"}).status_code == 403
     assert user_with(other).get(HOST).status_code == 403
 
 
@@ -181,9 +268,9 @@ def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, operator: Clien
     paths = [contend(zoo, "k", "web-1"), contend(zoo, "k", "web-2")]
     try:
         response = operator.get(f"{LIST}break/?key=k")
-        target = response.context["locks"][0].holders[0].target
+        target = ticks(response)[0]
         zoo.client.delete(paths[0])
-        response = operator.post(f"{LIST}break/", {"target": target, "reason": "it hangs"})
+        response = operator.post(BREAK, {"target": target, "reason": "it hangs", "break": "1"})
         page = response.content.decode()
         assert response.status_code == 409
         assert "k now belongs to web-2 · pid 7, for " in page
@@ -198,15 +285,16 @@ def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, operator: Clien
 
 def test_a_hold_is_ended_with_a_reason(zoo: Zoo, operator: Client) -> None:
     operator.post(f"{LIST}hold/", {"key": "k", "minutes": "5", "wait": "0", "reason": "deploy"})
-    page = operator.get(f"{LIST}k/change/")
-    token = page.context["lock"].holders[0].info.token
-    assert f"end-hold/?key=k&amp;token={token}" in page.content.decode()
-    assert "deploy" in operator.get(f"{LIST}end-hold/?key=k&token={token}").content.decode()
-    response = operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": " "})
-    assert response.status_code == 200
+    page = operator.get(f"{LIST}k/change/").content.decode()
+    assert f'{BREAK}?key=k">End this hold…' in page
+    response = operator.get(f"{BREAK}?key=k")
+    assert "deploy" in response.content.decode()
+    assert 'value="Break the lock"' not in response.content.decode()
+    form = {"target": ticks(response), "end": "End the hold"}
+    assert operator.post(BREAK, {**form, "reason": " "}).status_code == 200
     assert zoo.children("k")
-    operator.post(f"{LIST}end-hold/", {"key": "k", "token": token, "reason": "the deploy is over"})
+    assert operator.post(BREAK, {**form, "reason": "the deploy is over"})["Location"] == f"{LIST}k/change/"
     assert not zoo.children("k")
     assert "the deploy is over" in LogEntry.objects.order_by("-pk")[0].get_change_message()
-    for query in ("", "?key=//", "?key=k&token=x"):
-        assert operator.get(f"{LIST}end-hold/{query}").status_code in {200, 302}
+    for query in ("", "?key=//", "?key=free"):
+        assert operator.get(f"{BREAK}{query}").status_code in {200, 302}

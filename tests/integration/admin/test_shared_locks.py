@@ -125,7 +125,7 @@ def test_an_invalid_limit_is_refused(zoo: Zoo, operator: Client, wrong: dict[str
 
 def test_only_a_post_changes_a_limit(zoo: Zoo, operator: Client) -> None:
     assert operator.get(f"{LIST}limit/?key=printers&permits=1&reason=x").status_code == 200
-    assert operator.get(f"{LIST}request-release/?target=x&reason=x").status_code == 405
+    assert operator.get(f"{LIST}break/?key=printers&target=x&reason=x&ask=1").status_code == 200
     assert limit_of("printers") is None
 
 
@@ -133,7 +133,7 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
     """Its work goes on. Its page and the history show the request."""
     asked, other = printing
     target = targets(operator)[asked.token]
-    answer = operator.post(f"{LIST}request-release/", {"target": target, "reason": "paper jam"})
+    answer = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "paper jam"})
     assert answer["Location"] == f"{LIST}printers/change/"
     request = asked.wait_release_requested(10)
     assert request
@@ -141,7 +141,7 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
     assert asked.release_requested.reason == "paper jam"
     assert other.release_requested is None
     assert not asked.lost
-    assert "Release of " in said(operator)
+    assert "asked to release: printers." in said(operator)
     assert "paper jam" in LogEntry.objects.get().get_change_message()
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
 
@@ -160,12 +160,13 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
 def test_a_request_needs_a_reason_and_the_present_holder(zoo: Zoo, operator: Client) -> None:
     with zk_lock("printers", limit=2) as hold:
         target = targets(operator)[hold.token]
-        operator.post(f"{LIST}request-release/", {"target": target, "reason": "  "})
-        assert "please give a reason" in said(operator)
+        response = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "  "})
+        assert "This field is required" in response.content.decode()
+        assert f'value="{target}" checked>' in response.content.decode()
     with zk_lock("printers", limit=2) as hold:
-        operator.post(f"{LIST}request-release/", {"target": target, "reason": "x"})
-        assert "changed hands" in said(operator)
-        operator.post(f"{LIST}request-release/", {"target": "nonsense", "reason": "x"})
+        response = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "x"})
+        assert "The holder has changed, so nothing was done: printers." in response.content.decode()
+        operator.post(f"{LIST}break/", {"ask": "1", "target": "nonsense", "reason": "x"})
         assert "No holder was chosen" in said(operator)
         assert hold.release_requested is None
     assert not LogEntry.objects.exists()
@@ -177,11 +178,12 @@ def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: C
         f"{zoo.base}/printers/{'a' * 32}__lock__", b"", ephemeral=True, sequence=True, makepath=True
     )
     page = operator.get(f"{LIST}printers/change/")
-    assert "/request-release/" not in page.content.decode()
+    assert 'name="ask"' not in page.content.decode()
     (row,) = page.context["lock"].holders
-    operator.post(f"{LIST}request-release/", {"target": row.target, "reason": "x"})
-    assert "kazoo" in said(operator)
+    response = operator.post(f"{LIST}break/", {"ask": "1", "target": row.target, "reason": "x"})
     zoo.client.delete(path)
+    assert "Nothing was done: printers. " in response.content.decode()
+    assert "kazoo" in response.content.decode()
 
 
 def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: list[Hold]) -> None:
@@ -190,7 +192,7 @@ def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: li
     chosen, other = targets(client).values()
     page = client.get(f"{LIST}break/?key=printers").content.decode()
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, True]
-    page = client.post(f"{LIST}break/", {"target": chosen, "reason": " "}).content.decode()
+    page = client.post(f"{LIST}break/", {"break": "1", "target": chosen, "reason": " "}).content.decode()
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
 
 
@@ -207,10 +209,12 @@ def test_a_waiter_that_may_hold_a_permit_is_treated_like_a_holder(zoo: Zoo, prin
         rf'id="(zklock-ask-\d)">[^>]*>\s*<input type="hidden" name="target" value="{waiter.target}"', page
     )
     assert page.count(f'form="{name}"') == 2  # the field and the button
-    client.post(f"{LIST}request-release/", {"target": waiter.target, "reason": "paper jam"})
+    client.post(f"{LIST}break/", {"ask": "1", "target": waiter.target, "reason": "paper jam"})
     assert hold.wait_release_requested(10)
     page = client.get(f"{LIST}break/?key=printers").content.decode()
     assert page.count(" checked>") == 1
     assert f'value="{waiter.target}">' in page
-    assert client.post(f"{LIST}break/", {"target": waiter.target, "reason": "paper jam"}).status_code == 302
+    assert (
+        client.post(f"{LIST}break/", {"break": "1", "target": waiter.target, "reason": "paper jam"}).status_code == 302
+    )
     assert hold.wait_lost(10)

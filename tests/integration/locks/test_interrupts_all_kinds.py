@@ -9,7 +9,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support.strike import assert_none_listed, functions_of, long_strides, sweep, work_hand_over, work_linger
+from support.strike import (
+    assert_none_listed,
+    functions_of,
+    long_strides,
+    sweep,
+    work_acquire_around_with,
+    work_hand_over,
+    work_linger,
+)
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
@@ -38,15 +46,6 @@ FUNCTIONS = [*CALLER, *functions_of(lingering, local_waiters, multi), Contender.
 def work_nested(mutex: Lock) -> None:
     with mutex, mutex:
         pass
-
-
-def work_acquire_around_with(mutex: Lock | MultiLock) -> None:
-    assert mutex.acquire()
-    try:
-        with mutex:
-            pass
-    finally:
-        mutex.release()
 
 
 def work_several(locks: MultiLock) -> None:

@@ -15,7 +15,15 @@ from support import primitives
 from support.faults import BackgroundCall
 from support.ledger import Ledger
 from support.primitives import Taker
-from support.strike import Struck, assert_none_listed, functions_of, sweep, work_hand_over, work_linger
+from support.strike import (
+    Struck,
+    assert_none_listed,
+    functions_of,
+    sweep,
+    work_acquire_around_with,
+    work_hand_over,
+    work_linger,
+)
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
@@ -50,13 +58,7 @@ def block(key: str) -> None:
 
 
 def acquire(key: str) -> None:
-    mutex = zk_lock(key)
-    assert mutex.acquire()
-    try:
-        with mutex:
-            pass
-    finally:
-        mutex.release()
+    work_acquire_around_with(zk_lock(key))
 
 
 def exit_stack(key: str) -> None:

@@ -70,7 +70,7 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
 def own_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_writer", Writer())
     table.usual_holds.clear()
-    table.shared_losses.clear()
+    table.past_losses.clear()
 
 
 def make_table(alias: str) -> None:
@@ -311,13 +311,13 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     assert table.usual_hold("k") is None
     insert("k", held=3)
     table.usual_holds.clear()
-    table.shared_losses.clear()
+    table.past_losses.clear()
     assert table.usual_hold("k") == 3
     for _ in range(table.USUAL_OF):
         insert("k", held=7, at=timezone.now() + timedelta(seconds=1))
     assert table.usual_hold("k") == 3, "a median is used for a minute"
     table.usual_holds.clear()
-    table.shared_losses.clear()
+    table.past_losses.clear()
     assert table.usual_hold("k") == 7
 
 
@@ -392,22 +392,8 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> N
     ago = timezone.now() - timedelta(hours=2)
     for number, reason in enumerate(troubles.ALL):
         insert("k", held=1, host="worker-7", session=number, outcome=Attempt.LOST, reason=reason)
-    insert(
-        "k",
-        held=7200,
-        host="long",
-        outcome=Attempt.LOST,
-        reason=troubles.SESSION_OVER,
-        at=ago,
-    )
-    insert(
-        "k",
-        held=1,
-        host="once",
-        outcome=Attempt.LOST,
-        reason=troubles.SESSION_OVER,
-        at=ago,
-    )
+    insert("k", held=7200, host="long", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
+    insert("k", held=1, host="once", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
     assert table.losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
 
 
@@ -415,7 +401,7 @@ def test_the_losses_are_read_once_for_many_pages(alias: str) -> None:
     assert table.losses(60) == {}
     insert("k", held=1, host="worker-7", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
     assert table.losses(60) == {}
-    table.shared_losses.clear()
+    table.past_losses.clear()
     assert table.losses(60) == {"worker-7": 1}
 
 

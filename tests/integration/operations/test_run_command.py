@@ -340,7 +340,7 @@ def test_contradicting_options_are_wrong_usage(zoo: Zoo, run: Run) -> None:
     process = run("k", "--limit", "x", "--", "true")
     assert process.wait(20) == ExitCode.USAGE
     assert process.stderr is not None
-    assert "'x' is not a number of permits; give a number, or none" in process.stderr.read()
+    assert "'x' is not a number from 1 to 10000" in process.stderr.read()
     with zoo.configured(LOCKS={"k": {"path": "k", "limit": 2}}):
         assert ending("run", "k", "--kind=read", "--", "true")[0] == ExitCode.USAGE
         assert ending("run", "k", "--kind=read", "--limit=none", "--", "true")[0] == 0

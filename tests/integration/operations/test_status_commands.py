@@ -56,7 +56,7 @@ def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
         assert str(os.getpid()) in line
         assert [lock["key"] for lock in as_json("list")["locks"]] == ["orders/7", "stock"]
         assert [lock["key"] for lock in as_json("list", "stoc?")["locks"]] == ["stock"]
-        assert [lock["key"] for lock in as_json("list", "--contended")["locks"]] == ["orders/7"]
+        assert [lock["key"] for lock in as_json("list", "--state=contended")["locks"]] == ["orders/7"]
         assert as_json("list", "--longer-than=1h")["locks"] == []
     assert "0 locks" in zklock("list")
 

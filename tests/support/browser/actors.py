@@ -8,7 +8,7 @@ import subprocess
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
@@ -100,6 +100,8 @@ class Part:
     template: str = ""
     limit: int = 0
     session_timeout: int = 0
+    waited: int = 0
+    """Milliseconds; other than 0, it has said when it got the lock."""
 
     @classmethod
     def task(cls, name: str, host: str, pid: int) -> Part:
@@ -124,6 +126,7 @@ class Part:
             limit=self.limit,
             owner=zlib.crc32(repr(self).encode()) // 2 or 1,
             session_timeout=self.session_timeout,
+            waited=self.waited,
         ).encode()
 
 
@@ -157,7 +160,7 @@ class Stage:
             batch.create(key)
             for index in range(waiters + 1):
                 guid = str(uuid.uuid4())
-                part = Part.task("shop.tasks.restock", f"worker-{index % 7}", 100 + index)
+                part = replace(Part.task("shop.tasks.restock", f"worker-{index % 7}", 100 + index), waited=1)
                 batch.create(f"{key}/{nodes.prefix(guid)}", part.data(guid), ephemeral=True, sequence=True)
             under_way.append(batch.commit_async())
         for answer in under_way:

@@ -43,7 +43,7 @@ def publish():
     key, task = random.choice(KEYS), str(uuid.uuid4())
     called = time.monotonic()
     until = None if late else time.time() + 4
-    found = reservations.reserve(key, task, late=late, until=until, deadline=10)
+    found = reservations.reserve(key, task, late=late, until=until, timeout=10)
     if isinstance(found, Duplicate):
         log("taken", key, found.task_id, called=called)
         return
@@ -51,7 +51,7 @@ def publish():
     draft = home / f"draft-{task}"
     draft.write_text(json.dumps([key, task]))
     draft.rename(home / "messages" / task)
-    reservations.conclude(found, sent=True, deadline=10)
+    reservations.conclude(found, sent=True, reply_timeout=10)
     log("confirmed", key, task)
 
 def work():
@@ -67,8 +67,8 @@ def work():
     log("claimed", key, task)
     if not late:
         mine.unlink()
-    reservations.start(key, task, late=late, deadline=10)
-    if not done and not reservations.end(key, task, deadline=10):
+    reservations.start(key, task, late=late, reply_timeout=10)
+    if not done and not reservations.end(key, task, reply_timeout=10):
         if late:
             mine.rename(home / "messages" / task)
         raise ZkLockError("the end was not confirmed")

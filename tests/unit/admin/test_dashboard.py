@@ -117,7 +117,8 @@ def test_durations_have_their_two_greatest_units(seconds: float, text: str) -> N
         ({"holders": (replace(HOLDER, age=5.0),), "waiting": 0}, "held"),
         ({"holders": ()}, "passing"),
         ({"holders": (), "waiting": 0}, "free"),
-        ({"problem": "odd"}, "broken"),
+        ({"problem": "odd"}, "unreadable"),
+        ({"deadlocked": True}, "deadlocked"),
     ],
 )
 def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:

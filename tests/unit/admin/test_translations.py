@@ -71,8 +71,8 @@ def test_every_text_is_translated_and_no_other(language: str) -> None:
 def test_translations_have_the_fields_of_their_texts(language: str) -> None:
     """A missing field would be an error when the page is shown."""
     for ids, values in written(language).items():
-        for value in values:
-            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(ids[-1])), ids
+        for text, value in zip(ids, values, strict=True):
+            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

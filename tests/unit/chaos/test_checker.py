@@ -429,7 +429,7 @@ def test_events_without_required_fields_are_malformed() -> None:
 
 
 def test_the_checker_measures_figures() -> None:
-    """A soak fails if little was tried, or if nobody shared a lock."""
+    """A soak fails if it tried little, or if no lock had two holders at a time."""
     more = """
         1.5 B invoke timeout=5
         3.4 B granted token=8 until=9

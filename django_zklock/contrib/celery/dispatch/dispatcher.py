@@ -38,7 +38,7 @@ logger = logging.getLogger("django_zklock.celery")
 MOST_WAITING: Final = 1000
 """Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
 MOST_IN_QUEUE: Final = 128
-"""Those of them in the queue of one key, each with a znode. So many take turns with other workers in exact order."""
+"""How many of these enter the queue of one key, each with a znode. They alternate with other workers in exact order."""
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
@@ -49,7 +49,7 @@ DISPATCHER: Final = "zklock_dispatcher"  # attribute of a consumer
 
 
 class Dispatcher(bootsteps.StartStopStep):
-    """The messages of one worker, from Celery's consumer to the pool. All runs on `loop`, unless it says otherwise."""
+    """The messages of one worker, from the consumer to the pool. Methods run on `loop` unless they say otherwise."""
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
@@ -61,7 +61,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._ahead: deque[WaitingTask] = deque()  # those that go ahead of them
         self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
-        self._dispatches = False  # whether `_dispatch` runs
+        self._is_dispatching = False
         self._next_check: Any = None  # an entry of the loop
         LocalQueue.most_waiting = MOST_IN_QUEUE
 
@@ -89,7 +89,7 @@ class Dispatcher(bootsteps.StartStopStep):
     # --- from Celery ----------------------------------------------------------------------------------------------
 
     def accept(self, request: Any) -> object:
-        """Take a message; on the thread that has received it."""
+        """Accept a message from Celery; on the thread that has received it."""
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._ahead:
@@ -117,15 +117,15 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _has_copy(self, request: Any) -> bool:
         """
-        Return whether another delivery of this message has a slot. It must not wait behind that.
+        Return whether another delivery of this message has a slot. This one must not wait behind it.
 
-        A message that the task has sent again is another one. It may come before the end of the run that sent it.
+        If the task was sent again, that is another message. It may come before the end of the run that sent it.
         """
         return any(_times_sent(copy) == _times_sent(request) for copy in self._slots.requests_of(request.id))
 
     @property
     def _has_fixed_prefetch(self) -> bool:
-        """Whether messages that wait would keep others from coming, as with RabbitMQ's quorum queues."""
+        """Whether the broker sends nothing new while messages wait, as from RabbitMQ's quorum queues."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if driver != "amqp" or hasattr(consumer, "qos_global"):
@@ -184,15 +184,15 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _dispatch(self) -> None:
         """Begin with as many messages as there are free slots."""
-        if self._dispatches:
-            return  # it goes on with what has come
+        if self._is_dispatching:
+            return  # the loop below finds the new message
         self._check_later()
-        self._dispatches = True
+        self._is_dispatching = True
         try:
             while (self._ahead or self._queue) and self._slots.available > 0:
                 self._run_step(self._start, (self._ahead or self._queue).popleft())
         finally:
-            self._dispatches = False
+            self._is_dispatching = False
 
     def _start(self, message: Any) -> None:
         """Give a message to the pool, or ask for its lock first; there is a free slot."""
@@ -204,7 +204,7 @@ class Dispatcher(bootsteps.StartStopStep):
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
-            elif not self._wait(message):  # behind others of this worker that wait, or for ZooKeeper
+            elif not self._wait(message):  # for ZooKeeper, or behind other tasks of this worker
                 return
             self._grants.share_lease()
             message.ask()
@@ -226,7 +226,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._dispatch()
 
     def end_wait(self, task: WaitingTask) -> None:
-        """Run a task that has its lock, or gets none, if the pool has a slot for it."""
+        """Give a task whose wait has ended to the pool, or let it wait for a slot."""
         if task.has_slot or self._slots.available > 0:
             self._give_task(task)
         elif task.is_granted:
@@ -238,9 +238,9 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _give_back(self, granted: WaitingTask) -> None:
         """
-        Leave the queue of a lock that no slot came free for, with all tasks of this worker.
+        Leave the queue of a granted lock, with all tasks of this worker, because no slot became free in time.
 
-        They are the first that get slots, in their order, and ask again then.
+        These tasks are the first to get slots, in their order. Then they ask again.
         """
         if granted in self._ahead and granted.is_granted:
             for task in list(self.tasks.values()):
@@ -252,7 +252,7 @@ class Dispatcher(bootsteps.StartStopStep):
                     self._ahead.append(task)
 
     def _give_task(self, task: WaitingTask) -> None:
-        """Give a task to the pool, with the locks or the error that its wait has come to."""
+        """Give a task to the pool, with its locks or with the error that ended its wait."""
         request = task.request
         self.waiting.remove(task)  # first: a request that is not reserved counts as ended
         if task.is_granted:
@@ -286,7 +286,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._dispatch()
 
     def _on_wakeup(self) -> None:
-        """A pool process has said something; on the thread that waits for that."""
+        """Look for free slots: a pool process has written to the shared memory. On the thread of `PoolGrants`."""
         run_logged(self.loop.call_soon, self._dispatch)
 
     # --- from time to time ------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
 
     def _check(self) -> None:
-        """End what was revoked, has expired or has waited too long; again and again, while there is something."""
+        """End tasks that were revoked, have expired or have waited too long. Repeat this while there are messages."""
         self._next_check = None
         run_logged(self._check_later)
         run_logged(self._slots.release_ended)
@@ -307,18 +307,18 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def _check_task(self, task: WaitingTask) -> None:
         request = task.request
-        concerned = request.expires or request.id in state.revoked or state.revoked_stamps
+        may_be_revoked = request.expires or request.id in state.revoked or state.revoked_stamps
         if task.has_result and task not in self._ahead:  # a step has failed
             self.end_wait(task)
         elif task.has_value:  # likewise
             task.step()
-        elif not task.has_result and concerned and request.revoked():
+        elif not task.has_result and may_be_revoked and request.revoked():
             del self.tasks[request.id]
             task.cancel()
             self._slots.release(request)
             self.waiting.remove(task)
             state.task_ready(request)
-        elif task in self.waiting and task.is_too_long:
+        elif task in self.waiting and task.has_waited_too_long:
             task.send_again("the broker would deliver the message again soon")
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
             self.is_answered = False  # so that the next tasks use no slot

@@ -1,7 +1,7 @@
 """
-Where a dispatcher runs: on the event loop of the worker, or on what a worker without one has instead.
+The loops of a dispatcher: the event loop of the worker, or what a worker without one has instead.
 
-All of a dispatcher runs on this loop, one call after the other. No call raises: Celery would end the worker.
+All calls of a dispatcher run on its loop, one after the other. No call raises: Celery would end the worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def run_logged(call: Callable[..., object], *args: Any) -> None:
 
 
 class WakeupPipe:
-    """Woken by any thread, and by the processes that are forked after it was made."""
+    """A pipe that wakes its reader. Any thread can write to it, and any process that is forked after it was made."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
@@ -80,7 +80,7 @@ class EventLoop:
 
 
 class HubLoop(EventLoop):
-    """The event loop of a worker that has one, which waits for descriptors."""
+    """The hub of a worker: an event loop that waits for descriptors."""
 
     def __init__(self, consumer: Any) -> None:
         super().__init__(consumer)
@@ -138,7 +138,7 @@ def event_loop_of(consumer: Any) -> EventLoop:
     """Return the event loop of a worker; its consumer is just being made."""
     if getattr(consumer.pool, "is_green", False):
         return GreenLoop(consumer)
-    # In a solo pool, the thread of the worker is at work itself.
+    # In a solo pool, the worker's own thread runs the tasks, so the loop needs another one.
     return ThreadLoop(consumer) if consumer.hub is None or is_pool(consumer.pool, "solo") else HubLoop(consumer)
 
 

@@ -1,8 +1,8 @@
 """
 The grants that the tasks in the pool work under, in the worker's main process.
 
-A thread waits until a task says that its work is done, and releases its locks. It also looks for processes that have
-ended without a word. A lock is never released while a process may still work under it.
+A thread waits until a task reports that its work is done, and releases its locks. It also looks for processes that have
+ended without a report. A lock is never released while a process may still work under it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PoolGrant(GrantObserver):
         }
 
     def begin(self) -> None:
-        """The task goes to the pool, which reports from now on what happens to the lock."""
+        """Give the grant to the pool process, which sends the signals about the lock from now on."""
         grant = self._grant
         grant.begun = True
         grant.claim_end()
@@ -77,14 +77,14 @@ class PoolGrant(GrantObserver):
         grant.session.post(grant.attach, self)
 
     def share_if_asked(self) -> None:
-        """Let other readers in if the task goes on as one."""
+        """Let other readers in if the task goes on as a reader."""
         goes_on_as_reader = self.record.goes_on_as_reader
         if goes_on_as_reader != self._goes_on_as_reader:
             self._goes_on_as_reader = goes_on_as_reader
             self.contender.share(asked=goes_on_as_reader == "asked")
 
     def is_abandoned(self) -> bool:
-        """Return whether no process works under the grant, or will; show the one that does to others."""
+        """Return whether no process works or will work under the grant. Show others the process that does."""
         pid = self.record.pid
         if not pid and (has_ended(self.request) or clock.now() > self._begin_until):
             pid = self.record.cancel()
@@ -122,7 +122,7 @@ class PoolGrants:
 
     def __init__(self, shared: SharedGrants, on_wakeup: Callable[[], object]) -> None:
         self._shared = shared
-        self._on_wakeup = on_wakeup  # a pool process has said something
+        self._on_wakeup = on_wakeup  # a pool process has written to the shared memory
         self._grants: dict[PoolGrant, None] = {}  # changed by single operations, from two threads
         self._session: Session | None = None  # whose lease is shared
         self._watcher: threading.Thread | None = None
@@ -150,7 +150,7 @@ class PoolGrants:
         write()
 
     def add(self, task: WaitingTask) -> list[dict[str, Any]]:
-        """Return what a pool process has to know of the grants of a task. Raises `IndexError` if there is no room."""
+        """Add the grants of a task; return what its process has to know. Raises `IndexError` if there is no room."""
         waited = time.time() - task.since
         grants = [PoolGrant(self._shared.add(), task.request, held) for held in task.acquisition.holds]
         for grant in grants:
@@ -194,7 +194,7 @@ class PoolGrants:
             process.keep_open()
 
     def _end_lease(self, session: Session) -> None:
-        """Abort the work of each owner that is left."""
+        """End the lease in all pool processes, which abort the work that is left."""
         session.lease.on_changed = None
         self._shared.set_lease(float("-inf"), 0)
 

@@ -14,7 +14,7 @@ from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.loops import is_pool, run_logged
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 
-READY_WITHIN: Final = 10.0  # seconds; if no process has said that it is ready for so long, all count as ready
+READY_WITHIN: Final = 10.0  # seconds. If no process was ready for so long, all count as ready
 
 
 class PoolSlots:
@@ -79,7 +79,7 @@ class PoolSlots:
         return [request for reference in self._used.valuerefs() if (request := reference()) is not None]
 
     def _apply(self, target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Do what the pool's `apply_async` does, and notice when the task has ended."""
+        """Call the pool's own `apply_async`, and notice when the task has ended."""
         request = getattr(options.get("callback"), "__self__", None)
         if request is None:
             return self._apply_async(target, args, kwargs, **options)
@@ -92,7 +92,7 @@ class PoolSlots:
         return self._apply_async(target, args, kwargs, **options)
 
     def _call_and_end(self, request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function at the end of which the task has ended."""
+        """Call a function, and report the end of the task when it has returned or raised."""
         try:
             return function(*args, **kwargs)
         finally:
@@ -117,7 +117,7 @@ class PoolSlots:
         """
         ready = self._shared.ready_processes(self._most) if self._shared is not None else {}
         self._retired |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
-        pool: Any = getattr(self._pool, "_pool", None)  # Celery has no other name for it
+        pool: Any = getattr(self._pool, "_pool", None)  # Celery has no public name for it
         for process in getattr(pool, "_pool", ()):
             if process.pid == pid and hasattr(pool, "_busy_workers"):
                 pool._busy_workers.add(process.inqW_fd)

@@ -1,8 +1,8 @@
 """
-The session of a worker's main process, and a contender of it, as the process sees them that runs the task.
+Proxies where a task runs: of the main process's session, and of its contenders that hold the locks of the task.
 
-The lease is read from shared memory, by the clock, so that it ends by itself if the main process is stopped or dies. A
-thread reads what happens to the locks twenty times a second, as long as there are any.
+The shared memory has the time when the lease ends. So the lease ends by itself if the main process is stopped or dies.
+While tasks use grants, a thread reads twenty times a second what happens to their locks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SessionProxy(Loop):
         self._dispatcher: Loop | None = None
         self._attached: dict[Any, Any] = {}
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
-        self._reads = False  # likewise
+        self._is_reading = False  # whether `_read` runs again; likewise
         self.start()
 
     @property
@@ -64,7 +64,7 @@ class SessionProxy(Loop):
     def watch(self, contender: ContenderProxy) -> None:
         """Read the record of this contender from now on; on the loop's thread."""
         self._in_use[contender] = None
-        if not self._reads:
+        if not self._is_reading:
             self._read()
 
     def forget(self, contender: ContenderProxy) -> None:
@@ -72,8 +72,8 @@ class SessionProxy(Loop):
         self._in_use.pop(contender, None)
 
     def _read(self) -> None:
-        self._reads = bool(self._in_use)
-        if self._reads:
+        self._is_reading = bool(self._in_use)
+        if self._is_reading:
             remaining = self.lease.until - clock.now()
             self.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
         for contender in list(self._in_use):
@@ -81,7 +81,7 @@ class SessionProxy(Loop):
 
 
 class ContenderProxy:
-    """The contender of the main process that a grant belongs to."""
+    """The proxy of a contender of the main process, for the one grant that it has."""
 
     def __init__(self, session: SessionProxy, record: GrantRecord, payload: Mapping[str, Any], caller: Caller) -> None:
         self.session = session
@@ -126,7 +126,7 @@ class ContenderProxy:
             notify.send_release_requested(self.grant, request)
 
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:
-        """Give the lock back; `done` is called with True when the main process has released it."""
+        """Give the lock back; `done` gets True when the main process has released it, or the lease is over."""
         self._ending = True
         self._record.end()
         self.session.post(self._end, done)
@@ -145,6 +145,6 @@ class ContenderProxy:
             done(True)
 
     def share(self, *, asked: bool = False) -> None:
-        """Go on as a reader; see `Contender.share`."""
+        """Keep the lock as a reader; see `Contender.share`."""
         self._record.share(asked=asked)
         self.grant.kind = Kind.READ

@@ -39,14 +39,14 @@ class WaitResult:
         self.resend = bool(payload.get("resend"))
         """Whether the task is to be sent again."""
         self.held: list[HeldLock] = []
-        """The locks that the main process has acquired. They are listed weakly until their owner takes them."""
+        """The locks from the main process. `held_locks` refers to them weakly until their owner acquires them."""
         self._payload = payload
         grants = payload.get("grants", ())
         self._grants = [(GrantRecord(shared, grant["index"], grant["number"]), grant) for grant in grants]
         self._contenders: list[ContenderProxy] = []
 
     def begin(self, caller: Caller) -> None:
-        """Begin to use the grants of the main process; none of them if one was lost meanwhile, or given back."""
+        """Begin to use the grants of the main process; use none if one was lost or given back meanwhile."""
         contenders: list[ContenderProxy] = []
         for record, grant in self._grants:
             if not record.begin():
@@ -89,15 +89,15 @@ class WaitResult:
             self.held.append(_adopt(contender, specs[contender.spec.key]))
 
     def end(self) -> None:
-        """Give back what no part holds; called at the end of the task, however it ended."""
-        held = {part.grant.token for part in self.held if part.uses or part.observer is not None}
+        """Give back the grants that nothing uses; called at the end of the task, however it ended."""
+        held = {hold.grant.token for hold in self.held if hold.uses or hold.observer is not None}
         for record, grant in self._grants:
             if grant["token"] not in held:
                 record.end()
 
 
 def _adopt(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
-    """List a lock of the main process as held by the caller, who then takes it without a request."""
+    """List a lock of the main process as held by the caller, who then acquires it without a request."""
     grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
     held_locks.add(held, keep=False)
@@ -120,7 +120,7 @@ def _current_session() -> SessionProxy:
 
 
 def wait_result(request: Any, caller: Caller) -> WaitResult | None:
-    """Return the result of the wait for the task of this request, whose `PAYLOAD` has it; once."""
+    """Return the result of the wait for a task, from the `PAYLOAD` of its request. A second call returns None."""
     payload = request.__dict__.pop(PAYLOAD, None)
     (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
     if payload is None or payload["worker"] not in (os.getpid(), os.getppid()):

@@ -1,12 +1,13 @@
 """
-The memory that a worker's main process shares with its pool processes: the lease, the grants, and who is ready.
+The memory that a worker's main process shares with its pool processes: the lease, the grants, the ready processes.
 
 Each number has one writer, and is eight bytes at a multiple of eight: all processors that Python runs on, ARM too, read
 and write it in one step. The order of two numbers counts in a few places, where a processor may change it. There, a
 memory barrier is between the two, in the writer and in the reader (`_order_memory`).
 
-A record belongs to one grant at a time. Its numbers are the number of that grant, so that what comes late means nothing
-for the next one. The text of a record only grows: its length is written after the text, and read before it.
+A record belongs to one grant at a time. A process sets a flag by writing the number of that grant, so a late write
+means nothing for the next grant. The text of a record only grows: its length is written after the text, and read
+before it.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class GrantRecord:
     # --- in the main process --------------------------------------------------------------------------------------
 
     def reset(self, number: int) -> None:
-        """Begin with another grant; 0: with none."""
+        """Let the record belong to the grant of this number; 0: to none."""
         self._numbers[_NUMBER] = 0
         _order_memory()
         self._numbers[_LENGTH] = self._numbers[_SUSPECT] = 0
@@ -169,7 +170,7 @@ class GrantRecord:
         """Begin to work under the grant; return False if it was given back meanwhile."""
         if not self.is_current:
             return False
-        # It writes first and reads then, and `cancel` does the same, so that one of the two sees the other.
+        # Write first, then read. `cancel` does the same, so at least one of the two sees what the other has written.
         self._numbers[_BEGUN] = (self.number << _PID_BITS) + os.getpid()
         _order_memory()
         return self._numbers[_CANCELLED] != self.number and self._numbers[_NUMBER] == self.number
@@ -199,7 +200,7 @@ class GrantRecord:
 
 
 def _order_memory() -> None:
-    """Make the processor keep the order of what is before and after this call, as each lock does."""
+    """Make the processor finish what is before this call before what is after it, as each lock does."""
     barrier = threading.Lock()
     barrier.acquire()
     barrier.release()

@@ -50,10 +50,9 @@ class MessageWaiter:
 
 
 class WaitingTask:
-    """One message whose task needs a lock. All runs on the dispatcher's loop, unless it says otherwise."""
+    """One message whose task needs a lock. All methods run on the dispatcher's loop unless they say otherwise."""
 
     def __init__(self, request: Any, call: LockedCall, dispatcher: Any) -> None:
-        """Raises `InvalidLockName`."""
         self.dispatcher = dispatcher  # a `Dispatcher`, whose module imports this one
         self.request = request
         self.locks = call.lock
@@ -65,7 +64,7 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: dict[str, Any] = {}  # for the process that runs the task
         self._timeout = call.timeout
-        self._waited = 0.0  # seconds, before it gave its lock back
+        self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait
         redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
@@ -113,7 +112,7 @@ class WaitingTask:
         return self._waiter
 
     def step(self) -> None:
-        """Wait, as far as that goes now."""
+        """Continue the wait as far as possible now."""
         if self.has_result or self._routine is None:
             return
         self._cancel_timer()
@@ -126,7 +125,7 @@ class WaitingTask:
             self._end_with(error)
         else:
             if remaining < math.inf:
-                # kombu's timers stay until they are due, also those that were cancelled.
+                # A weak reference, because kombu keeps even a cancelled timer until it is due.
                 self.timer = self.dispatcher.loop.call_later(remaining, self._on_timer, weakref.ref(self))
 
     @staticmethod
@@ -138,7 +137,7 @@ class WaitingTask:
 
     @property
     def has_value(self) -> bool:
-        """Whether what it waits for has come."""
+        """Whether the value that it waits for is there."""
         return self._waiter is not None and self._waiter.value is not None
 
     @property
@@ -147,7 +146,7 @@ class WaitingTask:
         return bool(self.acquisition.holds)
 
     @property
-    def is_too_long(self) -> bool:
+    def has_waited_too_long(self) -> bool:
         """Whether the broker would deliver the message again soon."""
         return clock.now() > self._until
 
@@ -158,9 +157,9 @@ class WaitingTask:
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
-        public = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
+        public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
         own = [contender.guid for contender in self.acquisition.contenders]
-        self.payload |= {"error": public.__name__, "text": str(error), "lock": error.lock, "own": own}
+        self.payload |= {"error": public_class.__name__, "text": str(error), "lock": error.lock, "own": own}
         self.cancel()
         self.has_result = True
         self.dispatcher.end_wait(self)

@@ -37,7 +37,7 @@ class WaitingTasks:
         return task in self._raised
 
     def share_key_with(self, task: WaitingTask) -> bool:
-        """Return whether a task waits for a lock of this task."""
+        """Return whether another task waits here for a lock that this task needs."""
         return any(self._keys[key] for key in task.keys)
 
     def add(self, task: WaitingTask) -> None:
@@ -66,7 +66,7 @@ class WaitingTasks:
         self._keys.subtract(task.keys)
         self._keys += Counter()  # without those that are 0
         qos = self._consumer.qos
-        # A worker that has connected again may have a new count, without this.
+        # After a reconnect, the worker may have a new count, without this task.
         if raised and qos.value > self._consumer.initial_prefetch_count:
             qos.decrement_eventually(raised)
 
@@ -81,7 +81,7 @@ class WaitingTasks:
         """
         Forget all but these tasks, as a step may have failed.
 
-        Raise the prefetch count if Celery has set it again after a reconnect, without the tasks that wait.
+        Raise the prefetch count if Celery has reset it after a reconnect, without the tasks that wait.
         """
         for task in self._raised.keys() - set(tasks):
             self._forget(task)

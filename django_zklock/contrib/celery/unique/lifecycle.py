@@ -75,7 +75,7 @@ def on_acquired(task: Task[..., Any], wrapper: object) -> None:
         ending.append(messages.text(request, UNIQUE_HEADER))
     for key in ending:
         if key and key not in ended:
-            if not reservations.end(key, str(request.id), deadline=reservations.DEADLINE):
+            if not reservations.end(key, str(request.id), reply_timeout=reservations.RESERVE_TIMEOUT):
                 raise ZooKeeperUnavailable("ZooKeeper did not confirm that the task no longer waits.", lock=key)
             ended.add(key)
 
@@ -98,7 +98,7 @@ def on_postrun(
     key = messages.text(request, UNIQUE_HEADER)
     if key and key not in ended:
         if not runs_again:
-            # An ignored copy must not end it while another process runs the task, even if it did not attach.
+            # An ignored copy keeps the reservation while another process runs the task, even if it did not attach.
             own = attached or Attached(key, task_id, token="", attachment="none")
             reservations.end(key, task_id, attached=own if state == states.IGNORED else None)
         elif attached is not None:
@@ -116,7 +116,7 @@ def on_revoked(request: Any, **kwargs: object) -> None:
     for header in (UNIQUE_HEADER, WAITING_HEADER):
         key = messages.text(request, header)
         if key:
-            reservations.end(key, str(request.id), deadline=0)
+            reservations.end(key, str(request.id), reply_timeout=0)
 
 
 def on_failure(
@@ -128,7 +128,7 @@ def on_failure(
         return
     try:
         for key in _keys_of_call(sender, locked, args, kwargs):
-            reservations.end(key, task_id, deadline=0)
+            reservations.end(key, task_id, reply_timeout=0)
     except (ValueError, TypeError) as error:
         logger.warning("the reservations of task %r cannot be ended: %s", task_id, error)
 

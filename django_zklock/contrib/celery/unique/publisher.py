@@ -74,7 +74,7 @@ class UniqueMessage:
             return send(**options)
 
     def _reserve(self) -> Reserved | Duplicate | None:
-        """Return the reservation; None if a task is sent again without one, because it would be lost otherwise."""
+        """Return the reservation. None: the task is sent again without one, because it must not be lost."""
         try:
             reservation = reservations.reserve(
                 self.key,
@@ -88,7 +88,7 @@ class UniqueMessage:
                 raise
             logger.warning("task %r is sent again without a reservation: %s", self.task_id, error)
             return None
-        # Its reservation has ended, or it freed it when it began.
+        # Another task may have the key: this task's reservation has ended, perhaps when its work began.
         return None if isinstance(reservation, Duplicate) and self._sent_again else reservation
 
     def _until(self) -> float | None:

@@ -54,7 +54,7 @@ class Reservation:
     late: bool = False
     """Whether the broker delivers the task again if its worker dies (`acks_late`)."""
     until: float | None = None
-    """When it stops to count if no worker has it, in seconds since 1970; None: never."""
+    """When it no longer counts if no worker runs the task, in seconds since 1970; None: never."""
 
     def encode(self) -> bytes:
         """Return JSON."""

@@ -5,7 +5,7 @@ A publisher *reserves* the key, sends the message, and *concludes* whether it wa
 *ends* the reservation when the task no longer counts, or *detaches* from it if the task is delivered again. The next
 publisher decides whether a reservation still counts (`Reservation.judge`).
 
-All functions block for `deadline` seconds at most, also under an event loop, as sending a message does.
+All functions block until their timeout at most, also under an event loop, as sending a message does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from django_zklock.zk.requests import (
 
 logger = logging.getLogger("django_zklock.reservations")
 
-DEADLINE: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
+RESERVE_TIMEOUT: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
 REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background
 MAX_REPORTED: Final = 500  # reservations that a report reads
 
@@ -84,7 +84,7 @@ def reserve(
     late: bool = False,
     until: float | None = None,
     has_ended: Callable[[str], bool] | None = None,
-    deadline: float = DEADLINE,
+    timeout: float = RESERVE_TIMEOUT,
 ) -> Reserved | Duplicate:
     """
     Reserve the key for this task, before its message is sent. Returns a `Duplicate` if another task has the key.
@@ -99,7 +99,7 @@ def reserve(
         until: when the reservation ends if no process runs the task, in seconds since 1970; None: never.
         has_ended: called with the id of the task that has the key, in the calling thread. True if that task has ended,
             whatever its reservation says.
-        deadline: seconds to wait at most.
+        timeout: seconds to wait at most.
 
     Raises:
         ZooKeeperUnavailable: ZooKeeper did not answer. Nothing is reserved, or it will be withdrawn.
@@ -107,10 +107,10 @@ def reserve(
 
     """
     ended = ""  # the token of a reservation whose task has ended
-    latest = clock.now() + deadline
+    deadline = clock.now() + timeout
     while True:
         new = Reservation(task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until)
-        outcome: Reserved | Duplicate = _run(key, _reserving(key, new, ended), latest - clock.now(), guess=None)
+        outcome: Reserved | Duplicate = _run(key, _reserving(key, new, ended), deadline - clock.now(), guess=None)
         if isinstance(outcome, Reserved) or has_ended is None:
             return outcome
         if outcome.token == ended or not has_ended(outcome.task_id):
@@ -129,7 +129,7 @@ def confirmed(reserved: Reserved) -> Iterator[None]:
     conclude(reserved, sent=True)
 
 
-def conclude(reserved: Reserved, *, sent: bool, deadline: float = REPLY_TIMEOUT) -> None:
+def conclude(reserved: Reserved, *, sent: bool, reply_timeout: float = REPLY_TIMEOUT) -> None:
     """
     Record whether the message was sent; in the background if ZooKeeper does not answer in time.
 
@@ -144,10 +144,10 @@ def conclude(reserved: Reserved, *, sent: bool, deadline: float = REPLY_TIMEOUT)
             return _delete(node)
         return _write(node, own, replace(own, state=state), *_deletes(node, record.publishers(node.children)))
 
-    _complete(reserved.key, _if_own(reserved.task_id, reserved.token, change), deadline)
+    _complete(reserved.key, _if_own(reserved.task_id, reserved.token, change), reply_timeout)
 
 
-def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY_TIMEOUT) -> Attached | None:
+def start(key: str, task_id: str, *, late: bool = False, reply_timeout: float = REPLY_TIMEOUT) -> Attached | None:
     """
     Record that this process runs the task. Returns None if the task does not have the key, or ZooKeeper is away.
 
@@ -164,24 +164,24 @@ def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY
         return _write(node, own, replace(own, state=State.STARTED, late=late), child, value=attached)
 
     try:
-        attached: Attached | None = _run(key, _if_own(task_id, "", change, otherwise=None), deadline)
+        attached: Attached | None = _run(key, _if_own(task_id, "", change, otherwise=None), reply_timeout)
     except ZooKeeperUnavailable as error:
         logger.warning("the start of task %r was not recorded in its reservation %r: %s", task_id, key, error)
         return None
     return attached
 
 
-def detach(attached: Attached, *, waits: bool = False, deadline: float = REPLY_TIMEOUT) -> None:
+def detach(attached: Attached, *, waits: bool = False, reply_timeout: float = REPLY_TIMEOUT) -> None:
     """Record that this process no longer runs the task; with `waits`, that its message is in the broker again."""
 
     def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
-        now = replace(own, state=State.QUEUED) if waits and own.state is State.STARTED else own
-        return _write(node, own, now, *_deletes(node, record.workers(node.children, attached.attachment)))
+        new = replace(own, state=State.QUEUED) if waits and own.state is State.STARTED else own
+        return _write(node, own, new, *_deletes(node, record.workers(node.children, attached.attachment)))
 
-    _complete(attached.key, _if_own(attached.task_id, attached.token, change), deadline)
+    _complete(attached.key, _if_own(attached.task_id, attached.token, change), reply_timeout)
 
 
-def end(key: str, task_id: str, *, attached: Attached | None = None, deadline: float = REPLY_TIMEOUT) -> bool:
+def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeout: float = REPLY_TIMEOUT) -> bool:
     """
     End the reservation of a task that no longer counts; harmless if the task does not have the key.
 
@@ -197,14 +197,14 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, deadline: f
             return _write(node, own, replace(own, late=False), *_deletes(node, mine))
         return _delete(node)
 
-    return _complete(key, _if_own(task_id, "", change), deadline)
+    return _complete(key, _if_own(task_id, "", change), reply_timeout)
 
 
 # --- steps of an update, on the protocol's thread ---------------------------------------------------------------------
 
 
 def _reserving(key: str, new: Reservation, ended: str) -> Decide:
-    """Return the plan of a publisher. After a lost reply it is asked again, and remembers the task's earlier state."""
+    """Return the plan of a publisher. It may run again after a lost reply, so it remembers the task's earlier state."""
     before: State | None = None
 
     def decide(node: DirectoryState | None, session_id: int) -> Step:
@@ -222,8 +222,8 @@ def _reserving(key: str, new: Reservation, ended: str) -> Decide:
             reserved = Reserved(key, new.task_id, current.token, before)
             if current.state is State.PUBLISHING and name in node.children:
                 return Done(reserved)
-            now = replace(current, state=State.PUBLISHING, until=new.until)
-            return _write(node, current, now, created[1], value=reserved)
+            again = replace(current, state=State.PUBLISHING, until=new.until)
+            return _write(node, current, again, created[1], value=reserved)
         verdict = Verdict.DEAD if current.token == ended else current.judge(node.children, time.time())
         if verdict is Verdict.SENDING:
             return WaitUntilGone(record.publishers(node.children)[0])
@@ -256,13 +256,13 @@ def _deletes(node: DirectoryState, children: Iterable[str]) -> tuple[Delete, ...
 
 
 def _write(
-    node: DirectoryState, own: Reservation, now: Reservation, *operations: Create | Delete, value: object = True
+    node: DirectoryState, own: Reservation, new: Reservation, *operations: Create | Delete, value: object = True
 ) -> Step:
-    """Return the step that makes the reservation `now`, with these operations; nothing if nothing changes."""
-    if now == own and not operations:
+    """Return the step that replaces `own` by `new`, with these operations; `Done` if nothing changes."""
+    if new == own and not operations:
         return Done(value)
-    # Written even if it is the same: the new version makes a publisher fail that has read it before.
-    data = SetData(path=node.path, data=now.encode(), version=node.version)
+    # Written even if `new` equals `own`: a publisher that has read the old version must fail.
+    data = SetData(path=node.path, data=new.encode(), version=node.version)
     return Commit((Check(path=f"{node.path}/{own.mark}"), data, *operations), value)
 
 
@@ -273,14 +273,14 @@ def _delete(node: DirectoryState) -> Step:
 # --- updates, on the caller's thread ----------------------------------------------------------------------------------
 
 
-def _run(key: str, plan: Decide, deadline: float, *, guess: object = UNKNOWN) -> Any:
-    """Run an update and return its value. After `deadline` seconds, give up and undo it."""
+def _run(key: str, plan: Decide, timeout: float, *, guess: object = UNKNOWN) -> Any:
+    """Run an update and return its value. After `timeout` seconds, give up and undo it."""
     update = OptimisticUpdate(process.current(), _path(key), plan, guess=guess, orphaned=_undo)
     try:
-        return run(update, clock.now() + deadline)
+        return run(update, clock.now() + timeout)
     except StillThere as error:
         raise LockTimeout(
-            f"Another publisher has been sending a task for {key!r} for {deadline:.1f} s. The outcome is unknown.",
+            f"Another publisher has been sending a task for {key!r} for {timeout:.1f} s. The outcome is unknown.",
             lock=key,
         ) from error
     except ZkLockError as error:
@@ -290,13 +290,13 @@ def _run(key: str, plan: Decide, deadline: float, *, guess: object = UNKNOWN) ->
 
 def _undo(value: object) -> None:
     if isinstance(value, Reserved):
-        conclude(value, sent=False, deadline=0)
+        conclude(value, sent=False, reply_timeout=0)
     elif isinstance(value, Attached):
-        detach(value, deadline=0)
+        detach(value, reply_timeout=0)
 
 
-def _complete(key: str, plan: Decide, deadline: float) -> bool:
-    """Run an update, however long it takes. Return whether it was done within `deadline` seconds."""
+def _complete(key: str, plan: Decide, reply_timeout: float) -> bool:
+    """Run an update, however long it takes. Return whether it was done within `reply_timeout` seconds."""
     waiter: ThreadWaiter[bool] = ThreadWaiter()
 
     def done(outcome: object) -> None:
@@ -305,7 +305,7 @@ def _complete(key: str, plan: Decide, deadline: float) -> bool:
         waiter.set(not isinstance(outcome, Exception))
 
     OptimisticUpdate(process.current(), _path(key), plan, done).start()
-    return bool(waiter.wait(deadline)) if deadline > 0 else False
+    return bool(waiter.wait(reply_timeout)) if reply_timeout > 0 else False
 
 
 def _path(key: str) -> str:

@@ -1,55 +1,49 @@
-"""The views to send a release request, and to set the limit of a semaphore."""
+"""The views to hold a lock as an operator, and to set the limit of a semaphore."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import MAX_ERROR, clean, holder_text, limit_text
-from django_zklock.dashboard.forms import LimitForm, ReleaseRequestForm, Target
+from django_zklock.dashboard.formatting import MAX_ERROR, clean, limit_text, time_text
+from django_zklock.dashboard.forms import HoldForm, LimitForm
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
-from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.queue.names import is_key
 
 
-class LimitViews(LockPages):
-    """Request a release, set a limit; a part of `LockAdminMixin`."""
+class OperatorViews(LockPages):
+    """Hold a lock, set a limit; a part of `LockAdminMixin`."""
 
-    def request_release_view(self, request: HttpRequest) -> HttpResponse:
-        """Send a release request to one holder, which continues its work until it releases."""
-        self.require(self.has_request_release_permission(request))
+    def hold_view(self, request: HttpRequest) -> HttpResponse:
+        """Hold a lock for the user, with a reason and an end."""
+        self.require(self.has_hold_permission(request))
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        form = ReleaseRequestForm(request.POST)
-        target = Target.parse(request.POST.get("target", ""))
-        if target is None:
-            self.show_message(request, _("No holder was chosen, so none was asked."), messages.WARNING)
-            return self.redirect_to()
-        key = target.key
+            return self._hold_page(request, HoldForm(initial={"key": request.GET.get("key", "")[:1000]}))
+        form = HoldForm(request.POST)
         if not form.is_valid():
-            self.show_message(request, _("The holder was not asked: please give a reason."), messages.ERROR)
-            return self.redirect_to({key})
-        reason = form.cleaned_data["reason"]
+            return self._hold_page(request, form)
+        given = form.cleaned_data
+        key = given["key"]
         try:
-            asked = lazy.operations.request_release(
-                key, reason, by=user_name(request), guid=target.guid, token=target.token
+            hold = lazy.operations.hold_lock(
+                key, seconds=given["minutes"] * 60, reason=given["reason"], by=user_name(request), wait=given["wait"]
             )
-        except LockChangedHands:
-            text = _("The holder was not asked: %(lock)s has changed hands.")
-            self.show_message(request, text % {"lock": clean(key)}, messages.ERROR)
         except (ZkLockError, ValueError) as error:
-            self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
-        else:
-            for holder in asked.holders:
-                # The host is not the first word, as Django capitalizes the first letter of a message.
-                text = _("Release of %(lock)s requested: %(who)s. Its work goes on until it can release.")
-                values = {"lock": clean(key), "who": holder_text(holder)}
-                self.show_message(request, text % values, messages.SUCCESS)
+            form.add_error(None, clean(error, MAX_ERROR))
+            status = CONFLICT if isinstance(error, LockNotAcquired) else 200
+            return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
+        text = _("You hold the lock '%(lock)s' until %(until)s.")
+        values = {"lock": clean(key), "until": time_text(hold.until)}
+        self.show_message(request, text % values, messages.SUCCESS)
         return self.redirect_to({key})
+
+    def _hold_page(self, request: HttpRequest, form: HoldForm, status: int = 200) -> HttpResponse:
+        return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it."""

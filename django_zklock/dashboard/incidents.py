@@ -1,0 +1,195 @@
+"""Find what needs attention now, and describe it for pages, commands and JSON."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from django_zklock import clock
+from django_zklock.dashboard import lazy, past
+from django_zklock.dashboard.formatting import (
+    MAX_ERROR,
+    clean,
+    duration,
+    hold_commands,
+    holder_text,
+    host_and_pid,
+    process_of,
+    span,
+    time_text,
+    work_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django_zklock.inspection import Incident, Snapshot
+    from django_zklock.inspection.incidents import Cause
+
+WITHIN: Final = 1800.0
+"""Seconds in which losses, and holds without an end, are searched."""
+LATE: Final = 8.0
+"""Seconds after which the end of a hold is surely in the table."""
+MAX_NAMED: Final = 3
+"""Keys that a text names, and holders that the commands name."""
+TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
+    "quorum": (
+        _("ZooKeeper has no quorum, so no lock can be granted"),
+        "%(detail)s",
+        _("Start the servers that are down, or repair the network. Locks then go on by themselves."),
+        "doctor",
+    ),
+    "deadlock": (
+        _("Deadlock: %(keys)s"),
+        _("Each waits for a lock that another one holds. Nothing ends it by itself. %(holders)s"),
+        _("Break one of them: its work is stopped, and the others continue."),
+        "",
+    ),
+    "counter": (
+        _("Counter used up: %(keys)s"),
+        "%(detail)s",
+        _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again."),
+        "show %(key)s",
+    ),
+    "unreadable": (
+        _("Unknown entry in the queue: %(keys)s"),
+        "%(detail)s",
+        _("Find the program that made the entry, give it another path, and delete the entry."),
+        "show %(key)s",
+    ),
+    "host": (
+        _("%(process)s hangs, with %(count)d locks"),
+        _("It has held a lock for %(time)s. It is dead or silent, or its work hangs."),
+        _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them."),
+        "list --host %(host)s",
+    ),
+    "foreign": (
+        _("Another client blocks %(keys)s"),
+        _("%(holders)s cannot be asked to release the lock."),
+        _("End its program, or break the lock."),
+        "",
+    ),
+    "hung": (
+        _("%(holder)s has held %(keys)s for %(time)s"),
+        "%(work)s",
+        _("Too long? 1. Request release (work finishes). 2. Break (work is stopped)."),
+        "",
+    ),
+    "operator": (
+        _("Forgotten hold? %(keys)s, %(holder)s"),
+        _("%(name)s holds it until %(until)s: %(work)s"),
+        _("If the reason is gone, end this hold."),
+        "",
+    ),
+    "ended": (
+        _("Processes on %(process)s ended with %(count)d locks"),
+        _("It was killed, or its host is down. Its locks are free again, and its work may be incomplete."),
+        _("Look at the host, and at its log for the reason. Check the work of these locks."),
+        "history --host %(host)s",
+    ),
+    "flapping": (
+        _("%(process)s has lost its locks %(lost)d times in the last 30 minutes"),
+        _("Its connections to ZooKeeper break, or its processes pause."),
+        _("Look at its network, its load and its memory."),
+        "history --host %(host)s --what lost",
+    ),
+}
+"""The title, the explanation, the remedy and a command of each cause."""
+
+_missing: dict[tuple[str, int, str, int], float] = {}
+"""Holds without an end whose processes have no contender: since when; replaced by any thread."""
+
+
+def report(
+    reply_timeout: float, long_held: float = 60.0, snapshot: Snapshot | None = None, *, sure: bool = False
+) -> dict[str, Any]:
+    """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether a process ended."""
+    inspection: Any = lazy.inspection
+    snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
+    none: dict[str, int] = {}
+    ended = _ended(snapshot)
+    if sure and _missing:
+        time.sleep(LATE)
+        ended = _ended(snapshot)
+    present = inspection.incidents(
+        snapshot,
+        servers,
+        long_held=long_held,
+        usual_hold=past.usual_hold,
+        losses=past.read(lambda source: source.losses(WITHIN), none),
+        ended=ended,
+    )
+    healthy = not present and not snapshot.problem
+    return {
+        "healthy": healthy,
+        "problem": snapshot.problem,
+        "locks": snapshot.total,
+        "incidents": [describe(incident) for incident in present],
+    }
+
+
+def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return by host the keys that ended processes never released. Rows may be late, so it takes a second look."""
+    global _missing
+    if snapshot.problem or snapshot.total > len(snapshot.locks):
+        return {}
+    now = clock.now()
+    alive = {(contender.host, contender.pid) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)}
+    none: list[tuple[str, int, str, int]] = []
+    rows = past.read(lambda source: source.unfinished(WITHIN), none)
+    _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}
+    keys: defaultdict[str, list[str]] = defaultdict(list)
+    for (host, _pid, key, _token), since in _missing.items():
+        if now - since >= LATE:
+            keys[host].append(key)
+    return keys
+
+
+def describe(incident: Incident) -> dict[str, Any]:
+    """Return the texts, the facts and the commands of an incident, for a page, for JSON or for a terminal."""
+    named = incident.holders[:MAX_NAMED]
+    keys = ", ".join(clean(key, 200) for key in incident.keys[:MAX_NAMED])
+    more = len(incident.keys) - MAX_NAMED
+    values: dict[str, Any] = {
+        "keys": gettext("%(keys)s and %(count)d more") % {"keys": keys, "count": more} if more > 0 else keys,
+        "key": shlex.quote("".join(incident.keys[:1])),
+        "host": shlex.quote(incident.host),
+        "process": host_and_pid(incident.host, incident.pid) if incident.pid else clean(incident.host),
+        "count": len(incident.keys),
+        "lost": incident.count,
+        "time": duration(incident.age or 0.0),
+        "detail": clean(incident.detail, MAX_ERROR),
+        "holders": "; ".join(f"{clean(key, 200)}: {holder_text(holder)}" for key, holder in named),
+    }
+    for _key, holder in named[:1]:
+        times = past.times_usual(holder.certain_duration, holder.template)
+        values |= {"holder": process_of(holder), "work": " · ".join(filter(None, (work_of(holder), times)))}
+        if incident.cause == "hung":
+            values["time"] = span(holder)
+        if holder.operator is not None:
+            values |= {"name": holder.operator.by, "until": time_text(holder.operator.until)}
+    title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
+    waits = ngettext("%(count)d waits.", "%(count)d wait.", incident.blocked) % {"count": incident.blocked}
+    commands = [command] if command else []
+    for key, holder in named:
+        commands += hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
+    return {
+        "cause": incident.cause,
+        "severity": incident.severity,
+        "title": title,
+        "explanation": f"{waits if incident.blocked else ''} {explanation}".strip(),
+        "remedy": remedy,
+        "commands": [f"manage.py zklock {command}" for command in commands],
+        "host": incident.host,
+        "pid": incident.pid,
+        "token": next((holder.token for _key, holder in named), None),
+        "age": incident.age,
+        "blocked": incident.blocked,
+        "keys": list(incident.keys),
+    }

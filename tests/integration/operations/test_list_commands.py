@@ -1,0 +1,306 @@
+"""`manage.py zklock list`, `status` and `show`: trouble, order, filters, colours, and one shape of the JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from support.ensemble import free_ports
+from support.locking import MANAGE, as_json, ending, zklock
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.management.exit_codes import ExitCode
+from django_zklock.queue import nodes
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+GUID = "01234567-89ab-4def-8123-0000000000%02d"
+Contend = Callable[..., str]
+
+
+@pytest.fixture
+def contend(zoo: Zoo) -> Iterator[Contend]:
+    """Return a call that puts a contender of web-1, web-2, ... into a queue."""
+    paths: list[str] = []
+
+    def create(key: str, number: int, **more: Any) -> str:
+        guid = GUID % len(paths)
+        fields: dict[str, Any] = {
+            "host": f"web-{number}",
+            "pid": 70 + number,
+            "thread": "MainThread",
+            "what": "",
+            **more,
+        }
+        payload = nodes.Payload(guid=guid, template=key, since="", **fields).encode()
+        prefix = f"{zoo.base}/{key}/{nodes.prefix(guid)}"
+        paths.append(zoo.client.create(prefix, payload, ephemeral=True, sequence=True, makepath=True))
+        return paths[-1]
+
+    yield create
+    for path in paths:
+        if zoo.client.exists(path):
+            zoo.client.delete(path)
+
+
+@pytest.fixture
+def deadlock(contend: Contend) -> None:
+    """Have web-1 hold a and wait for b, and web-2 the other way round. The lock c has a waiter, too."""
+    for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1), ("c", 3), ("c", 4)):
+        contend(key, number, owner=number)
+
+
+def listed(*arguments: object) -> list[str]:
+    """Return the keys in the order of the list, which the text and the JSON share."""
+    keys = [lock["key"] for lock in as_json("list", *arguments)["locks"]]
+    lines = zklock("list", *arguments).splitlines()
+    assert [line.split()[0] for line in lines[1 : len(keys) + 1]] == keys
+    return keys
+
+
+def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -> None:
+    """The lock with a waiter that is not part of it is only contended."""
+    for command in (["list"], ["status"], ["show", "a"], ["show", "b"]):
+        text = zklock(*command)
+        assert "DEADLOCK: " in text, command
+        assert "holds a and waits for b" in text
+    assert "DEADLOCK" not in zklock("show", "c")
+    states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
+    assert states == {"a": "deadlocked", "b": "deadlocked", "c": "contended"}
+    assert [line.split()[1] for line in zklock("list").splitlines()[1:4]] == ["deadlocked", "deadlocked", "contended"]
+
+
+def test_a_deadlock_is_in_the_json_of_list_status_and_show(zoo: Zoo, deadlock: None) -> None:
+    for command in ("list", "status"):
+        (cycle,) = as_json(command)["cycles"]
+        assert {(wait["holds"], wait["waits_for"]) for wait in cycle} == {("a", "b"), ("b", "a")}
+    shown = as_json("show", "a")
+    assert shown["state"] == "deadlocked"
+    assert [(wait["holds"], wait["waits_for"]) for wait in shown["chain"]] == [("a", "b"), ("b", "a")]
+    assert "They wait for ever." in shown["advice"]
+    assert as_json("show", "c")["state"] == "contended"
+
+
+def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock: None) -> None:
+    """Deadlocks, unreadable queues, locks with waiters, and the rest."""
+    contend("aaa", 5)
+    odd = zoo.client.create(f"{zoo.base}/zzz/who-knows-0000000001", b"", ephemeral=True, makepath=True)
+    try:
+        keys = listed()
+        assert set(keys[:2]) == {"a", "b"}
+        assert keys[2:] == ["zzz", "c", "aaa"]
+        assert listed("--limit=2") == keys[:2]
+        assert "2 of 5 locks" in zklock("list", "--limit=2")
+        assert listed("--sort=key") == ["a", "aaa", "b", "c", "zzz"]
+    finally:
+        zoo.client.delete(odd)
+
+
+def test_a_list_is_sorted_by_its_figures(zoo: Zoo, contend: Contend) -> None:
+    """The greatest is first."""
+    for key, numbers in (("one", (1,)), ("three", (1, 2, 3)), ("two", (1, 2))):
+        for number in numbers:
+            contend(key, number)
+    assert listed("--sort=waiting") == ["three", "two", "one"]
+    assert listed("--sort=held") == ["one", "three", "two"]
+    assert listed("--sort=wait")[:2] == ["three", "two"]
+
+
+def test_a_list_is_filtered_by_host_and_by_state(zoo: Zoo, deadlock: None) -> None:
+    """A deadlocked lock is contended, too."""
+    assert listed("--host=web-1") == ["a"]
+    assert listed("--host=web-9") == []
+    assert set(listed("--state=deadlocked")) == {"a", "b"}
+    assert set(listed("--state=contended")) == {"a", "b", "c"}
+    assert listed("--state=operator") == []
+    assert listed("--state=held", "--host=web-3", "c*") == ["c"]
+
+
+@pytest.mark.parametrize("limit", ["-1", "0", "x", "1e3", ""])
+def test_a_limit_below_one_is_refused(zoo: Zoo, limit: str) -> None:
+    status, _, message = ending("list", "--limit", limit)
+    assert status == ExitCode.USAGE
+    assert message == f"argument --limit: '{limit}' is not a number from 1 to 10000"
+
+
+def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> None:
+    """The table has the state. The reason is below."""
+    contend("stock", 1)
+    before = len(zklock("list").splitlines()[1])
+    odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
+    try:
+        _, first, second, *below = zklock("list").splitlines()
+        assert first.split()[:2] == ["odd", "unreadable"]
+        assert len(second) <= before + len("unreadable")
+        assert below[0].startswith("odd: The queue cannot be read")
+    finally:
+        zoo.client.delete(odd)
+
+
+def test_a_break_and_a_request_find_a_holder_by_its_guid(zoo: Zoo, contend: Contend) -> None:
+    """The holder with another guid is not touched."""
+    path = contend("k", 1)
+    (holder,) = as_json("show", "k")["holders"]
+    why = "--reason=it hangs"
+    assert ending("break", "k", why, "--guid", GUID % 99, "--no-input")[0] == ExitCode.CHANGED
+    assert ending("request-release", "k", why, "--guid", GUID % 99)[0] == ExitCode.CHANGED
+    assert zoo.client.exists(path)
+    assert as_json("request-release", "k", why, "--guid", holder["guid"])["holders"][0]["host"] == "web-1"
+    assert "web-1 · pid 71 no longer holds k" in zklock("break", "k", why, "--guid", holder["guid"], "--no-input")
+    assert not zoo.client.exists(path)
+
+
+def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Contend) -> None:
+    """A free lock has the exit code 3. The list has a part of these fields."""
+    status, text, _ = ending("show", "k", "--json")
+    unused = json.loads(text)
+    assert status == ExitCode.NO_HOLDER
+    contend("k", 1)
+    held = as_json("show", "k")
+    assert list(unused) == list(held)
+    assert (unused["state"], held["state"], unused["path"]) == ("free", "held", held["path"])
+    (lock,) = as_json("list")["locks"]
+    assert set(lock) < set(held)
+    assert {name: type(value) for name, value in lock.items()} == {name: type(held[name]) for name in lock}
+    first = held["holders"][0]
+    assert held["commands"] == [
+        f"zklock {name} k --token {first['token']} --reason TEXT" for name in ("request-release", "break")
+    ]
+
+
+def test_show_names_the_next_command(zoo: Zoo, contend: Contend) -> None:
+    """Both for a holder and for an operator hold."""
+    contend("k", 1)
+    assert "Next: zklock break k --token " in zklock("show", "k")
+    zklock("hold", "held", "--for=60", "--reason=deploy")
+    try:
+        assert "Next: zklock end-hold held --token " in zklock("show", "held")
+    finally:
+        zklock("end-hold", "held")
+
+
+@pytest.mark.parametrize("span", ["0", "8d"])
+def test_a_hold_that_is_too_short_or_too_long_is_wrong_usage(zoo: Zoo, span: str) -> None:
+    status, _, message = ending("hold", "k", "--reason=deploy", "--for", span)
+    assert status == ExitCode.USAGE
+    assert message.startswith("--for must be ")
+
+
+def test_a_similar_key_is_suggested_unless_its_number_differs(zoo: Zoo) -> None:
+    """Another number is another lock. The operator would break the wrong one."""
+    with zk_lock("orders/0003"):
+        assert ending("show", "ordres/0003")[2].endswith("Did you mean 'orders/0003'?")
+        assert ending("break", "order/0003", "--reason=x")[2].endswith("Did you mean 'orders/0003'?")
+        assert ending("show", "orders/0004")[2] == "The lock 'orders/0004' is free."
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("lst", "list"), ("end_hold", "end-hold"), ("brake", "break"), ("docter", "doctor")]
+)
+def test_a_similar_sub_command_is_suggested(given: str, meant: str) -> None:
+    assert f"There is no sub-command '{given}'. Did you mean '{meant}'?" in ending(given)[2]
+
+
+def test_without_a_similar_sub_command_all_are_named() -> None:
+    assert "Choose from status, list, show, " in ending("frobnicate")[2]
+
+
+COMMANDS = [
+    ["status"],
+    ["list"],
+    ["show", "k"],
+    ["leader", "k"],
+    ["break", "k", "--reason=x"],
+    ["request-release", "k", "--reason=x"],
+    ["hold", "k", "--for=5s", "--reason=x"],
+    ["limit", "k"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
+def test_without_zookeeper_one_message_says_so(zoo: Zoo, command: list[str]) -> None:
+    """Neither the log nor the output repeats it."""
+    (port,) = free_ports(1)
+    environment = zoo.environment(f"127.0.0.1:{port}")
+    done = subprocess.run(
+        [*MANAGE, *command, "--reply-timeout=500ms"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == ExitCode.UNAVAILABLE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"CommandError: No connection to ZooKeeper at 127.0.0.1:{port}")
+    assert "No connection" not in done.stdout
+
+
+def test_without_zookeeper_the_doctor_names_the_reason_once(zoo: Zoo) -> None:
+    """In the table. The last line counts."""
+    (port,) = free_ports(1)
+    with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
+        status, text, message = ending("doctor", "--reply-timeout=300ms")
+    assert (status, message) == (ExitCode.UNAVAILABLE, "errors: 2, warnings: 1")
+    assert text.count("No connection to ZooKeeper") == 1
+
+
+def coloured(zoo: Zoo, *arguments: str, **env: str) -> str:
+    """Return what a sub-command writes to a terminal."""
+    program = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+    command = [sys.executable, "-c", program, *MANAGE, *arguments]
+    environment = {**zoo.environment(), "TERM": "xterm", **env}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL
+    )
+    assert "deadlocked" in done.stdout, done.stderr
+    return done.stdout
+
+
+def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None) -> None:
+    """`NO_COLOR` and `--no-color` switch them off, and `--force-color` on."""
+    assert "\x1b[" in coloured(zoo, "list")
+    assert "\x1b[" not in coloured(zoo, "list", NO_COLOR="1")
+    assert "\x1b[" not in coloured(zoo, "list", "--no-color")
+    assert "\x1b[" not in coloured(zoo, "list", "--json")
+    assert "\x1b[" not in zklock("list")
+    done = subprocess.run(
+        [*MANAGE, "list"], env=zoo.environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "deadlocked" in done.stdout
+    assert "\x1b[" not in done.stdout + done.stderr
+    assert "\x1b[" in zklock("list", "--force-color")
+
+
+def test_the_colours_do_not_move_the_columns(zoo: Zoo, deadlock: None) -> None:
+    plain, colours = zklock("list", "--sort=key"), zklock("list", "--sort=key", "--force-color")
+    assert [line.split("web")[0] for line in re.sub("\x1b\\[[0-9;]*m", "", colours).splitlines()] == [
+        line.split("web")[0] for line in plain.splitlines()
+    ]
+
+
+def test_a_key_of_a_lock_is_completed(zoo: Zoo, contend: Contend, tmp_path: Path) -> None:
+    """By bash, which asks the command for the keys. A name that a shell would run is left out."""
+    contend("orders/42", 1)
+    contend("$(touch owned)".replace(" ", "${IFS}"), 2)
+    manage = tmp_path / "manage.py"
+    manage.write_text(f"#!{sys.executable}\n{MANAGE[2]}")
+    manage.chmod(0o755)
+    script = tmp_path / "completion.sh"
+    script.write_text(zklock("completion"))
+    program = 'source "$0"; COMP_WORDS=(./manage.py zklock show ""); COMP_CWORD=3; _zklock; echo "${COMPREPLY[@]}"'
+    command, environment = ["bash", "-c", program, str(script)], zoo.environment()
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("orders/42\n", "")
+    assert sorted(os.listdir(tmp_path)) == ["completion.sh", "manage.py"]
