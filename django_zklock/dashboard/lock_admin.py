@@ -111,7 +111,7 @@ class LockAdminMixin(Columns, LockViews):
             **(extra_context or {}),
         }
         if present:
-            links = {name: self.url(name) for name in ("break", "end", "host")}
+            links = {"act": self.url("break"), "host": self.url("host")}
             more = {
                 "title": _("Needs attention"),
                 "cards": present[:MAX_CARDS],
