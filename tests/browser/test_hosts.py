@@ -29,7 +29,7 @@ def test_all_fifty_locks_of_a_host_are_broken_with_its_name_typed(stage: Stage, 
     operator.picture("host-not-confirmed", full_page=True)
     operator.page.get_by_label("Confirmation").fill("worker-7")
     operator.press("Break all (50)")
-    assert "50 locks were broken: orders/000" in operator.messages()
+    assert "50 locks were broken: orders/" in operator.messages()
     operator.picture("host-after")
     phone = visitor("operator", viewport=PHONE)
     phone.open(f"{LIST}host/?host=worker-7")
