@@ -127,9 +127,10 @@ class Acquisition:
                         on_wait(waiter)
                     contender = self.start(spec, waiter, seconds)
                     outcome = yield from waiter.outcome(seconds)
-                    if outcome is None and not contender.placed:
+                    if outcome is None and not (contender.waits and contender.placed):
                         outcome = yield from waiter.outcome(seconds_for_reply)
-                    self.conclude(spec, outcome, by_acquire=by_acquire)
+                    # It may have come after the caller's timer, while an event loop had other work to do.
+                    self.conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
                     hold.grant.check()  # it may have been lost during the wait for another
                 return

@@ -146,7 +146,7 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
         if spec.kind is Kind.PERMIT and contender.operator is None:
             return LockBusy(f"No permit of {spec.key!r} is free{_ahead(contender, owner)}.", lock=spec.key)
         return LockBusy(f"The lock {spec.key!r} is held by {_holder(contender, owner)}.", lock=spec.key)
-    if not contender.placed:
+    if not (contender.waits and contender.placed):
         return ZooKeeperUnavailable(contender.session.explain(waited), lock=spec.key)
     ahead = _ahead(contender, owner)
     return LockTimeout(f"The lock {spec.key!r} was not free within {waited:.1f} s{ahead}.", lock=spec.key)

@@ -153,7 +153,7 @@ class Contender(Newcomer):
 
     def _wait_or_conclude_busy(self, queue: order.Queue, verdict: rules.WaitFor) -> None:
         waiters = holders.waiters_ahead(queue, self._node.name, self.spec.limit or 1)
-        if not self._waits:
+        if not self.waits:
             self._conclude_busy()
         elif self._are_too_many(waiters):
             self._conclude_busy(waiters)

@@ -70,7 +70,8 @@ class Newcomer(SessionObserver):
         deadline: float | None = None,
     ) -> None:
         self.session = session
-        # The caller reads these four.
+        # The caller reads these five.
+        self.waits = waits  # False: peek first, and write nothing if the lock is not free
         self.placed = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
         self.ahead: Payload | None = None  # of the contender just ahead, if it was read
         self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known
@@ -80,7 +81,6 @@ class Newcomer(SessionObserver):
         self.caller = caller
         self.deadline = deadline  # when the caller gives up, on clock.now()
         self.since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
-        self._waits = waits  # False: peek first, and write nothing if the lock is not free
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome
         self._done: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.NEW
@@ -100,7 +100,7 @@ class Newcomer(SessionObserver):
     @property
     def is_waited_for(self) -> bool:
         """Whether a caller waits for its outcome; from any thread."""
-        return self._waits and self.since is not None and self._on_outcome is not None
+        return self.waits and self.since is not None and self._on_outcome is not None
 
     def __repr__(self) -> str:
         return f"<contender for {self.spec.key!r}: {self._phase.value}>"
@@ -121,7 +121,7 @@ class Newcomer(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
-        if not self._waits:
+        if not self.waits:
             self._phase = Phase.PEEKING
             Peek(self._registry, self.spec, self._replies, self._on_peeked).start()
             return

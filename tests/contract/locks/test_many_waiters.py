@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.locks import acquisition
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.local_queue import MAX_WAITING
 from django_zklock.locks.protocol.registry import Registry
@@ -185,6 +187,29 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         warm.hang = False
         assert {type(outcome) for outcome in await tries} == {LockBusy}
         assert warm.counts[GET_CHILDREN] == 2
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
+    zoo: Zoo, warm: Proxy, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """Its time is over, and the reply comes before the event loop goes on with it."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 1.0)
+
+    def reply() -> None:
+        (contender,) = (observer for observer in session().observers if isinstance(observer, Contender))
+        warm.hang = False
+        eventually(lambda: contender._on_outcome is None, 10)
+
+    with zoo.hold_elsewhere(KEY) if taken else contextlib.nullcontext():
+        warm.hang = True
+        attempt = asyncio.create_task(acquire(timeout=0))
+        await asyncio.sleep(0)
+        loop.call_later(0.9, time.sleep, 0.3)  # so that the loop runs two timers in one go: the caller's, and the next
+        loop.call_later(1.1, reply)
+        with pytest.raises(LockBusy) if taken else contextlib.nullcontext():
+            await attempt
 
 
 async def test_one_listing_after_a_reconnect_serves_all_waiters(
