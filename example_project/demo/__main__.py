@@ -76,6 +76,7 @@ def open_shop(stack: ExitStack, site: Site) -> None:
     stack.callback(traffic.stop)
     say(f"\n    {site.url}        the shop\n    {site.url}admin/  log in as demo, password demo")
     say(f"    {site.url}admin/zklock/lock/  who holds which lock, and who waits")
+    say(f"    {site.url}metrics       the metrics of the web process, for Prometheus")
     say(f"    {site.logs}  logs\n\nCtrl-C stops everything.\n")
     traffic.start()
 

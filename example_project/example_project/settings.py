@@ -40,6 +40,8 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_zklock",
+    "django_zklock.contrib.events",  # the history of the locks, in the admin
+    "django_zklock.contrib.metrics",  # for Prometheus, at /metrics
     "shop",
 ]
 MIDDLEWARE = [

@@ -48,7 +48,13 @@ threads = [threading.Thread(target=customer, args=(door, answers))
 sold, left = Order.objects.count(), Item.objects.get().stock
 restock.apply(("lamp", 2)).get()
 Client().post("/items/lamp/delivery/")
-print(json.dumps([sorted(answers), sold, left, Item.objects.get().stock, Client().get("/").status_code]))
+from django_zklock.contrib.events import recorder
+from django_zklock.contrib.events.models import Attempt
+recorder.flush()
+metrics = Client().get("/metrics").content.decode().splitlines()
+granted = [line.rpartition(" ")[2] for line in metrics if line.startswith("zklock_acquired_total{")]
+print(json.dumps([sorted(answers), sold, left, Item.objects.get().stock, Client().get("/").status_code,
+                  Attempt.objects.filter(outcome="released").count(), granted]))
 """
 
 
@@ -77,9 +83,12 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
 
 @pytest.mark.zookeeper
 def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
-    """Three pieces and six customers through views, async views and tasks make three sales, and no stock is lost."""
+    """Three pieces and six customers make three sales; no stock is lost; the history and the metrics have all grants."""
     lines = run(SCENARIO, var=tmp_path, ZKLOCK_URL=single.url("example"))
-    assert json.loads(lines[-1]) == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]
+    *shop, released, granted = json.loads(lines[-1])
+    assert shop == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]
+    assert released == 8
+    assert sum(map(float, granted)) == 8
 
 
 @pytest.mark.chaos
