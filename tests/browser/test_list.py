@@ -67,15 +67,17 @@ def test_a_phone_shows_the_columns_that_matter(shop: Stage, visitor: Visit) -> N
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own bars")
 @pytest.mark.parametrize(("scheme", "name"), [("light", "admin"), ("dark", "admin-dark")])
-def test_a_wide_window_has_one_line_above_the_list(stage: Stage, visitor: Visit, scheme: str, name: str) -> None:
-    """It has the totals and the buttons. The pictures are those in `docs/images`."""
+def test_a_wide_window_shows_the_first_lock_in_its_upper_third(
+    stage: Stage, visitor: Visit, scheme: str, name: str
+) -> None:
+    """The tabs, the totals and the buttons leave room. The pictures are those in `docs/images`."""
     busy_shop(stage)
     operator = visitor("operator", viewport={"width": 1240, "height": 640}, color_scheme=scheme)
     operator.open()
     operator.page.locator("#toggle-nav-sidebar").click()
     operator.page.locator("#main:not(.shifted)").wait_for()
-    bar = operator.page.locator("#zklock-status")
-    operator.wait_until(lambda: (bar.bounding_box() or {"height": 99})["height"] < 50)
+    row = operator.page.locator("#result_list tbody tr").first
+    operator.wait_until(lambda: (row.bounding_box() or {"y": 640})["y"] < 640 / 3)
     operator.picture(name, full_page=False)
 
 

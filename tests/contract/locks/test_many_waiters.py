@@ -189,9 +189,9 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         assert warm.counts[GET_CHILDREN] == 2
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("busy", [False, True])
 async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
-    zoo: Zoo, warm: Proxy, monkeypatch: pytest.MonkeyPatch, taken: bool
+    zoo: Zoo, warm: Proxy, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Its time is over, and the reply comes before the event loop goes on with it."""
     loop = asyncio.get_running_loop()
@@ -202,13 +202,13 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
         warm.hang = False
         eventually(lambda: contender._on_outcome is None, 10)
 
-    with zoo.hold_elsewhere(KEY) if taken else contextlib.nullcontext():
+    with zoo.hold_elsewhere(KEY) if busy else contextlib.nullcontext():
         warm.hang = True
         attempt = asyncio.create_task(acquire(timeout=0))
         await asyncio.sleep(0)
         loop.call_later(0.9, time.sleep, 0.3)  # so that the loop runs two timers in one go: the caller's, and the next
         loop.call_later(1.1, reply)
-        with pytest.raises(LockBusy) if taken else contextlib.nullcontext():
+        with pytest.raises(LockBusy) if busy else contextlib.nullcontext():
             await attempt
 
 

@@ -83,7 +83,7 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
 
 @pytest.mark.zookeeper
 def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
-    """Three pieces and six customers make three sales; no stock is lost; the history and the metrics have all grants."""
+    """Three pieces and six customers make three sales, no stock is lost, and history and metrics count them."""
     lines = run(SCENARIO, var=tmp_path, ZKLOCK_URL=single.url("example"))
     *shop, released, granted = json.loads(lines[-1])
     assert shop == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]
