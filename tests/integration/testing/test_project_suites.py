@@ -8,6 +8,7 @@ import pytest
 from support.project import SETTINGS, Project
 
 MORE_SETTINGS = """
+ZKLOCK["DEFAULTS"] = {"timeout": 10}  # without it, no call gives the dev server more than 0.7 s to answer
 DATABASES["default"]["ATOMIC_REQUESTS"] = True
 INSTALLED_APPS = ["django.contrib.contenttypes", "django_zklock", "django_zklock.contrib.fences"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
