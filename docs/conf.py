@@ -34,6 +34,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
 html_theme = "furo"
+pygments_dark_style = "a11y-high-contrast-dark"  # the default one underlines names
 html_title = f"django-zklock {release}"
 html_baseurl = "https://django-zklock.readthedocs.io/en/latest/"
 html_static_path = ["_static"]
