@@ -32,6 +32,7 @@ myst_heading_anchors = 4
 default_role = "code"  # docstrings use single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+maximum_signature_line_length = 100
 
 html_theme = "furo"
 pygments_dark_style = "a11y-high-contrast-dark"  # the default one underlines names
