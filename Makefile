@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres mariadb brokers curator chromium promtool browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -34,6 +34,7 @@ help:
 	@echo "make scale        idle and held keys, sessions with heartbeats, long queues, inspection; needs an idle machine;"
 	@echo "                  ARGS=--quick: a hundredth of it"
 	@echo "make docs         the site of the documentation, in docs/_build; warnings are errors"
+	@echo "make release      the distributions in dist, built and checked, for the next tag"
 	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
@@ -113,6 +114,11 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b dirhtml docs docs/_build
 	@echo "docs/_build/index.html"
 
+release: $(VENV)/.installed-package
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 measure: $(VENV)/.installed-test
 	@$(BIN)/python scripts/measure.py $(ARGS)
 
@@ -157,6 +163,11 @@ $(VENV)/.installed-test: setup.cfg pyproject.toml | $(BIN)/python
 $(VENV)/.installed-docs: setup.cfg pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(PIP_INSTALL) --editable . --group docs
+	@touch $@
+
+$(VENV)/.installed-package: setup.cfg pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --group package
 	@touch $@
 
 $(BIN)/python:

@@ -25,18 +25,21 @@ author = "django-zklock contributors"
 copyright = author
 release = version = django_zklock.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
-mermaid_height = "auto"
 default_role = "code"  # docstrings use single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+maximum_signature_line_length = 100
 
 html_theme = "furo"
+pygments_dark_style = "a11y-high-contrast-dark"  # the default one underlines names
 html_title = f"django-zklock {release}"
+html_baseurl = "https://django-zklock.readthedocs.io/en/latest/"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "source_repository": "https://github.com/django-zklock/django-zklock/",
     "source_branch": "main",

@@ -43,9 +43,10 @@ FORBIDDEN = {
 #: Generated, translated, not ours, or a list of the turns themselves.
 SKIPPED = re.compile(r"\.(po|mo|png|ico)$|^LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
 
-#: No sentences: fenced code, comments, tables, headings, labels, and the addresses of links.
+#: No sentences: fenced code, comments, tables, headings, labels, and the addresses of links, also at the end of a page.
 NO_PROSE = re.compile(
-    r"^ *(```+|~~~+).*?^ *\1$|<!--.*?-->|^ *\|.*?$|^#.*?$|^\([^\n]*\)=$|(?<=\])\([^)]*\)", re.MULTILINE | re.DOTALL
+    r"^ *(```+|~~~+).*?^ *\1$|<!--.*?-->|^ *\|.*?$|^#.*?$|^\([^\n]*\)=$|(?<=\])\([^)]*\)|^\[[^]\n]+\]: .*?$",
+    re.MULTILINE | re.DOTALL,
 )
 PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[*+-]|\d+\.) )|\n(?=>)")
 SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<=[.!?])[*_\")]*\s+(?=[A-Z`*_\"(\[])")
@@ -91,7 +92,7 @@ OTHER_SENSES = {
     "expiry": r"\w*expiry\w*",  # of a session or a message
     "free": r"\w+_free|\w*free_\w+",  # the adjective
     "kill": r".*",  # said of processes
-    "line": r"_?(?!in_|on_|wait_)(?:\w+_)?lines?(?:_(?:of|around|count|goals))?|line_strike",  # of text
+    "line": r"_?(?!in_|on_|wait_)(?:\w+_)?lines?(?:_(?:of|around|count|goals|length))?|line_strike",  # of text
     "member": r"members?|autodoc_member_order",  # of an enum
     "mutex": r"\w*_?mutex",  # a lock of the threading module
     "ping": r".*",  # ZooKeeper's request

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from asgiref.sync import async_to_sync
 from celery.utils.imports import symbol_by_name
-from django.conf import settings
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from support import nonviews
-from support.docs import DOCS, assert_settings, files_of, run, run_all, text_of, written
+from support.docs import assert_settings, files_of, run, run_all, text_of, written
 from support.project import Project
-from support.resolving import resolved
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -56,20 +54,6 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     project = written(page, tmp_path, unnamed=1)
     done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
-
-
-@pytest.mark.zookeeper
-def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """The view answers, the task returns its result, and both are under their locks."""
-    text = (DOCS.parent / "README.md").read_text()
-    (code,) = re.findall(r"^```python\n(from .*?)^```$", text, re.MULTILINE | re.DOTALL)
-    shop = run(code, "shop")
-    assert shop["pay"](rf.get("/"), pk=7).content == b"order 7 is paid"
-    assert shop["report"].apply(("monday",)).get() == "report of monday"
-    with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
-        shop["report"].apply(("monday",), throw=True)
-    with zoo.hold_elsewhere("order/7"), override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}}):
-        assert shop["pay"](resolved(rf.get("/"), shop["pay"]), pk=7).status_code == 409
 
 
 @pytest.mark.zookeeper

@@ -104,14 +104,14 @@ def test_the_readme_works_outside_of_the_repository() -> None:
     files = [link.partition("#")[0] for link in links]
     places = [link.removeprefix(base) for link in files for base in (FILES, RAW) if link.startswith(base)]
     assert [link for link in links if not link.startswith("https://")] == []
-    assert len(places) >= 5
+    assert len(places) >= 3
     assert [position for position in places if not (ROOT / position).exists()] == []
 
 
 def test_the_settings_in_the_readme_can_be_copied() -> None:
     """They work in a file of startproject without another import."""
     (block,) = re.findall(
-        r"^```python\n(INSTALLED_APPS .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```python\n# settings.py\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
     settings: dict[str, Any] = {"INSTALLED_APPS": ["django.contrib.admin"]}
     exec(block, settings)

@@ -45,7 +45,7 @@ def test_long_sentences_of_a_page_are_found() -> None:
     assert COMPLAINTS("docs/page.md", f"{FORTY}\n\n" * 5) == ["docs/page.md:1: sentences of 40.0 words in the mean"]
 
 
-@pytest.mark.parametrize("form", ["```\n{}\n```", "| {} |", "# {}", "<!-- {}\n -->", "[It is](http://{})"])
+@pytest.mark.parametrize("form", ["```\n{}\n```", "| {} |", "# {}", "<!-- {}\n -->", "[It is](http://{})", "[it]: {}"])
 def test_code_tables_and_headings_have_no_sentences(form: str) -> None:
     long = "more " * 50
     assert COMPLAINTS("docs/page.md", f"It is.\n\n{form.format(long)}\n\nIt may be.\n") == []
