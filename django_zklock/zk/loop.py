@@ -162,6 +162,8 @@ class Loop:
                 call, args = self._delivered.popleft()
             elif self._timers and self._timers[0][0] <= clock.now():
                 call, args = heapq.heappop(self._timers)[2].run, ()
+                while self._timers and not self._timers[0][2].pending:
+                    heapq.heappop(self._timers)  # otherwise the thread would wake up for each of them
             else:
                 return
             try:
