@@ -130,8 +130,12 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
         for writer in writers:
             poller.register(writer, select.POLLOUT)
         ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
-        readable = [stream for stream in readers if stream.fileno() in ready]
-        return readable, [stream for stream in writers if stream.fileno() in ready], []
+        result: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for waiting, able in zip((readers, writers), result, strict=False):
+            for stream in waiting:
+                if stream.fileno() in ready:
+                    able.append(stream)
+        return result
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
@@ -212,18 +216,12 @@ class Connection(ConnectionHandler):
         answer the next read before it closes the connection (ZOOKEEPER-710).
         """
         try:
-            closed = super()._read_socket(read_timeout)
-            while not closed and self._has_reply:
-                closed = super()._read_socket(read_timeout)
+            closed, ahead = super()._read_socket(read_timeout), self._received
+            while not closed and len(ahead) >= 4 and len(ahead) - 4 >= int_struct.unpack_from(ahead)[0]:
+                closed = super()._read_socket(read_timeout)  # the whole reply is here
             return closed
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
-
-    @property
-    def _has_reply(self) -> bool:
-        """Whether a whole reply was read ahead."""
-        received = self._received
-        return len(received) >= 4 and len(received) - 4 >= int_struct.unpack_from(received)[0]
 
     def wake(self) -> None:
         """

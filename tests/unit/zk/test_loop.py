@@ -140,15 +140,15 @@ def test_cancelled_timers_do_not_wake_the_thread() -> None:
 
     def set_timers() -> None:
         for number in range(100):
-            loop.call_later(0.001 * (number + 1), lambda: None).cancel()
-        loop.call_later(0.2, done.set)
+            counted.call_later(0.001 * (number + 1), lambda: None).cancel()
+        counted.call_later(0.2, done.set)
 
-    loop = Counted("test-loop")
-    loop.start()
-    loop.post(set_timers)
+    counted = Counted("test-loop")
+    counted.start()
+    counted.post(set_timers)
     assert done.wait(10)
-    loop.stop()
-    loop.join()
+    counted.stop()
+    counted.join()
     assert len(wakes) < 10
 
 
