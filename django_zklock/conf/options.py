@@ -94,17 +94,16 @@ NOT_GIVEN: Final = LockOptions()
 
 def given_options(options: Mapping[str, object]) -> LockOptions:
     """
-    Return the options of a call, checked like those of the settings. An option that is `UNSET` counts as not given.
+    Return the options of a call, checked like those of the settings.
 
     Raises `ValueError`, which names all invalid options.
     """
-    given = tuple((name, type(value), value) for name, value in options.items() if value is not UNSET)
-    if not given:
+    if not options:
         return NOT_GIVEN
     try:
-        return _checked_once(given)
+        return _checked_once(tuple((name, type(value), value) for name, value in options.items()))
     except TypeError:  # a list, for example, cannot be a key
-        return _checked({name: value for name, _, value in given})
+        return _checked(options)
 
 
 @functools.lru_cache(maxsize=1024)  # equal options are one object: `Config.specs` finds specs by its id

@@ -285,9 +285,9 @@ def _release_anyway(
     held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
 ) -> None:
     """
-    Finish a release that an exception has interrupted. The caller would not call it again.
+    Finish a release that an exception has interrupted, because its caller does not release a second time.
 
-    `held` is what `find` has returned. It is empty if the exception struck before.
+    `held` is what `find` has returned. It is empty if the exception struck before `find` returned.
     """
     if not held:
         with contextlib.suppress(LockNotHeld):

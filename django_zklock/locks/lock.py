@@ -51,13 +51,12 @@ class Lock(LockBase[Hold]):
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
         check_arguments("zk_lock", name, more, options, LockArguments)
         super().__init__()
-        given: dict[str, Any] = dict(options)
-        fields, what, about = given.pop("fields", None), given.pop("what", ""), given.pop("about", None)
+        fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
         self.name = name
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, given_options(given), fields, what, about)
+        self.resolve: _Resolve = partial(spec_of_name, name, given_options(options), fields, what, about)
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -79,9 +78,8 @@ class Lock(LockBase[Hold]):
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
         names.check_own_key(key := names.show_tails(key))
-        given: dict[str, Any] = dict(options)
-        what, about = given.pop("what", ""), given.pop("about", None)
-        complete = given_options(given).merged_over(conf.current().options_of_key(key))
+        what, about = options.pop("what", ""), options.pop("about", None)
+        complete = given_options(options).merged_over(conf.current().options_of_key(key))
         check_contradictions(key, complete)
         lock = cls(key)
         lock.resolve = partial(spec_of_key, key, complete, what, about)
@@ -223,7 +221,8 @@ def _lock_of_call(call: str, parameters: dict[str, Any], allowed: type, **option
     name, more, unknown = parameters.pop("name"), parameters.pop("more"), parameters.pop("unknown")
     if more or unknown:
         refuse_arguments(call, name, more, unknown, allowed)
-    return Lock(name, **parameters, **options)
+    given = {option: value for option, value in parameters.items() if value is not UNSET}
+    return Lock(name, **given, **options)
 
 
 class ReadWriteLock:

@@ -63,7 +63,7 @@ def check_arguments(
     call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
 ) -> None:
     """Raise `TypeError` for arguments that `call` does not have."""
-    if more or options.keys() - allowed.__annotations__.keys():
+    if more or not options.keys() <= allowed.__annotations__.keys():
         refuse_arguments(call, name, more, options, allowed)
 
 

@@ -43,7 +43,7 @@ _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_t
 _OPTIONAL = (_NUMBERS | {"idle"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
 
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 _SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
 _CURATOR = re.compile(

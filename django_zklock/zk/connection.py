@@ -59,6 +59,7 @@ HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while the lease lasts, whi
 HURRIED_ROUNDS = 2  # rounds of that kind after a break; later rounds give a slow server more time
 
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
+READ_AHEAD = 4096  # bytes; after so many, requests are sent before more replies are handled
 
 _LAST_XID = 2**31 - 1
 _ALONE = (None, Auth.type, Close.type)  # kazoo sends these by itself; None: the requests in kazoo's own tests
@@ -178,6 +179,7 @@ class Connection(ConnectionHandler):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._pings: deque[float] = deque()  # when the pings without a reply were sent, on clock.now()
+        self._received = bytearray()  # read from the socket, but not handled yet
 
     @property
     def _xid(self) -> int:
@@ -208,13 +210,16 @@ class Connection(ConnectionHandler):
 
     def _read_socket(self, read_timeout: float) -> Any:
         """
-        Read one frame. Drop the connection if the frame is unreadable, or is not the reply that is due.
+        Handle the replies that have arrived. Drop the connection if one is unreadable, or is not the one that is due.
 
         kazoo would end its thread. A server that notices that a session has moved does not answer its write, and may
         answer the next read before it closes the connection (ZOOKEEPER-710).
         """
         try:
-            return super()._read_socket(read_timeout)
+            closed, ahead = super()._read_socket(read_timeout), self._received
+            while not closed and len(ahead) >= 4 and len(ahead) - 4 >= int_struct.unpack_from(ahead)[0]:
+                closed = super()._read_socket(read_timeout)  # the whole reply is here
+            return closed
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
 
@@ -249,6 +254,7 @@ class Connection(ConnectionHandler):
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
+        self._received.clear()
         hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
         share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
         self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
@@ -339,23 +345,29 @@ class Connection(ConnectionHandler):
         return header, buffer, offset
 
     # kazoo calls select before each read and each write. The next two methods first try without it, as that nearly
-    # always works.
+    # always works. kazoo reads the length of each reply and then the rest; the first method reads ahead instead.
 
     def _read(self, length: int, timeout: float) -> bytes:
         if not 0 <= length <= LONGEST_FRAME:
             raise ConnectionDropped("not a reply of ZooKeeper") from NotZooKeeper(int_struct.pack(length))
-        try:
-            chunk = self._socket.recv(length)
-        except _WOULD_BLOCK:
-            chunk = None
-        except OSError as error:
-            raise _dropped(error) from error
-        if chunk is None:  # not while handling the error, which would then count as the cause of a timeout
-            return bytes(super()._read(length, timeout))
-        if not chunk:
-            raise ConnectionDropped("socket connection broken")
-        rest = length - len(chunk)
-        return bytes(chunk + super()._read(rest, timeout) if rest else chunk)
+        missing = length - len(self._received)
+        if missing > 0:
+            try:
+                chunk = self._socket.recv(max(missing, READ_AHEAD))
+            except _WOULD_BLOCK:
+                chunk = None
+            except OSError as error:
+                raise _dropped(error) from error
+            if chunk is None:  # not while handling the error, which would then count as the cause of a timeout
+                chunk = super()._read(missing, timeout)
+            if not chunk:
+                raise ConnectionDropped("socket connection broken")
+            self._received += chunk
+            if len(chunk) < missing:
+                self._received += super()._read(missing - len(chunk), timeout)
+        data = bytes(self._received[:length])
+        del self._received[:length]
+        return data
 
     def _write(self, message: bytes, timeout: float) -> None:
         try:

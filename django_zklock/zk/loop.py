@@ -21,7 +21,7 @@ _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 _Call: TypeAlias = Callable[[], object]
 
 LONGEST_SLEEP = 3600.0  # seconds; Python refuses to sleep for centuries, and an error here would end the thread
-KEPT_TIMERS = 200  # on a heap of at most so many timers, the cancelled ones stay until they are due
+KEPT_TIMERS = 200  # a heap of at most so many timers may keep cancelled ones until they are due
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # they belong to the faulty thread
 
 
@@ -132,6 +132,7 @@ class Loop:
         if len(self._timers) > self._timer_limit:
             self._remove_cancelled()
         if due < self._wakes_at:
+            self._wakes_at = due
             self._events.put(_NOTHING)
         return timer
 
@@ -162,6 +163,8 @@ class Loop:
                 call, args = self._delivered.popleft()
             elif self._timers and self._timers[0][0] <= clock.now():
                 call, args = heapq.heappop(self._timers)[2].run, ()
+                while self._timers and not self._timers[0][2].pending:
+                    heapq.heappop(self._timers)  # otherwise the thread would wake up for each of them
             else:
                 return
             try:

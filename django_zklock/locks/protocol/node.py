@@ -271,7 +271,7 @@ class ContenderNode(OwnNode):
 
     def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
         """
-        Write these fields of the payload, for the others in the queue; not over a release request.
+        Write these fields of the payload, for the others in the queue, unless it has a release request.
 
         `done` is called when they are written. A write that fails is not repeated.
         """

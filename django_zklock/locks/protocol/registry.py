@@ -157,7 +157,7 @@ class OwnNode:
             return
         changes = self._replacement.changes() if self._replacement is not None else ()
         if changes:
-            self._registry.gateway.commit(changes, self._on_replaced)
+            self._registry.gateway.commit(changes, self._on_deleted)
         else:
             self._registry.gateway.delete(self.path, self._on_deleted)
 
@@ -181,13 +181,6 @@ class OwnNode:
             self.continue_delete()
 
     def _on_deleted(self, answer: WriteReply) -> None:
-        self._is_busy = False
-        if isinstance(answer, ZkError):
-            self._retry_delete(answer)
-        else:
-            self.on_gone()
-
-    def _on_replaced(self, answer: WriteReply) -> None:
         """Handle the reply. `NodeMissing` means that the znode was gone already, perhaps by an earlier try."""
         self._is_busy = False
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):

@@ -128,6 +128,30 @@ def test_cancelled_timers_are_removed(loop: Loop) -> None:
     assert called == []
 
 
+def test_cancelled_timers_do_not_wake_the_thread() -> None:
+    """A lock in a loop sets and cancels a timer each time. A thread that wakes up for each of them costs a lot."""
+    wakes: list[int] = []
+    done = threading.Event()
+
+    class Counted(Loop):
+        def _run_due(self) -> None:
+            wakes.append(1)
+            super()._run_due()
+
+    def set_timers() -> None:
+        for number in range(100):
+            counted.call_later(0.001 * (number + 1), lambda: None).cancel()
+        counted.call_later(0.2, done.set)
+
+    counted = Counted("test-loop")
+    counted.start()
+    counted.post(set_timers)
+    assert done.wait(10)
+    counted.stop()
+    counted.join()
+    assert len(wakes) < 10
+
+
 def test_a_timer_of_centuries_does_not_end_the_loop(loop: Loop) -> None:
     """Python refuses to sleep for so long."""
     waiting, done = threading.Event(), threading.Event()

@@ -108,3 +108,53 @@ def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[C
     client._connection._read_socket(1)
     assert heard[1] >= between
     assert len(heard) == 2
+
+
+def wait_for_pings(client: Client, count: int) -> list[float]:
+    """Let the client wait for the replies to so many pings. Return the list that gets the time of each reply."""
+    heard: list[float] = []
+    client.on_pinged = heard.append
+    client._connection._pings.extend(range(count))
+    return heard
+
+
+def test_replies_that_arrive_together_are_handled_together(wired: tuple[Client, socket.socket]) -> None:
+    """Before each call, kazoo waits for the socket. Replies that were read ahead would wait there for later ones."""
+    client, server = wired
+    heard = wait_for_pings(client, 3)
+    reply = struct.pack("!iiqi", 16, PING_XID, 0, 0)
+    server.sendall(3 * reply)
+    client._connection._read_socket(1)
+    assert heard == [0, 1, 2]
+
+
+@pytest.mark.parametrize("arrived", [1, 4, 9])
+def test_a_part_of_a_reply_is_not_waited_for(wired: tuple[Client, socket.socket], arrived: int) -> None:
+    """Requests are sent before the rest of it arrives."""
+    client, server = wired
+    heard = wait_for_pings(client, 2)
+    reply = struct.pack("!iiqi", 16, PING_XID, 0, 0)
+    server.sendall(reply + reply[:arrived])
+    client._connection._read_socket(0.1)
+    assert heard == [0]
+    server.sendall(reply[arrived:])
+    client._connection._read_socket(1)
+    assert heard == [0, 1]
+
+
+def test_a_part_of_a_reply_ends_with_its_connection(wired: tuple[Client, socket.socket]) -> None:
+    """The next connection begins with a reply of its own."""
+    client, server = wired
+    heard = wait_for_pings(client, 1)
+    reply = struct.pack("!iiqi", 16, PING_XID, 0, 0)
+    server.sendall(reply + reply[:9])
+    client._connection._read_socket(1)
+    with pytest.raises(ConnectionDropped):
+        client._connection._connect("127.0.0.1", "127.0.0.1", 1)
+    heard = wait_for_pings(client, 1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        client._connection._socket = ours
+        theirs.sendall(reply)
+        client._connection._read_socket(1)
+    assert heard == [0]
