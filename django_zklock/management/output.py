@@ -36,6 +36,11 @@ def write_line(out: Output, text: str) -> None:
     out.flush()
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def write_json(out: Output, answer: object, *, lines: bool = False) -> None:
     """Write JSON in ASCII, where each control character is escaped; with `lines`, on one line."""
     out.write(json.dumps(answer, indent=None if lines else 2) + "\n")

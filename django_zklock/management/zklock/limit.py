@@ -6,7 +6,7 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.dashboard.formatting import limit_text
-from django_zklock.inspection.serialize import limit_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
@@ -36,7 +36,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         cleared = operations.clear_limit(key, **acting(options))
     limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
-        write_json(out, {"key": key, "limit_set": limit_json(limit)})
+        write_json(out, {"key": key, "limit_set": to_json(limit)})
     elif limit is not None:
         write_line(out, f"{key}: {limit_text(limit)}")
     else:
