@@ -148,7 +148,7 @@ def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> 
 
 
 def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) -> None:
-    """As with `| head -1`. With and without a buffer, whose rest Python writes at its exit."""
+    """The program `head -1` is one. Without a buffer the write fails, and with one Python's last flush."""
     contend("k", 1)
     for unbuffered in ("", "1"):
         reader, writer = os.pipe()

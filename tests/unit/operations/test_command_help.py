@@ -132,7 +132,7 @@ def test_bash_completes_keys_and_runs_no_name(tmp_path: Path) -> None:
     ("typed", "wanted"), [("sho", "show "), ("list --so", "list --sort "), ("show sto", "show stock ")]
 )
 def test_bash_completes_a_line_in_a_terminal(tmp_path: Path, typed: str, wanted: str) -> None:
-    """By the key Tab. Bash echoes the rest of the word."""
+    """Bash echoes the rest of the word after the key Tab."""
     fake_manage(tmp_path, "orders/1", "stock")
     terminal, side_of_bash = pty.openpty()
     command = ["bash", "--norc", "-i"]
