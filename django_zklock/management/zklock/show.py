@@ -29,7 +29,7 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
 
-HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
+HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
 
 

@@ -113,7 +113,7 @@ def test_the_locks_of_the_settings_are_counted_from_0(zoo: Zoo, collected: Colle
 
 
 def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo: Zoo, collected: Collected) -> None:
-    with zoo.configured(LOCKS={"api": {"limt": 3}}):
+    with zoo.configured(LOCKS={"api": {"nonsense": 3}}):
         assert "zklock_broken_total 0.0" in collected.text
 
 
