@@ -21,7 +21,7 @@ MANY: Final = 3
 TIMES_USUAL: Final = 3.0
 """Ratio to the usual hold from which on a holder counts as hung."""
 LEAST_SECONDS: Final = 10.0
-"""A shorter hold is never hung, however short the usual one is."""
+"""A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
 FORGOTTEN_AFTER: Final = 8 * 3600.0
 """Seconds from which on an operator hold is forgotten, even if nobody waits."""
 
@@ -39,7 +39,7 @@ class Incident:
     pid: int = 0
     """0 if several processes of the host are concerned."""
     age: float | None = None
-    """Seconds; None if it is not known."""
+    """Seconds for which it has certainly lasted; None if that is not known."""
     blocked: int = 0
     """Waiters for these locks."""
     count: int = 0
@@ -71,7 +71,9 @@ def incidents(
     their locks, and the keys that ended processes have never released.
     """
 
-    def is_hung(holder: ScannedContender) -> bool:
+    def is_hung(lock: LockInfo, holder: ScannedContender) -> bool:
+        if holder.source == "other":  # it does not say since when it holds the lock
+            return (lock.longest_wait or 0.0) >= min(long_held, LEAST_SECONDS)
         certain = holder.certain_duration
         usual = usual_hold(holder.template) if LEAST_SECONDS <= certain < long_held else None
         return certain >= long_held or (usual is not None and certain >= TIMES_USUAL * usual)
@@ -101,7 +103,7 @@ def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[I
             yield Incident(cause=cause, keys=(lock.key,), blocked=lock.waiting, detail=lock.problem)
 
 
-def _of_holders(snapshot: Snapshot, is_hung: Callable[[ScannedContender], bool]) -> Iterator[Incident]:
+def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContender], bool]) -> Iterator[Incident]:
     locks = {lock.key: lock for lock in snapshot.locks}
     for cycle in snapshot.cycles:
         victims = [locks[wait.holds] for wait in cycle if wait.holds in locks]
@@ -115,10 +117,10 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[ScannedContender], bool])
             if lock.waiting or holder.duration >= FORGOTTEN_AFTER:
                 yield from _of("operator", [(lock, holder)])
         elif holder.source == "other":
-            yield from _of("foreign", [(lock, holder)] if lock.waiting else [])
+            yield from _of("foreign", [(lock, holder)] if is_hung(lock, holder) else [])
         else:
             held[holder.host, holder.pid].append((lock, holder))
-            if lock.waiting and holder.idle_for is None and is_hung(holder):
+            if lock.waiting and holder.idle_for is None and is_hung(lock, holder):
                 hung[holder.host].append((lock, holder))
     for host, stuck in hung.items():
         of_host = [pair for pid in {holder.pid for _, holder in stuck} for pair in held[host, pid]]
@@ -140,7 +142,7 @@ def _of(cause: Cause, held: list[Held]) -> Iterator[Incident]:
             keys=tuple(waiting),
             host=host,
             pid=pid if len(processes) == 1 else 0,
-            age=max(holder.duration for _, holder in held),
+            age=max(holder.certain_duration for _, holder in held) or None,
             blocked=sum(waiting.values()),
             holders=tuple((lock.key, holder) for lock, holder in held),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -55,37 +55,32 @@ class ScanLimits:
         return bool(self.words) and all(word in key.casefold() for word in self.words)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class ScanResult:
-    """The result of a scan."""
+    """The result of a scan. The scan writes it on the protocol's thread, and then passes it on."""
 
     base: str
-    queues: Mapping[str, Queue]
-    """The queues of which the contenders were read, sorted by key."""
-    nodes: Mapping[tuple[str, str], Node | None]
-    """The znodes that were read, by key and name; None if the znode was gone."""
-    unreadable: Mapping[str, tuple[int, str]]
-    """The number of contenders, and why their order is unknown, by key."""
     max_waiters: int | None
     """How many waiters of each lock were requested; None: all."""
-    total: int
+    queues: dict[str, Queue] = field(default_factory=dict)
+    """The queues of which the contenders are read, sorted by key."""
+    nodes: dict[tuple[str, str], Node | None] = field(default_factory=dict)
+    """The znodes that were read, by key and name; None if the znode was gone."""
+    unreadable: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The number of contenders, and why their order is unknown, by key."""
+    total: int = 0
     """The number of all queues."""
-    skipped: tuple[str, ...]
-    ended: float
+    skipped: tuple[str, ...] = ()
+    ended: float = 0.0
     """On `clock.now()`."""
-    ended_at: float
+    ended_at: float = 0.0
     """In seconds since 1970 by ZooKeeper's clock."""
-    listed: bool
+    listed: bool = False
     """Whether all directories were listed."""
-    problem: str
+    problem: str = ""
     """Why the result is incomplete; empty if it is complete."""
     expired_holds: frozenset[tuple[str, str]] = frozenset()
     """Operator holds whose time is over, by key and name. The next client that wants the lock ends them."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether all queues are in `queues`."""
-        return self.listed and self.total == len(self.queues)
 
     @property
     def expired(self) -> int:
@@ -134,17 +129,11 @@ class Scan:
     def _reset(self) -> None:
         self._requests: deque[Callable[[], object]] = deque()
         self._pending = 0
+        self._result = ScanResult(base=self._session.options.base, max_waiters=self._limits.max_waiters)
         self._listed_queues: dict[str, Queue] = {}
-        self._unreadable: dict[str, tuple[int, str]] = {}
-        self._queues: dict[str, Queue] = {}  # those of which the contenders are read
-        self._nodes: dict[tuple[str, str], Node | None] = {}
-        self._held = 0  # bytes of data in `_nodes`
+        self._held = 0  # bytes of data in the znodes of the result
         self._reads: set[tuple[str, str]] = set()  # by key and name
-        self._skipped: list[str] = []
-        self._total = 0
         self._reading = False
-        self._listed = False
-        self._problem = ""
 
     def begin(self) -> None:
         """Begin as soon as there is a connection."""
@@ -164,7 +153,7 @@ class Scan:
 
     def _on_listing_timeout(self) -> None:
         if self._done is not None and not self._reading and self._listed_queues:
-            self._problem = TOO_SHORT
+            self._result.problem = TOO_SHORT
             self._generation += 1
             self._pending = 0
             self._begin_reading()
@@ -172,9 +161,9 @@ class Scan:
 
     def _on_timeout(self) -> None:
         if not self._session.connected:
-            self._problem = self._session.explain()
+            self._result.problem = self._session.explain()
         else:
-            self._problem = self._problem or TOO_SHORT
+            self._result.problem = self._result.problem or TOO_SHORT
         self._finish()
 
     # --- Requests -----------------------------------------------------------------------------------------------
@@ -184,7 +173,7 @@ class Scan:
         if self._done is None:
             return
         if not self._requests and not self._pending and not self._reading:
-            self._listed = True
+            self._result.listed = True
             self._begin_reading()
         if not self._requests and not self._pending:
             self._finish()
@@ -219,8 +208,8 @@ class Scan:
         return path(base, key) if key else base
 
     def _skip(self, text: str) -> None:
-        if len(self._skipped) < MAX_SKIPPED:
-            self._skipped.append(text)
+        if len(self._result.skipped) < MAX_SKIPPED:
+            self._result.skipped += (text,)
 
     # --- First step: list the directories -----------------------------------------------------------------------
 
@@ -232,7 +221,7 @@ class Scan:
             return  # the queue has become empty
         if isinstance(reply, ZkError):
             if key == self._limits.key:
-                self._problem = str(reply)
+                self._result.problem = str(reply)
             else:
                 self._skip(f"{key!r} cannot be listed: {reply}")
             return
@@ -243,7 +232,7 @@ class Scan:
                     name for name in reply if name in contenders or markers.is_marker(name)
                 )
             except UnreadableQueue as error:
-                self._unreadable[key] = len(contenders), str(error)
+                self._result.unreadable[key] = len(contenders), str(error)
         if not self._limits.key:
             self._descend(key, [name for name in reply if name not in contenders and not name.startswith("!")])
 
@@ -260,18 +249,18 @@ class Scan:
     def _begin_reading(self) -> None:
         self._reading = True
         self._requests.clear()
-        limits = self._limits
+        limits, result = self._limits, self._result
         keys = sorted(self._listed_queues)
-        self._total = len(keys) + len(self._unreadable)
-        if limits.max_locks is not None and self._total > limits.max_locks:
-            wanted = sorted(self._unreadable, key=lambda key: (not limits.is_first(key), key))[: limits.max_locks]
-            self._unreadable = {key: self._unreadable[key] for key in wanted}
-            room = limits.max_locks - len(self._unreadable)
+        result.total = len(keys) + len(result.unreadable)
+        if limits.max_locks is not None and result.total > limits.max_locks:
+            wanted = sorted(result.unreadable, key=lambda key: (not limits.is_first(key), key))[: limits.max_locks]
+            result.unreadable = {key: result.unreadable[key] for key in wanted}
+            room = limits.max_locks - len(wanted)
             keys.sort(key=lambda key: (not limits.is_first(key), -len(self._listed_queues[key])))
             keys = sorted(keys[:room])
-        self._queues = {key: self._listed_queues[key] for key in keys}
+        result.queues = {key: self._listed_queues[key] for key in keys}
         reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders
-        for key, queue in self._queues.items():
+        for key, queue in result.queues.items():
             first_waiter = end_of_holders(queue)
             end = len(queue) if limits.max_waiters is None else first_waiter + max(1, limits.max_waiters)
             reads += [
@@ -282,7 +271,7 @@ class Scan:
             del reads[max(MAX_READS, sum(rank < 2 for rank, _, _ in reads)) :]
         for _, key, name in reads:
             self._read(key, name)
-        for key, queue in self._queues.items():
+        for key, queue in result.queues.items():
             if queue.limit_marker:
                 self._read(key, queue.limit_marker)
 
@@ -297,7 +286,7 @@ class Scan:
 
     def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
         if isinstance(reply, NodeMissing):
-            self._nodes[key, name] = None
+            self._result.nodes[key, name] = None
         elif isinstance(reply, ZkError):
             self._skip(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
@@ -305,7 +294,7 @@ class Scan:
             if size > MAX_DATA or self._held + size > MAX_HELD:
                 node = replace(reply, data=reply.data[:KEPT_DATA])
             self._held += len(node.data)
-            self._nodes[key, name] = node
+            self._result.nodes[key, name] = node
             self._read_permits(key, node)
 
     def _read_permits(self, key: str, node: Node) -> None:
@@ -314,7 +303,7 @@ class Scan:
 
         The limits of contenders further back are not read.
         """
-        queue = self._queues[key]
+        queue = self._result.queues[key]
         if queue.limit is None and queue[0].kind is Kind.PERMIT:
             for child in queue.children[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
                 self._read(key, child.name)
@@ -328,25 +317,12 @@ class Scan:
             timer.cancel()
         if done is None:
             return
-        ended = clock.now()
-        server_time = self._session.attached(ServerTime)
-        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
-        done(
-            ScanResult(
-                base=self._session.options.base,
-                queues=self._queues,
-                nodes=self._nodes,
-                unreadable=self._unreadable,
-                max_waiters=self._limits.max_waiters,
-                total=self._total,
-                skipped=tuple(self._skipped),
-                ended=ended,
-                ended_at=server_time.at(ended, youngest),
-                listed=self._listed,
-                problem=self._problem,
-                expired_holds=_expired_holds(self._nodes, server_time.passed()),
-            )
-        )
+        result, server_time = self._result, self._session.attached(ServerTime)
+        youngest = max((node.ctime for node in result.nodes.values() if node is not None), default=0.0)
+        result.ended = clock.now()
+        result.ended_at = server_time.at(result.ended, youngest)
+        result.expired_holds = _expired_holds(result.nodes, server_time.passed())
+        done(result)
 
 
 def _expired_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:

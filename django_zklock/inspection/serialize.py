@@ -7,124 +7,67 @@ absent is null, times are in ISO 8601, and spans of time are in seconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.escaping import session_hex
+from django_zklock.queue.markers import SetLimit
+from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.queue.release_request import ReleaseRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_zklock.inspection.info import LockInfo, ScannedContender, Snapshot
-    from django_zklock.locks.queue_reader import ContenderInfo
-    from django_zklock.queue.markers import SetLimit
-    from django_zklock.queue.operator_hold import OperatorHold
+_CONTENDER: Final = (
+    *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
+    *("template", "operator", "release_request", "limit", "max_hold", "session_timeout", "idle_since"),
+)
+NAMES: Final[dict[type, tuple[str, ...]]] = {
+    Snapshot: ("taken_at", "age", "problem", "skipped", "total", "connection", "cycles", "locks"),
+    ConnectionInfo: ("state", "server", "session", "timeout", "hosts"),
+    Wait: ("who", "holds", "waits_for"),
+    LockInfo: (
+        *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
+        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
+    ),
+    ContenderInfo: _CONTENDER,
+    ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind", "may_hold"),
+    OperatorHold: ("by", "reason", "since", "until", "token"),
+    ReleaseRequest: ("by", "reason", "at"),
+    SetLimit: ("limit", "by", "reason", "when"),
+}
+"""The names of each value in JSON, in their order."""
+_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind"}
+"""Names of values that are absent if they are 0 or empty."""
+
+
+def to_json(value: Any) -> Any:
+    """Return a value of inspection for JSON."""
+    names = NAMES.get(type(value))
+    if names is not None:
+        return {name: to_json(_attribute(value, name)) for name in names}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
 def snapshot_json(snapshot: Snapshot, locks: Iterable[LockInfo] | None = None) -> dict[str, Any]:
     """Return a snapshot for JSON, with all of its locks or only with these."""
-    connection = snapshot.connection
-    return {
-        "taken_at": snapshot.taken_at.isoformat(),
-        "age": round(snapshot.age, 3),
-        "problem": snapshot.problem,
-        "skipped": list(snapshot.skipped),
-        "total": snapshot.total,
-        "connection": {
-            "state": connection.state,
-            "server": connection.server,
-            "session": session_json(connection.session_id),
-            "timeout": connection.timeout,
-            "hosts": list(connection.hosts),
-        },
-        "cycles": [[asdict(wait) for wait in cycle] for cycle in snapshot.cycles],
-        "locks": [lock_json(lock) for lock in (snapshot.locks if locks is None else locks)],
-    }
+    shown: dict[str, Any] = to_json(snapshot if locks is None else replace(snapshot, locks=tuple(locks)))
+    return shown
 
 
-def lock_json(lock: LockInfo) -> dict[str, Any]:
-    """Return a lock for JSON."""
-    return {
-        "key": lock.key,
-        "path": lock.path,
-        "kind": lock.kind,
-        "state": lock.state(),
-        "limit": lock.limit,
-        "limit_set": limit_json(lock.limit_set),
-        "own_limits": list(lock.own_limits),
-        "holders": [scanned_json(contender) for contender in lock.holders],
-        "expired_holds": [scanned_json(contender) for contender in lock.expired_holds],
-        "waiters": [scanned_json(contender) for contender in lock.waiters],
-        "waiting": lock.waiting,
-        "held_for": lock.held_for,
-        "held_at_most": any(holder.at_most for holder in lock.holders[:1]),
-        "idle_for": lock.idle_for,
-        "longest_wait": lock.longest_wait,
-        "problem": lock.problem,
-    }
-
-
-def contender_json(contender: ContenderInfo) -> dict[str, Any]:
-    """Return a contender for JSON."""
-    return {
-        "name": contender.name,
-        "path": contender.path,
-        "guid": contender.guid,
-        "kind": contender.kind,
-        "token": str(contender.token),
-        "session": session_json(contender.session_id),
-        "came": contender.came.isoformat(),
-        "client": contender.client,
-        "host": contender.host,
-        "pid": contender.pid,
-        "thread": contender.thread,
-        "what": contender.what,
-        "about": dict(contender.about),
-        "template": contender.template,
-        "operator": None if contender.operator is None else operator_hold_json(contender.operator),
-        "release_request": None if contender.release_request is None else asdict(contender.release_request),
-        "limit": contender.limit,
-        "max_hold": contender.max_hold or None,
-        "session_timeout": contender.session_timeout or None,
-        "idle_since": _time(contender.idle_since),
-    }
-
-
-def scanned_json(contender: ScannedContender) -> dict[str, Any]:
-    """Return a contender with its place in the queue for JSON."""
-    return {
-        **contender_json(contender),
-        "held_since": _time(contender.held_since),
-        "held_at_most": contender.at_most,
-        "age": contender.age,
-        "waits_behind": contender.waits_behind or None,
-        "may_hold": contender.may_hold,
-    }
-
-
-def operator_hold_json(hold: OperatorHold) -> dict[str, Any]:
-    """Return an operator hold for JSON."""
-    return {
-        "by": hold.by,
-        "reason": hold.reason,
-        "since": hold.since.isoformat(),
-        "until": hold.until.isoformat(),
-        "token": str(hold.token),
-    }
-
-
-def limit_json(limit: SetLimit | None) -> dict[str, Any] | None:
-    """Return a limit that was set for JSON."""
-    if limit is None:
-        return None
-    return {"limit": limit.limit, "by": limit.by, "reason": limit.reason, "when": _time(limit.when)}
-
-
-def session_json(session_id: int) -> str | None:
-    """Return a session id for JSON."""
-    return session_hex(session_id) or None
-
-
-def _time(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
+def _attribute(value: Any, name: str) -> object:
+    if name == "token":
+        return str(value.token)
+    if name == "session":
+        return session_hex(value.session_id) or None
+    if name == "state" and isinstance(value, LockInfo):
+        return value.state()
+    if name == "held_at_most":
+        return any(holder.at_most for holder in value.holders[:1]) if isinstance(value, LockInfo) else value.at_most
+    attribute = getattr(value, name)
+    return None if name in _OR_ABSENT and not attribute else attribute

@@ -121,7 +121,7 @@ def spec_of_key(
         key=key,
         template=template,
         parent=names.path(config.base, key),
-        kind=_kind(options),
+        kind=kind_of(options),
         policy=Policy(**{name: given[name] for name in _POLICY & given.keys()}),
         what=what,
         about=about or _NOTHING,
@@ -133,7 +133,8 @@ _POLICY: Final = frozenset(Policy.__dataclass_fields__)
 _SAME_NAME: Final = LockSpec.__dataclass_fields__.keys() - {"kind"}
 
 
-def _kind(options: LockOptions) -> Kind:
+def kind_of(options: LockOptions) -> Kind:
+    """Return what a contender with these options wants."""
     if isinstance(options.limit, int):
         return Kind.PERMIT
     if options.kind == "read":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import json as json_module
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -36,10 +36,24 @@ def write_line(out: Output, text: str) -> None:
     out.flush()
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def write_json(out: Output, answer: object, *, lines: bool = False) -> None:
     """Write JSON in ASCII, where each control character is escaped; with `lines`, on one line."""
-    out.write(json.dumps(answer, indent=None if lines else 2) + "\n")
+    out.write(json_module.dumps(answer, indent=None if lines else 2) + "\n")
     out.flush()
+
+
+def write_answer(out: Output, answer: Mapping[str, object], *lines: str, json: bool) -> None:
+    """Write what a subcommand has done: the answer as JSON, or these lines for people."""
+    if json:
+        write_json(out, answer)
+        return
+    for line in lines:
+        write_line(out, line)
 
 
 def write_table(

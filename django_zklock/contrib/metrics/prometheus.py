@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
@@ -33,6 +34,7 @@ from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.spec import kind_of
 from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.metrics")
@@ -154,13 +156,14 @@ class Metrics:
         self._made: list[MetricWrapperBase | PresentCollector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
+        self._has_begun = False  # the counters of the locks in the settings exist
         self._open: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
+        present = PresentCollector(self)
+        registry.register(present)  # first, so that each scrape has the counters that it begins
+        self._made.append(present)
         self._make_gauges()
         self._make_counters()
-        present = PresentCollector(self)
-        registry.register(present)
-        self._made.append(present)
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
@@ -216,7 +219,7 @@ class Metrics:
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
         self._failed_beats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
-        # These begin at 0 with the first grant, or a scrape of a wait. Otherwise `increase()` misses the first loss.
+        # These begin at 0 before the first failure, as far as the lock is known. Otherwise `increase()` misses that.
         self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
@@ -270,6 +273,8 @@ class Metrics:
         waits: dict[tuple[str, str], list[float]] = {}
         holds: dict[tuple[str, str], list[float]] = {}
         with _FORKS:
+            if not self._has_begun:
+                self._begin_counters()
             for contender in waiting_now():
                 labels = self._labels(contender.spec.template, contender.spec.kind.word)
                 self._touch(labels)
@@ -279,6 +284,17 @@ class Metrics:
                 if counted.watch() is not None:
                     holds.setdefault(counted.labels, []).append(counted.since)
         return waits, holds
+
+    def _begin_counters(self) -> None:
+        """Let the counters of the locks in the settings begin at 0."""
+        self._has_begun = True
+        try:
+            config = conf.current()
+        except ImproperlyConfigured:
+            return  # no lock works then, and a scrape must
+        for name in config.locks:
+            options = config.options_for(name)
+            self._touch(self._labels(options.path or name, kind_of(options).word))
 
     def _touch(self, labels: tuple[str, str]) -> None:
         for counter in self._from_zero:

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import signal
+import sys
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
@@ -39,7 +40,7 @@ SUBCOMMANDS: Final = {
     module.rstrip("_").replace("_", "-"): (import_module(f"django_zklock.management.zklock.{module}"), examples)
     for module, examples in EXAMPLES.items()
 }
-
+PIPE_CLOSED: Final = 128 + 13  # SIGPIPE, which Windows does not have
 _NO_HANDLER: Final = logging.NullHandler()
 
 
@@ -78,8 +79,12 @@ class Command(BaseCommand):
         try:
             with acting_via("command"), errors_as_exit_codes():
                 SUBCOMMANDS[subcommand][0].run(self.stdout, argparse.Namespace(**options, style=self.style))
+                self.stdout.flush()
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
+        except BrokenPipeError:  # `head` has read enough. Python would try to write the rest at its exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(PIPE_CLOSED) from None
 
 
 class _Names(dict[str, Any]):

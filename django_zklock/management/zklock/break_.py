@@ -9,10 +9,10 @@ from typing import Final
 from django_zklock import operations
 from django_zklock.dashboard.formatting import process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
-from django_zklock.inspection.serialize import scanned_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
 from django_zklock.queue.escaping import printable
 
@@ -55,10 +55,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if not options.no_input:
         _confirm(lock, holder)
     broken = operations.break_lock(lock.key, guid=holder.guid, token=holder.token, **acting(options))
-    if options.json:
-        write_json(out, {"key": lock.key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})
-    else:
-        write_line(out, f"Broken: {process_of(holder)} no longer holds {lock.key}.")
+    answer = {"key": lock.key, "holder": to_json(holder), "reason": broken.reason, "by": broken.by}
+    write_answer(out, answer, f"Broken: {process_of(holder)} no longer holds {lock.key}.", json=options.json)
 
 
 def _confirm(lock: LockInfo, holder: ScannedContender) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +13,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
 from django_zklock.conf import url
-from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_line
 from django_zklock.queue.escaping import session_hex
@@ -42,19 +39,20 @@ def run(out: Output, options: argparse.Namespace) -> None:
             "settings.DEBUG is off, so this may be production. The dev server is one process without replicas: when "
             "it ends, all locks end with it. Point ZKLOCK to a real ZooKeeper, or use --force."
         )
-    data: Path | None = options.data
-    server = DevServer(options.port, host=options.host, tick=options.tick, data=data)
-    with _stop_signals() as stopped:
-        try:
-            server.start()
-        except (OSError, ValueError) as error:
-            raise failure(f"The dev server cannot start on {options.host}:{options.port}: {error}") from error
-        try:
-            _welcome(out, server, options.host, data)
-            _report_sessions(out, server, stopped)
-        finally:
-            server.stop()
-    write_line(out, "Stopped." if data is None else f"Stopped. The tree is kept in {data}")
+    server = DevServer(options.port, host=options.host, tick=options.tick, data=options.data)
+    try:
+        server.start()
+    except (OSError, ValueError) as error:
+        raise failure(f"The dev server cannot start on {options.host}:{options.port}: {error}") from error
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            _welcome(out, server, options.host, options.data)
+            _report_sessions(out, server)
+    finally:
+        server.stop()
+    write_line(out, "Stopped." if options.data is None else f"Stopped. The tree is kept in {options.data}")
 
 
 def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
@@ -79,10 +77,10 @@ def _is_in_settings(server: DevServer) -> bool:
     return any(port == server.port and url.is_loopback(host) for host, port in hosts)
 
 
-def _report_sessions(out: Output, server: DevServer, stopped: ThreadWaiter[bool]) -> None:
+def _report_sessions(out: Output, server: DevServer) -> None:
     """Write a line for each session that opens or ends. Sessions shorter than the interval are missed."""
     known: set[int] = set()
-    while not stopped.wait(POLL_INTERVAL):
+    while True:
         sessions = {session.id: session for session in server.sessions()}
         now = time.strftime("%H:%M:%S")
         for session_id in sorted(sessions.keys() - known):
@@ -92,22 +90,4 @@ def _report_sessions(out: Output, server: DevServer, stopped: ThreadWaiter[bool]
         for session_id in sorted(known - sessions.keys()):
             write_line(out, f"{now}  session {session_hex(session_id)} is over; {len(sessions)} left")
         known = set(sessions)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[ThreadWaiter[bool]]:
-    """Let SIGINT and SIGTERM set a waiter instead of ending the process. Only the main thread gets signals."""
-    stopped: ThreadWaiter[bool] = ThreadWaiter()  # an event's lock might be taken by the thread of the handler
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(number: int, frame: object) -> None:
-        stopped.set(True)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        time.sleep(POLL_INTERVAL)

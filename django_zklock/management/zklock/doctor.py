@@ -1,4 +1,10 @@
-"""Check the ensemble and the locks. The exit code tells a probe whether all is well."""
+"""
+Check the ensemble and the locks. The exit code tells a probe whether all is well.
+
+With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 counter used up, 22 unreadable queue,
+23 host or process hangs, 24 another client, 25 hung holder, 26 operator hold, 27 process ended with locks,
+28 host that loses its locks.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +12,47 @@ import argparse
 import contextlib
 import platform
 import statistics
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from django_zklock import conf, inspection
+from django_zklock import clock, conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
-from django_zklock.inspection import ContenderInfo, Snapshot
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection import ContenderInfo
 from django_zklock.management.arguments import add_answer, integer
-from django_zklock.management.checkup import CheckupResult, check_up
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
+from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
+from django_zklock.zk.gateway import Callback, Gateway
+from django_zklock.zk.multi import Create
+from django_zklock.zk.requests import OnConnected, call
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 MAX_DEAD: Final = 5  # dead reservations that are listed
-MAX_EXPLAINED: Final = 8  # incidents with an explanation
+MAX_COMMANDS: Final = 2  # of one incident, so that seven incidents have 25 lines
+FOLDER: Final = "!doctor"
+"""The directory of the check of rights, below the base and deleted at the end. No key contains this character."""
+TOO_SHORT: Final = "The time was too short for all checks."
+FIGURES: Final = ("connect_seconds", "read_seconds", "write_seconds", "session_timeout")
 _WORLD: Final = ("world", "anyone")
+
+Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
+Ask: TypeAlias = Callable[[Request], Any]
+REQUESTS: Final[dict[str, Request]] = {
+    "read": lambda gateway, done: gateway.read(conf.current().base, done),
+    "write": lambda gateway, done: gateway.last_zxid(done),
+}
+"""The requests that are timed. The write is a transaction that a quorum carries out and that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +76,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Run the checks and report them."""
-    reply_timeout = options.reply_timeout
     if options.incident:
-        _incidents(out, reply_timeout, json=options.json)
+        _incidents(out, options.reply_timeout, json=options.json)
         return
-    config = conf.current()
-    checkup = check_up(process.current(), options.rounds, reply_timeout)
-    snapshot = (
-        inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if checkup.connected else None
-    )
-    checks = [*_versions(), *_ensemble(reply_timeout), *_connection(config, checkup)]
-    if checkup.connected:
-        checks += [*_speed(checkup), *_rights(config, checkup)]
-    if snapshot is not None:
-        checks += [*_locks(snapshot), *_reservations(reservations.report(reply_timeout))]
-    bad = {"error", "warning"} if options.strict else {"error"}
-    healthy = not any(check.result in bad for check in checks)
+    figures: dict[str, float | None] = dict.fromkeys(FIGURES)
+    of_connection = list(_connection(options, figures))  # it connects, and the servers are asked then
+    checks = [*_versions(), *_servers(options.reply_timeout), *of_connection]
+    is_connected = figures["connect_seconds"] is not None
+    if is_connected:
+        checks += [*_locks(options.reply_timeout), *_reservations(options.reply_timeout)]
+    results = Counter(check.result for check in checks)
+    healthy = not results["error"] and not (options.strict and results["warning"])
     if options.json:
-        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **_figures(checkup)})
+        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **figures})
     else:
         colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
         rows = [(check.result, check.name, check.text) for check in checks]
         write_table(out, ("", "check", "finding"), rows, colours=colours)
-    results = Counter(check.result for check in checks)
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
     if not healthy:
-        raise failure(summary, ExitCode.FAILED if checkup.connected else ExitCode.UNAVAILABLE)
+        raise failure(summary, ExitCode.FAILED if is_connected else ExitCode.UNAVAILABLE)
     if not options.json:
         write_line(out, summary)
 
@@ -88,21 +106,20 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     present = report["incidents"]
     if json:
         write_json(out, report)
-    for number, incident in enumerate(() if json else present, 1):
-        write_line(out, f"{number}. {incident['title']}.")
-        if number <= MAX_EXPLAINED:
-            write_line(out, f"   {incident['explanation']}")
-        write_line(out, f"   -> {incident['remedy']}")
-        for command in incident["commands"]:
-            write_line(out, f"   $ {command}")
+    else:
+        for number, incident in enumerate(present, 1):
+            write_line(out, f"{number}. {incident['title']}. {incident['explanation']}")
+            write_line(out, f"   -> {incident['remedy']}")
+            for command in incident["commands"][:MAX_COMMANDS]:
+                write_line(out, f"   $ {command}")
     if present:
         cause = present[0]["cause"]
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        raise failure(f"{len(present)} incidents. First: {present[0]['title']}", status)
+        raise failure(f"{count(len(present), 'incident')}. First: {present[0]['title']}", status)
     if not report["healthy"]:
         raise failure(report["problem"], ExitCode.UNAVAILABLE)
     if not json:
-        write_line(out, f"Nothing needs attention: {report['locks']} locks.")
+        write_line(out, f"Nothing needs attention: {count(report['locks'], 'lock')}.")
 
 
 def _versions() -> Iterator[Check]:
@@ -113,7 +130,7 @@ def _versions() -> Iterator[Check]:
     yield Check("versions", "info", ", ".join(known))
 
 
-def _ensemble(reply_timeout: float) -> Iterator[Check]:
+def _servers(reply_timeout: float) -> Iterator[Check]:
     report = inspection.ensemble(reply_timeout=reply_timeout, max_age=0)
     for server in report.servers:
         if not server.problem:  # else it is among the findings
@@ -124,46 +141,88 @@ def _ensemble(reply_timeout: float) -> Iterator[Check]:
         yield Check("ensemble", finding.result, finding.text)
 
 
-def _connection(config: Config, checkup: CheckupResult) -> Iterator[Check]:
-    if not checkup.connected:
-        yield Check("connection", "error", checkup.problem)
-        return
-    text = f"to {checkup.server} within {checkup.connect_time * 1000:.0f} ms, session {session_hex(checkup.session_id)}"
-    yield Check("connection", "ok", text)
-    yield Check("address", "info", config.url_for_log)
-    if checkup.problem:
-        yield Check("answers", "error", checkup.problem)
-    if abs(checkup.timeout - config.session_timeout) < 0.01:
-        yield Check("session timeout", "ok", f"{checkup.timeout:g} s, as requested")
-    else:
-        text = f"{config.session_timeout:g} s requested, {checkup.timeout:g} s negotiated"
-        yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
+def _connection(options: argparse.Namespace, figures: dict[str, float | None]) -> Iterator[Check]:
+    """Yield the checks that ask ZooKeeper, until their time is over. Write the measured seconds into `figures`."""
+    config, session, started = conf.current(), process.current(), clock.now()
 
+    def ask(request: Request) -> Any:
+        return call(session, request, started + options.reply_timeout)
 
-def _speed(checkup: CheckupResult) -> Iterator[Check]:
-    for name, times in (("read", checkup.reads), ("write", checkup.writes)):
-        if times:
-            worst = max(times)
-            text = f"median {statistics.median(times) * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
-            yield Check(name, "warning" if worst > checkup.timeout * SLOW_SHARE else "ok", text)
-
-
-def _rights(config: Config, checkup: CheckupResult) -> Iterator[Check]:
-    if checkup.refused:
-        yield Check("rights", "error", f"this client may not {checkup.refused}")
-    else:
-        yield Check("rights", "ok", f"this client may create, list and delete below {config.base}")
-    if checkup.base_acl is not None:
-        text = ", ".join(":".join(entry) for entry in checkup.base_acl)
-        open_to_all = any(entry[:2] == _WORLD and set(entry[2]) & set("wcda") for entry in checkup.base_acl)
-        if open_to_all and config.acl != "open":
-            text += f": any client may change {config.base}, though ACL in ZKLOCK is not 'open'"
-            yield Check("access list", "warning", text)
+    try:
+        ask(lambda gateway, done: session.attached(OnConnected).call(partial(done, None)))
+        took, timeout = clock.now() - started, session.timeout
+        figures |= {"connect_seconds": took, "session_timeout": timeout}
+        text = f"to {session.server} within {took * 1000:.0f} ms, session {session_hex(session.session_id or 0)}"
+        yield Check("connection", "ok", text)
+        yield Check("address", "info", config.url_for_log)
+        if abs(timeout - config.session_timeout) < 0.01:
+            yield Check("session timeout", "ok", f"{timeout:g} s, as requested")
         else:
-            yield Check("access list", "info" if open_to_all else "ok", text)
+            text = f"{config.session_timeout:g} s requested, {timeout:g} s negotiated"
+            yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
+        for name, request in REQUESTS.items():
+            times = [_seconds(ask, request) for _ in range(options.rounds)]
+            middle, worst = statistics.median(times), max(times)
+            figures[f"{name}_seconds"] = middle
+            text = f"median {middle * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
+            yield Check(name, "warning" if worst > timeout * SLOW_SHARE else "ok", text)
+        yield _rights(config.base, ask)
+        yield from _access_list(config, ask)  # the node exists now, also on new servers
+    except ZkError as error:
+        yield Check("answers", "error", f"ZooKeeper did not answer: {error}")
+    except ZooKeeperUnavailable as error:
+        if figures["connect_seconds"] is None:
+            yield Check("connection", "error", str(error))
+        else:
+            yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
 
 
-def _locks(snapshot: Snapshot) -> Iterator[Check]:
+def _seconds(ask: Ask, request: Request) -> float:
+    """Return how long the reply takes. A missing node is a reply, too."""
+    sent_at = clock.now()
+    reply = ask(request)
+    if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
+        raise reply
+    return clock.now() - sent_at
+
+
+def _rights(base: str, ask: Ask) -> Check:
+    """Do what locks do, until a request is refused."""
+    folder = f"{base}/{FOLDER}"
+    node = f"{folder}/{uuid.uuid4()}"
+    create = Create(path=node, ephemeral=True)
+    requests: tuple[tuple[str, Request], ...] = (
+        ("create", lambda gateway, done: gateway.ensure_path(folder, done)),
+        ("create", lambda gateway, done: gateway.commit((create,), done)),
+        ("read", lambda gateway, done: gateway.read(node, done)),
+        ("list", lambda gateway, done: gateway.children(folder, done)),
+        ("delete", lambda gateway, done: gateway.delete(node, done)),
+    )
+    for right, request in requests:
+        reply = ask(request)
+        if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
+            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply})")
+    ask(lambda gateway, done: gateway.delete(folder, done))
+    return Check("rights", "ok", f"this client may create, list and delete below {base}")
+
+
+def _access_list(config: Config, ask: Ask) -> Iterator[Check]:
+    acl = ask(lambda gateway, done: gateway.acl(config.base, done))
+    if not isinstance(acl, list):
+        if not isinstance(acl, NodeMissing):
+            yield Check("rights", "error", "this client may not read the access list of the node above all locks")
+        return
+    text = ", ".join(":".join(entry) for entry in acl)
+    open_to_all = any(entry[:2] == _WORLD and set(entry[2]) & set("wcda") for entry in acl)
+    if open_to_all and config.acl != "open":
+        text += f": any client may change {config.base}, though ACL in ZKLOCK is not 'open'"
+        yield Check("access list", "warning", text)
+    else:
+        yield Check("access list", "info" if open_to_all else "ok", text)
+
+
+def _locks(reply_timeout: float) -> Iterator[Check]:
+    snapshot = inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50)
     if snapshot.problem:
         yield Check("locks", "error", snapshot.problem)
     idle = sum(lock.idle_for is not None for lock in snapshot.locks)
@@ -184,7 +243,8 @@ def _locks(snapshot: Snapshot) -> Iterator[Check]:
         yield Check("skipped", "info", text)
 
 
-def _reservations(report: reservations.ReservationReport) -> Iterator[Check]:
+def _reservations(reply_timeout: float) -> Iterator[Check]:
+    report = reservations.report(reply_timeout)
     if report.total or report.problem:
         yield Check("reservations", "info", f"{report.total} of unique tasks. {report.problem}".rstrip())
     for key in report.unreadable:
@@ -202,12 +262,3 @@ def _why_orphan(contender: ContenderInfo) -> str:
     if contender.client == "unknown":
         return f"belongs to an unknown program ({process_of(contender)})"
     return ""
-
-
-def _figures(checkup: CheckupResult) -> dict[str, Any]:
-    return {
-        "connect_seconds": checkup.connect_time if checkup.connected else None,
-        "read_seconds": statistics.median(checkup.reads) if checkup.reads else None,
-        "write_seconds": statistics.median(checkup.writes) if checkup.writes else None,
-        "session_timeout": checkup.timeout or None,
-    }

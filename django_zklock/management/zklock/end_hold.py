@@ -6,7 +6,7 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
 
 
@@ -28,7 +28,5 @@ def run(out: Output, options: argparse.Namespace) -> None:
             raise no_holder(key, f"{key!r} has no operator hold.", options)
         token = holds[0].token
     operations.end_hold(key, token=token, **acting(options))
-    if options.json:
-        write_json(out, {"key": key, "token": str(token), "ended": True})
-    else:
-        write_line(out, f"The operator hold of {key} has ended.")
+    answer = {"key": key, "token": str(token), "ended": True}
+    write_answer(out, answer, f"The operator hold of {key} has ended.", json=options.json)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from django_zklock import operations
 from django_zklock.dashboard.formatting import time_text
-from django_zklock.inspection.serialize import operator_hold_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of, seconds
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, write_answer
 from django_zklock.queue.operator_hold import LONGEST
 
 
@@ -31,8 +32,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure(f"--for must be {limit}, not {options.span / 86400:g}d.", ExitCode.USAGE)
     key = key_of(options)
     hold = operations.hold_lock(key, seconds=options.span, wait=options.wait, **acting(options))
-    if options.json:
-        write_json(out, {"key": key, **operator_hold_json(hold)})
-        return
-    write_line(out, f"{key} is held until {time_text(hold.until)}, token {hold.token}.")
-    write_line(out, f"To end it earlier: zklock end-hold {key} --token {hold.token}")
+    done = f"{key} is held until {time_text(hold.until)}, token {hold.token}."
+    following = f"To end it earlier: zklock end-hold {shlex.quote(key)} --token {hold.token}"
+    write_answer(out, {"key": key, **to_json(hold)}, done, following, json=options.json)

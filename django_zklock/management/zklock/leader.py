@@ -11,7 +11,7 @@ from django_zklock import conf
 from django_zklock.dashboard.formatting import time_text
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution import waiters
-from django_zklock.inspection.serialize import contender_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.locks import queue_reader
 from django_zklock.locks.election import read_leader
 from django_zklock.locks.queue_reader import ContenderInfo
@@ -37,18 +37,18 @@ def run(out: Output, options: argparse.Namespace) -> None:
     # Also with --watch: it would write nothing while ZooKeeper is not available.
     queue = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
     if options.watch:
-        with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        with contextlib.suppress(KeyboardInterrupt):
             _watch(out, key, parent, json=options.json)
         return
+    leader, others = (queue[0], len(queue) - 1) if queue else (None, 0)
     if options.json:
-        leader_json = contender_json(queue[0]) if queue else None
-        write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(queue) - 1)})
-    if not queue:
+        write_json(out, {"key": key, "leader": to_json(leader), "standing_by": others})
+    if leader is None:
         raise failure(f"{key!r} has no leader.", ExitCode.NO_HOLDER)
     if not options.json:
-        write_line(out, _line(queue[0]))
         more = " or more" if len(queue) == queue_reader.MOST_READ else ""
-        write_line(out, f"{len(queue) - 1}{more} stand by")
+        write_line(out, _line(leader))
+        write_line(out, f"{others}{more} stand by")
 
 
 def _watch(out: Output, key: str, parent: str, *, json: bool) -> None:
@@ -59,19 +59,15 @@ def _watch(out: Output, key: str, parent: str, *, json: bool) -> None:
             leader = waiters.run(read_leader(key, parent, waiters.ThreadWaiter()))
             token = None if leader is None else leader.token
             if token != shown:
-                shown = token
-                _write_change(out, key, leader, json=json)
+                shown, now = token, datetime.now(timezone.utc)
+                if json:
+                    write_json(out, {"key": key, "leader": to_json(leader), "at": now.isoformat()}, lines=True)
+                else:
+                    write_line(out, f"{time_text(now)}  {_line(leader)}")
         time.sleep(WATCH_INTERVAL)
 
 
-def _write_change(out: Output, key: str, leader: ContenderInfo | None, *, json: bool) -> None:
-    now = datetime.now(timezone.utc)
-    if json:
-        leader_json = None if leader is None else contender_json(leader)
-        write_json(out, {"key": key, "leader": leader_json, "at": now.isoformat()}, lines=True)
-    else:
-        write_line(out, f"{time_text(now)}  {'no leader' if leader is None else _line(leader)}")
-
-
-def _line(leader: ContenderInfo) -> str:
+def _line(leader: ContenderInfo | None) -> str:
+    if leader is None:
+        return "no leader"
     return f"{leader}, in the queue since {time_text(leader.came)}, token {leader.token}"

@@ -6,10 +6,10 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.dashboard.formatting import limit_text
-from django_zklock.inspection.serialize import limit_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, write_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
     elif options.clear:
         cleared = operations.clear_limit(key, **acting(options))
     limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
-    if options.json:
-        write_json(out, {"key": key, "limit_set": limit_json(limit)})
-    elif limit is not None:
-        write_line(out, f"{key}: {limit_text(limit)}")
-    else:
-        state = "The limit is cleared" if cleared else "No limit is set"
-        write_line(out, f"{key}: {state}. Each process uses the limit in its code.")
+    without = f"{'The limit is cleared' if cleared else 'No limit is set'}. Each process uses the limit in its code."
+    line = f"{key}: {without if limit is None else limit_text(limit)}"
+    write_answer(out, {"key": key, "limit_set": to_json(limit)}, line, json=options.json)

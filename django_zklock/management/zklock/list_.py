@@ -13,7 +13,7 @@ from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer, integer, seconds
-from django_zklock.management.output import Output, is_terminal, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, is_terminal, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
 
 CLEAR: Final = "\x1b[H\x1b[J"  # to the top of the terminal, and nothing below
@@ -44,22 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """List the locks once, or repeatedly."""
-    words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # keys with them are read, however many locks there are
-    with contextlib.suppress(*((KeyboardInterrupt, BrokenPipeError) if options.watch is not None else ())):
+    if options.watch is None:
+        fail_if_incomplete(_list(out, options))
+        return
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
-            snapshot = read_all(options, words)
-            if options.watch is not None and is_terminal(out) and not options.json:
-                out.write(CLEAR)
-            _write(out, snapshot, options)
-            if options.watch is None:
-                fail_if_incomplete(snapshot)
-                return
+            snapshot = _list(out, options)
             if snapshot.problem and not options.json:
                 write_line(out, snapshot.problem)
             time.sleep(options.watch)
 
 
-def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None:
+def _list(out: Output, options: argparse.Namespace) -> Snapshot:
+    """Write the present locks, and return them with all others."""
+    words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # keys with them are read, however many locks there are
+    snapshot = read_all(options, words)
+    if options.watch is not None and is_terminal(out) and not options.json:
+        out.write(CLEAR)
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, options)]
     if options.sort in ORDERS:
         locks.sort(key=ORDERS[options.sort], reverse=True)
@@ -76,10 +77,11 @@ def _write(out: Output, snapshot: Snapshot, options: argparse.Namespace) -> None
         for lock in locks:
             if lock.problem or lock.expired_holds:
                 write_line(out, f"{lock.key}: {' '.join(reasons(lock))}")
-        total = f" of {snapshot.total}" if snapshot.total != len(locks) else ""
+        total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
         age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
-        write_line(out, f"{len(locks)}{total} locks{age}")
+        write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
         write_findings(out, snapshot)
+    return snapshot
 
 
 def _is_wanted(lock: LockInfo, options: argparse.Namespace) -> bool:

@@ -7,9 +7,9 @@ import argparse
 from django_zklock import operations
 from django_zklock.dashboard.formatting import holder_text
 from django_zklock.exceptions import LockChangedHands
-from django_zklock.inspection.serialize import contender_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason, key_of
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder
 
 
@@ -30,9 +30,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         if options.guid or options.token:
             raise
         raise no_holder(key, str(error), options) from error
-    if options.json:
-        holders = [contender_json(holder) for holder in asked.holders]
-        write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})
-        return
-    for holder in asked.holders:
-        write_line(out, f"Asked: {holder_text(holder)} (token {holder.token}) is asked to release {key}.")
+    answer = {"key": asked.key, "holders": to_json(asked.holders), "reason": asked.reason, "by": asked.by}
+    texts = [
+        f"Asked: {holder_text(holder)} (token {holder.token}) is asked to release {key}." for holder in asked.holders
+    ]
+    write_answer(out, answer, *texts, json=options.json)

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from django_zklock import clock
@@ -73,18 +73,18 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if not options.command:
         raise failure("Give a command after --, as in: zklock run reports -- make report", ExitCode.USAGE)
     command: _Command | None = None
+    receivers: list[Callable[[int], object]] = []
     waited = 0.0
-    with _Signals() as signals, errors_as_exit_codes(busy=options.conflict_exit_code):
+    with _signals_to(receivers), errors_as_exit_codes(busy=options.conflict_exit_code):
         lock = _lock(options)
         started = clock.now()
         try:
             with lock as hold:
                 waited = clock.now() - started
-                grace = options.kill_after
-                if grace is None:
-                    grace = process.current().timeout * GRACE_SHARE
+                default = process.current().timeout * GRACE_SHARE
+                grace = default if options.kill_after is None else options.kill_after
                 command = _Command(options.command, hold, grace)
-                signals.receiver = command.on_signal
+                receivers.append(command.on_signal)
                 command.run()
         except LockLost:
             if command is None:
@@ -209,34 +209,32 @@ class _Command:
         return True
 
 
-class _Signals:
+@contextmanager
+def _signals_to(receivers: Sequence[Callable[[int], object]]) -> Iterator[None]:
     """
-    Gives signals to the receiver. While there is none, they end this process, as usual.
+    Give signals to the receivers. While there is none, they end this process, as usual.
 
     Ctrl-Z is ignored: a stopped process would lose the lock, and the command would run on.
     """
 
-    def __init__(self) -> None:
-        self.receiver: Callable[[int], object] | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (*_PASSED_ON, signal.SIGTSTP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # one that is ignored, as under nohup, stays ignored
-                    self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: object) -> None:
+    def handle(number: int, frame: object) -> None:
         if number == signal.SIGTSTP:
             return
-        if self.receiver is None:
+        if not receivers:
             raise SystemExit(128 + number)
-        self.receiver(number)
+        for receiver in receivers:
+            receiver(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (*_PASSED_ON, signal.SIGTSTP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # one that is ignored, as under nohup, stays ignored
+                before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for passed_on, handler in before.items():
+            signal.signal(passed_on, handler)
 
 
 def _in_background() -> bool:

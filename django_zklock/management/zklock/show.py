@@ -23,13 +23,13 @@ from django_zklock.dashboard.formatting import (
     time_text,
 )
 from django_zklock.inspection import LockInfo
-from django_zklock.inspection.serialize import lock_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import add_answer, add_name, did_you_mean, entries_below, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
 
-HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
+HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
 
 
@@ -47,9 +47,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
     if options.json:
-        more = {"reasons": shown.reasons, "advice": shown.advice, "chain": [asdict(wait) for wait in shown.chain]}
+        more = {"reasons": shown.reasons, "advice": shown.advice, "chain": to_json(shown.chain)}
         events = [{**asdict(grant), "at": grant.at.isoformat()} for grant in grants]
-        write_json(out, {**lock_json(lock), **more, "grants": events, "commands": commands(lock)})
+        write_json(out, {**to_json(lock), **more, "grants": events, "commands": commands(lock)})
     elif not is_free:
         _write(out, shown, grants)
     if is_free:

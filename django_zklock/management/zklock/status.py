@@ -11,7 +11,7 @@ from django_zklock.inspection import Figures, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, count, write_json, write_line
 from django_zklock.queue.escaping import session_hex
 
 UNKNOWN: Final = "number of locks unknown: not connected"
@@ -44,8 +44,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         else:
             kept = f", {figures.kept} kept for the next user" if figures.kept else ""
             wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
-            held = f"{figures.held} lock{'' if figures.held == 1 else 's'} held"
-            write_line(out, f"{held}{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
+            held = count(figures.held, "lock")
+            write_line(out, f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
         write_findings(out, snapshot)
     fail_if_incomplete(snapshot)
 

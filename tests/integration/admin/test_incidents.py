@@ -129,6 +129,8 @@ def test_a_dead_host_with_fifty_locks_is_one_card(operator: Client, contend: Con
     assert len(cards(operator)) == 1
     assert 'host/?host=worker-1"' in operator.get(LIST).content.decode()
     assert "manage.py zklock list --host worker-1" in doctor()[0]
+    with pytest.raises(CommandError, match=r"^1 incident\. First: worker-1 hangs, with 50 locks$"):
+        call_command("zklock", "doctor", "--incident", stdout=StringIO())
 
 
 def test_a_host_that_died_with_fifty_locks_is_named_after_its_session_ended(operator: Client, zoo: Zoo) -> None:
@@ -202,8 +204,44 @@ def test_a_foreign_client_that_blocks_others_is_named(operator: Client, contend:
     path = f"{zoo.base}/x/{nodes.prefix(str(uuid.uuid4()))}"
     path = zoo.client.create(path, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
     contend("x")
+    assert cards(operator) == [], "nobody has waited for ten seconds"
+    await_cause(operator, "foreign")
     assert_named(operator, "foreign", ExitCode.FOREIGN, "blocks x", "End its program, or break the lock.")
     zoo.client.delete(path)
+
+
+def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator: Client, contend: Contend, zoo: Zoo) -> None:
+    """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
+    attempts(5, Attempt.RELEASED, template="orders/{number}")
+    attempts(3, Attempt.LOST, host="web-77", reason="the ZooKeeper session is over")
+    for number in range(50):
+        contend(f"orders/{number:03}", pid=70, template="orders/{number}")
+    contend("orders/000", "worker-2", 5)
+    contend("slow", "worker-3", 9, template="orders/{number}")
+    for key, host, more in (("a", "w1", {}), ("b", "w2", {"waited": 0}), ("b", "w1", {}), ("a", "w2", {"waited": 0})):
+        contend(key, host, 1, owner=1, **more)
+    foreign = f"{zoo.base}/x/{nodes.prefix(str(uuid.uuid4()))}"
+    foreign = zoo.client.create(foreign, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
+    worn = f"{zoo.base}/orders/9/{nodes.prefix(str(uuid.uuid4()))}-000000005"
+    zoo.client.create(worn, ephemeral=True, makepath=True)
+    hold = operations.hold_lock("stock", seconds=600, reason="maintenance", by="alice")
+    for key in ("slow", "x", "stock"):
+        contend(key, "worker-2", 5)
+    causes = ["deadlock", "counter", "host", "foreign", "hung", "operator", "flapping"]
+    eventually(lambda: [card["cause"] for card in cards(operator)] == causes, 30)
+    printed, status = doctor()
+    first = "\n".join(printed.splitlines()[:LINES])
+    for card in cards(operator):
+        assert card["title"].partition(" for ")[0] in first  # the times go on
+        assert card["remedy"] in first
+        assert card["commands"][0] in first
+    assert status == ExitCode.DEADLOCK
+    ages = {incident["cause"]: incident["age"] for incident in json.loads(doctor("--json")[0])["incidents"]}
+    assert ages["foreign"] is ages["flapping"] is ages["counter"] is None
+    assert ages["hung"] > 10
+    operations.end_hold("stock", token=hold.token, by="alice", reason="done")
+    for path in (foreign, worn):
+        zoo.client.delete(path)
 
 
 def test_a_worn_out_counter_says_how_to_reset_it(operator: Client, zoo: Zoo) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -99,7 +100,7 @@ def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock:
         assert set(keys[:2]) == {"a", "b"}
         assert keys[2:] == ["zzz", "c", "aaa"]
         assert listed("--limit=2") == keys[:2]
-        assert "2 of 5 locks" in zklock("list", "--limit=2")
+        assert "\n2 of 5 locks\n" in zklock("list", "--limit=2")
         assert listed("--sort=key") == ["a", "aaa", "b", "c", "zzz"]
     finally:
         zoo.client.delete(odd)
@@ -144,6 +145,20 @@ def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> 
         assert below[0].startswith("odd: The queue cannot be read")
     finally:
         zoo.client.delete(odd)
+
+
+def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) -> None:
+    """The program `head -1` is one. Without a buffer the write fails, and with one Python's last flush."""
+    contend("k", 1)
+    for unbuffered in ("", "1"):
+        reader, writer = os.pipe()
+        os.close(reader)
+        environment = {**zoo.environment(), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(
+            [*MANAGE, "list"], env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_a_break_and_a_request_find_a_holder_by_its_guid(zoo: Zoo, contend: Contend) -> None:

@@ -101,6 +101,22 @@ def test_too_many_names_of_locks_are_one_label(
     assert collected("acquired_total", "inventory/2") is None
 
 
+def test_the_locks_of_the_settings_are_counted_from_0(zoo: Zoo, collected: Collected) -> None:
+    """So `increase()` sees the first failure of a lock that this process never gets, nor waits for."""
+    locks = {"inventory": {"path": NAME}, "api": {"path": "api", "limit": 3}}
+    with zoo.configured(LOCKS=locks), zoo.hold_elsewhere("inventory/1"):
+        for counter in ("contended_total", "unavailable_total", "lost_total"):
+            assert (collected(counter), collected(counter, "api", "semaphore")) == (0, 0)
+        with pytest.raises(LockBusy), zk_lock("inventory", fields={"sku": "1"}, timeout=0):
+            pass
+        collected.becomes(1, "contended_total")
+
+
+def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo: Zoo, collected: Collected) -> None:
+    with zoo.configured(LOCKS={"api": {"nonsense": 3}}):
+        assert "zklock_broken_total 0.0" in collected.text
+
+
 @pytest.mark.parametrize("linger", [0, 5])
 def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: float) -> None:
     """By its waiters, the longest wait and the longest hold. Nothing is left of them afterwards."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import pty
 import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -13,6 +16,7 @@ import pytest
 from django.core.management.base import CommandParser
 
 from django_zklock.management.commands.zklock import SUBCOMMANDS, Command
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.management.zklock.completion import SCRIPT
 
 ZSH = """
@@ -39,6 +43,14 @@ def test_each_help_has_the_exit_codes_and_two_examples(name: str) -> None:
     assert "exit codes:\n  0 done; 1 refused" in help_text
     for code in ("2", "3", "4", "69", "75", "76", "126, 127"):
         assert re.search(rf"\b{code} \w", help_text)
+
+
+def test_the_help_of_the_doctor_has_the_code_of_each_cause() -> None:
+    """At three in the morning, nobody looks for them in the docs."""
+    help_text = parsers()["doctor"].format_help()
+    for code in range(ExitCode.DEADLOCK, ExitCode.FLAPPING + 1):
+        assert re.search(rf"\b{code} [a-z]", help_text)
+    assert "69 lost quorum" in help_text
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -114,6 +126,34 @@ def test_bash_completes_keys_and_runs_no_name(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert (done.stdout, done.stderr) == (f"{completed}\n", "")
     assert {path.name for path in tmp_path.iterdir()} == {"keys", "manage.py"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"), [("sho", "show "), ("list --so", "list --sort "), ("show sto", "show stock ")]
+)
+def test_bash_completes_a_line_in_a_terminal(tmp_path: Path, typed: str, wanted: str) -> None:
+    """Bash echoes the rest of the word after the key Tab."""
+    fake_manage(tmp_path, "orders/1", "stock")
+    terminal, side_of_bash = pty.openpty()
+    command = ["bash", "--norc", "-i"]
+    bash = subprocess.Popen(command, cwd=tmp_path, stdin=side_of_bash, stdout=side_of_bash, stderr=side_of_bash)
+    shown = ""
+
+    def type_and_await(keys: str, text: str) -> None:
+        nonlocal shown
+        os.write(terminal, keys.encode())
+        while text not in shown:
+            assert select.select([terminal], [], [], 20)[0], shown
+            shown += os.read(terminal, 1024).decode()
+
+    try:
+        type_and_await(f"bind 'set enable-bracketed-paste off'; source {SCRIPT}; echo rea''dy\n", "ready\r\n")
+        type_and_await(f"./manage.py zklock {typed}\t", f"./manage.py zklock {wanted}")
+    finally:
+        bash.kill()
+        bash.wait()
+        os.close(terminal)
+        os.close(side_of_bash)
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
