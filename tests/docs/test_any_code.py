@@ -9,8 +9,8 @@ from support.docs import assert_passes, assert_settings, files_of, written
 PAGE = "how-to/lock-any-code.md"
 
 SETTINGS = """
-import settings
 from project_settings import *
+from shop import settings
 
 INSTALLED_APPS = [*INSTALLED_APPS, "shop"]
 ZKLOCK = {**ZKLOCK, "LOCKS": settings.ZKLOCK["LOCKS"]}
@@ -38,10 +38,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 
 Celery("documented", broker="memory://").set_default()
-import orders
-import prices
-import stock
-from shop import handlers
+from shop import handlers, orders, prices, stock
 
 
 def test_a_block_waits_then_raises(zklock, capsys, monkeypatch):
@@ -95,7 +92,7 @@ def test_the_handler_locks_after_the_commit(zklock):
 
 URLS = """
 from django.urls import path
-import orders
+from shop import orders
 
 urlpatterns = [path("pay/<pk>/", orders.pay)]
 """
@@ -111,4 +108,4 @@ def test_the_examples_for_any_code_do_as_the_page_says(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_the_page_are_sound() -> None:
-    assert_settings(files_of(PAGE)["settings.py"])
+    assert_settings(files_of(PAGE)["shop/settings.py"])

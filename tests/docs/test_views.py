@@ -14,7 +14,7 @@ PAGE = "how-to/lock-a-view.md"
 SETTINGS = """
 from pathlib import Path
 from project_settings import *
-from settings import MIDDLEWARE as LOCKED
+from shop.settings import MIDDLEWARE as LOCKED
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -35,11 +35,10 @@ URLS = """
 from django.urls import include, path
 from rest_framework.routers import SimpleRouter
 from strawberry.django.views import GraphQLView
-import api
-import gifts
 from django_zklock import zk_lock
-from schema import schema
-from urls import urlpatterns
+from shop import api, gifts
+from shop.schema import schema
+from shop.urls import urlpatterns
 
 router = SimpleRouter()
 router.register("drf", api.OrderViewSet, basename="orders")
@@ -66,8 +65,8 @@ import asyncio
 import json
 import pytest
 from asgiref.testing import ApplicationCommunicator
-from consumers import OrderConsumer
 from django.contrib.auth.models import User
+from shop.consumers import OrderConsumer
 
 BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
 VIEWS = ["orders/7/pay/", "orders/7/ship/", "orders/7/refund/", "ninja/orders/7/pay", "refund/7/", "drf/7/ship/"]
@@ -135,7 +134,7 @@ def test_a_resolver_hides_the_holder(client, zklock):
     assert post()["data"] == {"pay": "order 7 is paid"}
     with zklock.busy_by("order/7"):
         (error,) = post()["errors"]
-    assert (error["message"], error["extensions"]) == ("Try again.", {"code": "lock_conflict"})
+    assert (error["message"], error["extensions"]) == ("Try again.", {"code": "try_again"})
 
 
 def test_a_consumer_sends_a_message(zklock):
@@ -151,7 +150,7 @@ def test_a_consumer_sends_a_message(zklock):
 
     assert asyncio.run(talk()) == {"paid": 7}
     with zklock.busy_by("order/7"):
-        assert asyncio.run(talk()) == {"code": "lock_conflict"}
+        assert asyncio.run(talk()) == {"code": "try_again"}
 """
 
 
@@ -162,6 +161,8 @@ def project(tmp_path: Path) -> Project:
         r"^```html\n<!-- templates/409.html -->\n(.*?)^```$", text_of(PAGE), re.MULTILINE | re.DOTALL
     )
     project.write("templates/409.html", template)
+    (tmp_path / "shop.py").unlink()
+    project.write("shop/__init__.py", "")
     return project
 
 
