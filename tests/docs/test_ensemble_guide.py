@@ -103,8 +103,8 @@ class Guide:
 
     def start(self) -> None:
         """Start the three servers, with the settings of the pages."""
-        for command in commands(SECURE, "Turn on TLS at the servers"):
-            done = self.run(command.replace("sudo ", "").replace("--owner zookeeper ", ""))
+        for copy in commands(SECURE, "Turn on TLS at the servers"):
+            done = self.run(copy.replace("sudo ", "").replace("--owner zookeeper ", ""))
             assert done.returncode == 0, done.stderr
         classpath = ":".join(map(str, find_classpath()))
         command = [find_java(), *JVM_OPTIONS, WITH_NETTY, "-cp", classpath, MAIN_CLASS, "zoo.cfg"]
