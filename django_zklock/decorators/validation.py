@@ -13,6 +13,8 @@ from django_zklock.conf.options import UNSET, LockOptions, Unset
 
 # The code of all functions that these decorators return.
 _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
+# Methods that send a task: of Celery; of Django and RQ; of Dramatiq, Procrastinate and Huey.
+_TASK_METHODS = ("apply_async", "enqueue", "send_with_options", "defer", "call_local")
 
 
 def check_name(name: object) -> None:
@@ -52,7 +54,7 @@ def _name_of(function: object) -> str:
 
 
 def _is_task(function: object) -> bool:
-    return hasattr(function, "apply_async") or hasattr(function, "enqueue")
+    return any(hasattr(function, method) for method in _TASK_METHODS)
 
 
 def _is_generator(function: object) -> bool:
@@ -74,7 +76,7 @@ def check_function(function: object, options: LockOptions) -> None:
             f'"post"), or use @method_decorator(zk_locked(...), name="post") on the class.'
         )
     if _is_task(function):
-        maker = "@task" if hasattr(function, "enqueue") else "@shared_task"
+        maker = "@shared_task" if hasattr(function, "apply_async") else "@task"
         raise TypeError(
             "@zk_locked got a task, not a function, so calling the task would not acquire the lock; put @zk_locked "
             f"below the decorator that makes the task:\n    {maker}\n    @zk_locked(...)\n    def ..."

@@ -7,7 +7,6 @@ Settings and commands come from the pages. Only ports, directories and host name
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,7 +69,7 @@ class Guide:
         self._ports = [[next(ports) for _ in range(4)] for _ in range(3)]
         self._replaced = {
             "zk1": "localhost",
-            "/etc/zookeeper/tls": str(directory),
+            "/etc/zookeeper/tls": f"{directory}/tls",
             "/etc/myproject/zookeeper": str(directory),
         }
         for number, (plain, tls, quorum, election) in enumerate(self._ports, 1):
@@ -104,7 +103,9 @@ class Guide:
 
     def start(self) -> None:
         """Start the three servers, with the settings of the pages."""
-        shutil.copy(self.directory / "localhost-server.pem", self.directory / "server.pem")
+        for copy in commands(SECURE, "Turn on TLS at the servers"):
+            done = self.run(copy.replace("sudo ", "").replace("--owner zookeeper ", ""))
+            assert done.returncode == 0, done.stderr
         classpath = ":".join(map(str, find_classpath()))
         command = [find_java(), *JVM_OPTIONS, WITH_NETTY, "-cp", classpath, MAIN_CLASS, "zoo.cfg"]
         for number, (plain, tls, *_) in enumerate(self._ports, 1):

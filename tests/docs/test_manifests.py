@@ -14,7 +14,9 @@ import yaml  # noqa: E402 - comes with lightkube
 
 ROOT = DOCS.parent
 PAGE = (DOCS / "how-to" / "run-zookeeper.md").read_text()
-MANIFEST = list(yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "zookeeper.yaml").read_text()))
+KUBERNETES = ROOT / "examples" / "kubernetes"
+MANIFEST = list(yaml.safe_load_all((KUBERNETES / "zookeeper.yaml").read_text()))
+PROJECT = list(yaml.safe_load_all((KUBERNETES / "project.yaml").read_text()))
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 IMAGE = {
@@ -70,7 +72,7 @@ def container() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "document", MANIFEST, ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
+    "document", [*MANIFEST, *PROJECT], ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
 )
 def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
     """Its types, made from the API's own schema, accept the manifest: no field is unknown, missing or mistyped."""
@@ -89,6 +91,31 @@ def test_the_compose_file_has_the_settings_of_the_page(service: str) -> None:
     variables = COMPOSE["services"][service]["environment"]
     assert of_variables(variables) == of_page()
     assert variables["ZOO_MY_ID"] == service.removeprefix("zk")
+
+
+def test_the_project_reaches_the_ports_of_clients() -> None:
+    """Its pods have the label that the NetworkPolicy asks for, which opens the ports with and without TLS."""
+    (policy,) = (document for document in MANIFEST if document["kind"] == "NetworkPolicy")
+    (rule,) = (rule for rule in policy["spec"]["ingress"] if {"port": 2281} in rule["ports"])
+    assert rule["ports"] == [{"port": 2181}, {"port": 2281}]
+    (label,) = rule["from"][0]["podSelector"]["matchLabels"].items()
+    assert all(label in document["spec"]["template"]["metadata"]["labels"].items() for document in PROJECT)
+
+
+def test_each_time_to_stop_is_longer_than_the_one_before() -> None:
+    """SIGKILL comes after gunicorn, or the soft shutdown of Celery, has had its time."""
+    web, worker = (document["spec"]["template"]["spec"] for document in PROJECT)
+    (container,) = web["containers"]
+    (graceful,) = (int(option.partition("=")[2]) for option in container["command"] if "graceful" in option)
+    before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert before + graceful < web["terminationGracePeriodSeconds"]
+    page = (DOCS / "how-to" / "deploy.md").read_text()
+    (soft,) = re.findall(r"^CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = (\d+)$", page, re.MULTILINE)
+    grace = worker["terminationGracePeriodSeconds"]
+    assert int(soft) < grace
+    assert f"terminationGracePeriodSeconds: {grace}" in page
+    assert f"TimeoutStopSec={grace}" in page
+    assert {"name": "REMAP_SIGTERM", "value": "SIGQUIT"} in worker["containers"][0]["env"]
 
 
 def test_the_manifest_and_the_compose_file_agree() -> None:

@@ -205,3 +205,14 @@ def test_help_shows_each_option(call: Callable[..., object], options: type) -> N
     parameters = inspect.signature(call).parameters.values()
     keyword_only = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     assert keyword_only == set(options.__annotations__)
+
+
+@pytest.mark.parametrize("method", ["apply_async", "enqueue", "send_with_options", "defer", "call_local"])
+def test_the_task_of_any_framework_is_refused(method: str) -> None:
+    """Each of these frameworks gives this method to its tasks. Only the sending would be under the lock."""
+
+    def task() -> None: ...
+
+    setattr(task, method, task)
+    with pytest.raises(TypeError, match="put @zk_locked below the decorator that makes the task"):
+        zk_locked("k")(task)

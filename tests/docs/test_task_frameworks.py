@@ -1,4 +1,4 @@
-"""The examples for the tasks of Django 6.0 run, and do in a conflict what the page says."""
+"""The examples for tasks of Django 6.0 run, and do in a conflict what the page about task frameworks says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 @pytest.fixture
 def tasks(zoo: Zoo) -> Any:
     """The module of the page, and a backend that runs its tasks at once."""
-    names = run_all("how-to/django-tasks.md", __name__="tasks")
+    names = run_all("how-to/other-task-frameworks.md", __name__="tasks")
     with override_settings(TASKS={"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}):
         yield names
 
@@ -52,6 +52,11 @@ def test_a_task_fails_if_its_lock_is_busy(tasks: Any, zoo: Zoo) -> None:
     locked = zk_locked("account/{number}", timeout=0)(_work)
     with zoo.hold_elsewhere("account/7"):
         assert result(tasks["task"](locked), 7) == "LockBusy"
+
+
+def test_a_task_has_no_policies_of_celery(tasks: Any) -> None:
+    locked = zk_locked("account/{number}", on_conflict="retry")(_work)
+    assert result(tasks["task"](locked), 7) == "ImproperlyConfigured"
 
 
 def _work(number: int) -> None: ...

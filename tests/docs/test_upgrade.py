@@ -1,0 +1,56 @@
+"""The page about upgrades: the steps that remove the package leave nothing of it in the database."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+from support.docs import text_of
+from support.project import Project
+
+SETTINGS = """
+from project_settings import *
+
+INSTALLED_APPS = [
+    *INSTALLED_APPS,
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django_zklock.contrib.events",
+    "django_zklock.contrib.fences",
+]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3"}}
+SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E404", "admin.E408", "admin.E409", "admin.E410"]
+"""
+
+LOOK = """
+import django
+
+django.setup()
+from django.contrib.auth.models import Permission
+from django.db import connection
+
+names = Permission.objects.filter(content_type__app_label__startswith="zklock").values_list("codename", flat=True)
+tables = connection.introspection.table_names()
+print([*names, *(name for name in tables if name.startswith("zklock"))])
+"""
+
+
+def test_nothing_is_left_in_the_database(tmp_path: Path) -> None:
+    page = text_of("how-to/upgrade.md")
+    (code,) = re.findall(r"^ *```python\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    apps = re.findall(r"`(?:python manage.py migrate )?(zklock_\w+)", page)
+    project = Project(tmp_path)
+    project.write("shop_settings.py", SETTINGS)
+    project.write("look.py", LOOK)
+    project.write("remove.py", f"import django\n\ndjango.setup()\n{textwrap.dedent(code)}")
+    env = {"DJANGO_SETTINGS_MODULE": "shop_settings"}
+    project.succeed("manage.py", "migrate", **env)
+    assert "break_lock" in project.succeed("look.py", **env).stdout
+    for app in apps:
+        project.succeed("manage.py", "migrate", app, "zero", **env)
+    project.succeed("remove.py", **env)
+    assert project.succeed("look.py", **env).stdout == "[]\n"
