@@ -84,7 +84,7 @@ browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 .cache/django-%/.installed-test: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" --group browser "Django==$*.*"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" --editable clients/python --group browser "Django==$*.*"
 	@touch $@
 
 .cache/agents/.installed: setup.cfg pyproject.toml
@@ -149,9 +149,9 @@ $(VENV)/.installed-demo: setup.cfg pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --editable ".[celery]" --group demo
 	@touch $@
 
-$(VENV)/.installed-test: setup.cfg pyproject.toml | $(BIN)/python
+$(VENV)/.installed-test: setup.cfg pyproject.toml clients/python/pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --upgrade "pip>=25.1"
-	$(PIP_INSTALL) --editable ".[celery,gevent]" --group make
+	$(PIP_INSTALL) --editable ".[celery,gevent]" --editable clients/python --group make
 	@touch $@ $(VENV)/.installed-demo
 
 $(VENV)/.installed-docs: setup.cfg pyproject.toml | $(BIN)/python

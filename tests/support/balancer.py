@@ -1,0 +1,58 @@
+"""A balancer in front of a lock coordinator, as clients see it when it does not keep them with one coordinator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SERVICE = "/zklock.v1.LockCoordinator/"
+
+
+class Balancer(grpc.GenericRpcHandler):
+    """
+    Pass requests for locks to a coordinator, and all that follows to another one, which does not have the lease.
+
+    The answer of the other one is made here. The first calls fail on the way, without an answer of a coordinator.
+    """
+
+    def __init__(self, address: str, *, failures: int = 0) -> None:
+        self.calls: Counter[str] = Counter()  # by the name of the method
+        self._failures = failures
+        self._coordinator = address
+        self._channel = grpc.insecure_channel(address)
+        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method.removeprefix(SERVICE)
+        self.calls[method] += 1
+        if method == "RecordLock":
+            return grpc.unary_unary_rpc_method_handler(self._record)
+        if method == "KeepAlive":
+            return grpc.stream_stream_rpc_method_handler(self._misdirected)
+        return grpc.unary_unary_rpc_method_handler(self._misdirected)
+
+    def _record(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if self.calls["RecordLock"] <= self._failures:
+            context.abort(grpc.StatusCode.CANCELLED, "")
+        record: Any = self._channel.unary_unary(f"{SERVICE}RecordLock")
+        response: bytes = record(request, timeout=context.time_remaining())
+        return response
+
+    def _misdirected(self, requests: object, context: grpc.ServicerContext) -> Any:
+        context.set_trailing_metadata((("zklock-code", "lease-elsewhere"), ("zklock-address", self._coordinator)))
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the lease is from another coordinator")
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.stop(grace=None).wait()
+        self._channel.close()
