@@ -26,6 +26,7 @@ const KINDS = ["lock", "read", "write", "semaphore"];
 const RETRIED = ["", "unavailable", "too-many", "lease-elsewhere"];
 const USABLE = 0.9; // of a lease: in the rest, the work that is told of the loss can stop before the lease is over
 const SHORTEST_PAUSE = 100;
+const LONGEST_PAUSE = 500;
 const RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
 const LONG_WAIT = 1000; // coordinators may bound a wait: a call that was refused after such a wait queues again
 const RAN_OUT = "the lease was not kept in time";
@@ -123,8 +124,9 @@ class ZkLockClient {
       signed_token: signedToken,
     };
     const deadline = now() + wait;
-    for (let index = this._preferred, failures = 0, giveUp = 0; ; ) {
-      const address = this._addresses[index % this._addresses.length];
+    let giveUp = deadline + this._replyTimeout;
+    for (let index = this._preferred, failures = 0; ; ) {
+      const address = this._addresses[(index %= this._addresses.length)];
       const sent = now();
       const left = Math.max(0, deadline - sent);
       request.wait_blocking = left > 0;
@@ -135,16 +137,14 @@ class ZkLockClient {
       } catch (error) {
         index += 1;
         failures += 1;
-        if (failures === 1) {
-          giveUp = wait === Infinity ? now() + this._replyTimeout : Math.max(deadline, sent + this._replyTimeout);
-        }
-        const rounds = Math.floor(failures / this._addresses.length);
-        const pause = rounds && Math.random() * Math.min(LONG_WAIT, SHORTEST_PAUSE * 2 ** rounds);
-        if (!RETRIED.includes(error.code) || (rounds && now() + pause > giveUp)) throw error;
+        if (failures === 1 && wait === Infinity) giveUp = now() + this._replyTimeout;
+        const isRound = failures >= this._addresses.length;
+        const pause = isRound ? Math.random() * LONGEST_PAUSE : 0;
+        if (!RETRIED.includes(error.code) || (isRound && now() + pause > giveUp)) throw error;
         await sleep(pause, undefined, { signal });
         continue;
       }
-      this._preferred = index % this._addresses.length;
+      this._preferred = index;
       if (reply.acquired) return new Lease(this, address, resource, reply, onReleaseRequested);
       if (now() >= deadline || now() < sent + LONG_WAIT) throw new (wait ? LockTimeout : LockBusy)(reply.detail);
       failures = 0;

