@@ -1,5 +1,6 @@
 package zklock.client;
 
+import io.grpc.ConnectivityState;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
 import io.grpc.Metadata;
@@ -117,6 +118,7 @@ public final class ZkLockClient implements AutoCloseable {
       if (limited) locks = locks.withDeadlineAfter(left + REPLY_TIMEOUT, TimeUnit.NANOSECONDS);
       RecordLockResponse reply;
       try {
+        connect(address);
         reply = locks.recordLock(request.build());
       } catch (StatusRuntimeException error) {
         if (Thread.interrupted()) throw new InterruptedException(); // the call was cancelled
@@ -153,6 +155,17 @@ public final class ZkLockClient implements AutoCloseable {
   private ManagedChannel channel(String address) {
     return channels.computeIfAbsent(address, target -> security.apply(ManagedChannelBuilder.forTarget(target))
         .keepAliveTime(10, TimeUnit.SECONDS).keepAliveTimeout(5, TimeUnit.SECONDS).build());
+  }
+
+  // gRPC would wait for a connection to a frozen coordinator as long as the call may take.
+  private void connect(String address) throws InterruptedException {
+    long deadline = System.nanoTime() + REPLY_TIMEOUT;
+    for (var state = ConnectivityState.IDLE; state != ConnectivityState.READY; Thread.sleep(5)) {
+      state = channel(address).getState(true);
+      if (state == ConnectivityState.TRANSIENT_FAILURE || System.nanoTime() >= deadline) {
+        throw Status.UNAVAILABLE.withDescription("no connection").asRuntimeException();
+      }
+    }
   }
 
   private static String hint(Throwable error, String key) {

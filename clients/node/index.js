@@ -86,6 +86,23 @@ class ZkLockClient {
     return this._stubs.get(address);
   }
 
+  // Fail if no connection is made in time: gRPC would wait for a frozen coordinator as long as the call may take.
+  _connected(address) {
+    const channel = this._stub(address).getChannel();
+    const deadline = Date.now() + this._replyTimeout;
+    return new Promise((resolve, reject) => {
+      const look = (error) => {
+        const state = channel.getConnectivityState(true);
+        if (state === grpc.connectivityState.READY) return resolve();
+        if (error || state === grpc.connectivityState.TRANSIENT_FAILURE) {
+          return reject(new CoordinatorUnavailable(`no connection to the coordinator ${address}`));
+        }
+        channel.watchConnectivityState(state, deadline, look);
+      };
+      look();
+    });
+  }
+
   // Call a method; fail after `timeout` milliseconds, or when `signal` is aborted.
   _call(address, method, request, timeout, signal) {
     return new Promise((resolve, reject) => {
@@ -133,6 +150,7 @@ class ZkLockClient {
       request.wait_limit_ms = left === Infinity ? 0 : Math.ceil(left);
       let reply;
       try {
+        await this._connected(address);
         reply = await this._call(address, "RecordLock", request, left + this._replyTimeout, signal);
       } catch (error) {
         index += 1;

@@ -133,8 +133,14 @@ def find_go() -> Path:
     libraries = [GO_PATH / "src/google.golang.org" / name for name in ("grpc", "protobuf")]
     generators = [shutil.which(name) for name in ("protoc", "protoc-gen-go", "protoc-gen-go-grpc")]
     if go is None or not all(library.exists() for library in libraries) or not all(generators):
-        raise debian.NotInstalled(
-            "Go with gRPC", "golang-google-grpc-dev", "protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"
+        raise debian.NotInstalled(  # in another version, the third one brings another generator
+            *(
+                "Go with gRPC",
+                "golang-google-grpc-dev",
+                "golang-google-protobuf-dev",
+                "golang-github-golang-protobuf-1-5-dev",
+            ),
+            *("protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"),
         )
     return Path(go)
 
