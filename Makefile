@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres mariadb brokers curator chromium promtool browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -68,7 +68,7 @@ pytest: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator chrom
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
 
-chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator
+chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator lease-clients
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -133,6 +133,10 @@ brokers: $(VENV)/.installed-test
 
 curator: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.neighbours.curator
+
+lease-clients: $(VENV)/.installed-test
+	$(PIP_INSTALL) --group go
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.lease_clients
 
 chromium: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium

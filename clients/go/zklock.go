@@ -21,8 +21,9 @@ import (
 )
 
 var (
-	ErrBusy = errors.New("the lock has another holder")
-	ErrLost = errors.New("the lock was lost")
+	ErrBusy    = errors.New("the lock has another holder")
+	ErrTimeout = errors.New("the lock still had another holder when the wait was over")
+	ErrLost    = errors.New("the lock was lost")
 )
 
 const (
@@ -114,7 +115,7 @@ type Lease struct {
 	until     atomic.Int64 // nanoseconds since start
 	isCertain bool         // when the lease ends; of the keeper
 	certain   chan struct{}
-	lose      context.CancelCauseFunc
+	lose      func(reason string)
 }
 
 // Remaining returns for how long the lock may be used, even if the lease is not kept any longer.
@@ -133,16 +134,20 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 	if err != nil {
 		return err
 	}
-	held, lose := context.WithCancelCause(ctx)
-	lease.lose = lose
+	held, cancel := context.WithCancelCause(ctx)
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx)) // until work has returned
+	lease.lose = func(reason string) { cancel(fmt.Errorf("%w: %s", ErrLost, reason)); stop() }
 	kept := make(chan struct{})
-	go func() { defer close(kept); lease.keep(held) }()
+	go func() { defer close(kept); lease.keep(keeping) }()
 	defer func() {
-		isLost := errors.Is(context.Cause(held), ErrLost)
-		lose(nil)
+		cancel(nil)
+		stop()
 		<-kept
-		if !isLost {
-			err = errors.Join(err, lease.release(context.WithoutCancel(ctx)))
+		if errors.Is(context.Cause(held), ErrLost) {
+			return
+		}
+		if problem := lease.release(context.WithoutCancel(ctx)); err == nil {
+			err = problem
 		}
 	}()
 	select {
@@ -172,7 +177,7 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 		timeout := time.Duration(math.MaxInt64)
 		if isLimited {
 			left := max(0, time.Until(deadline))
-			request.WaitBlocking, request.WaitLimitMs = left > 0, left.Milliseconds()
+			request.WaitBlocking, request.WaitLimitMs = left >= time.Millisecond, left.Milliseconds()
 			timeout = left + replyTimeout
 		}
 		reply, refused := c.record(ctx, c.addresses[index], request, timeout)
@@ -204,7 +209,10 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 			return lease, nil
 		}
 		if isLimited && time.Now().After(deadline) || time.Since(sent) < longWait {
-			return nil, fmt.Errorf("%w: %s", ErrBusy, reply.Detail)
+			if options.NoWait {
+				return nil, fmt.Errorf("%w: %s", ErrBusy, reply.Detail)
+			}
+			return nil, fmt.Errorf("%w: %s", ErrTimeout, reply.Detail)
 		}
 	}
 }
@@ -276,7 +284,7 @@ func (l *Lease) stream(ctx context.Context) metadata.MD {
 			return stream.Trailer()
 		}
 		if state.State == pb.LeaseState_STATE_OVER {
-			l.lose(fmt.Errorf("%w: %s", ErrLost, state.Detail))
+			l.lose(state.Detail)
 			return nil
 		}
 		if until := state.SentAt + usable(state.LeaseDurationMs); !l.isCertain || until > l.until.Load() {
@@ -306,7 +314,7 @@ func (l *Lease) runOut() {
 	if requested := l.requested.Load(); requested != nil {
 		reason += " (" + *requested + ")"
 	}
-	l.lose(fmt.Errorf("%w: %s", ErrLost, reason))
+	l.lose(reason)
 }
 
 func (l *Lease) release(ctx context.Context) error {

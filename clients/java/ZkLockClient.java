@@ -113,7 +113,7 @@ public final class ZkLockClient implements AutoCloseable {
       String address = addresses.get(index %= addresses.size());
       long sent = System.nanoTime();
       long left = Math.max(0, deadline - sent);
-      request.setWaitBlocking(!limited || left > 0).setWaitLimitMs(left / 1_000_000);
+      request.setWaitBlocking(!limited || left >= 1_000_000).setWaitLimitMs(left / 1_000_000);
       var locks = LockCoordinatorGrpc.newBlockingStub(channel(address));
       if (limited) locks = locks.withDeadlineAfter(left + REPLY_TIMEOUT, TimeUnit.NANOSECONDS);
       RecordLockResponse reply;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,14 @@ class Balancer(grpc.GenericRpcHandler):
     """
     Pass requests for locks to a coordinator, and all that follows to another one, which does not have the lease.
 
-    The answer of the other one is made here. The first calls fail on the way, without an answer of a coordinator.
+    The answer of the other one is made here. The first calls fail on the way, without an answer of a coordinator. If it
+    is `silent`, all calls come to the right coordinator, but answers to `KeepAlive` get lost.
     """
 
-    def __init__(self, address: str, *, failures: int = 0) -> None:
+    def __init__(self, address: str, *, failures: int = 0, silent: bool = False) -> None:
         self.calls: Counter[str] = Counter()  # by the name of the method
         self._failures = failures
+        self._silent = silent
         self._coordinator = address
         self._channel = grpc.insecure_channel(address)
         self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
@@ -32,20 +36,20 @@ class Balancer(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = handler_call_details.method.removeprefix(SERVICE)
         self.calls[method] += 1
-        if method == "RecordLock":
-            return grpc.unary_unary_rpc_method_handler(self._record)
         if method == "KeepAlive":
-            return grpc.stream_stream_rpc_method_handler(self._misdirected)
-        return grpc.unary_unary_rpc_method_handler(self._misdirected)
+            return grpc.stream_stream_rpc_method_handler(_lose_answers if self._silent else self._misdirect)
+        if method == "RecordLock" or self._silent:
+            return grpc.unary_unary_rpc_method_handler(functools.partial(self._pass_on, method))
+        return grpc.unary_unary_rpc_method_handler(self._misdirect)
 
-    def _record(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+    def _pass_on(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         if self.calls["RecordLock"] <= self._failures:
             context.abort(grpc.StatusCode.CANCELLED, "")
-        record: Any = self._channel.unary_unary(f"{SERVICE}RecordLock")
-        response: bytes = record(request, timeout=context.time_remaining())
+        call: Any = self._channel.unary_unary(SERVICE + method)
+        response: bytes = call(request, timeout=context.time_remaining())
         return response
 
-    def _misdirected(self, requests: object, context: grpc.ServicerContext) -> Any:
+    def _misdirect(self, requests: object, context: grpc.ServicerContext) -> Any:
         context.set_trailing_metadata((("zklock-code", "lease-elsewhere"), ("zklock-address", self._coordinator)))
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the lease is from another coordinator")
 
@@ -56,3 +60,8 @@ class Balancer(grpc.GenericRpcHandler):
     def __exit__(self, *error: object) -> None:
         self._server.stop(grace=None).wait()
         self._channel.close()
+
+
+def _lose_answers(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    for _ in requests:
+        yield from ()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from support import lease_clients
+from support.balancer import Balancer
 from support.faults import within
 from support.lease_clients import Holder
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock.clock import now
 from zklock_client import AsyncZkLockClient
@@ -24,7 +26,7 @@ BURST = 2500
 def language(request: pytest.FixtureRequest) -> str:
     """A language whose client can run here."""
     try:
-        lease_clients.command(request.param)
+        lease_clients.holder(request.param)
     except lease_clients.Unavailable as reason:
         pytest.skip(str(reason))
     return str(request.param)
@@ -64,6 +66,25 @@ def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> 
         with within(60):
             holder.token()
         holder.release()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["in the queue", "for its lease"])
+def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) -> None:
+    """Whether it waits for the lock, or has it and waits for the first answer to a keep-alive."""
+    with contextlib.ExitStack() as stack:
+        coordinator = stack.enter_context(Serving(arena, session_timeout=20))
+        balancer = stack.enter_context(Balancer(coordinator.address, silent=True))
+        if waits:
+            stack.enter_context(arena.hold_elsewhere("a"))
+        try:
+            holder = stack.enter_context(Holder("java", balancer.address, term=8))
+        except lease_clients.Unavailable as reason:
+            pytest.skip(str(reason))
+        arena.wait_contenders("a", 2 if waits else 1)
+        eventually(lambda: waits or balancer.calls["KeepAlive"])
+        holder.say("interrupt")
+        assert holder.line() == "interrupted"
+        arena.wait_contenders("a", 1 if waits else 0)
 
 
 async def test_a_burst_of_calls_is_served(arena: Zoo) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.zookeeper
 def language(request: pytest.FixtureRequest) -> str:
     """A language whose client can run here. Those that must be compiled are left to `make chaos`."""
     try:
-        lease_clients.command(request.param)
+        lease_clients.holder(request.param)
     except lease_clients.Unavailable as reason:
         pytest.skip(str(reason))
     return str(request.param)

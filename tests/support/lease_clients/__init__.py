@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from support import debian
@@ -20,6 +20,7 @@ from support.ensemble import find_java
 from support.zoo import TESTS, next_line
 
 HERE = Path(__file__).parent
+HOLDERS = {"python": "hold.py", "node": "hold.js", "go": "hold.go", "java": "Hold.java"}
 CLIENTS = TESTS.parent / "clients"
 PROTO = TESTS.parent / "django_zklock" / "contrib" / "leases" / "v1" / "lock_coordinator.proto"
 CACHE = TESTS.parent / ".cache"
@@ -38,16 +39,26 @@ class Unavailable(Exception):
     """There is no tool chain for this language. The message says what is missing."""
 
 
-def command(language: str) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command of the program, compiled if it needs that, and what it needs in its environment."""
-    return _COMMANDS[language]()
+@functools.cache
+def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
+    """
+    Return the command of a program that uses the client of its language, and what it needs in its environment.
+
+    It is compiled first, if the language needs that. Raises `Unavailable`.
+    """
+    return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
+
+
+def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
+    """Return the program that holds a lock. Raises `Unavailable`."""
+    return program(language, HERE / HOLDERS[language])
 
 
 class Holder:
     """A program that holds the lock `a`."""
 
     def __init__(self, language: str, addresses: str, *, term: float = 1.5, wait: float = 30) -> None:
-        words, env = command(language)
+        words, env = holder(language)
         arguments = [addresses, "a", str(round(term * 1000)), str(round(wait * 1000))]
         self.process = subprocess.Popen(
             [*words, *arguments],
@@ -101,30 +112,29 @@ def _run(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, ti
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
-def _python() -> tuple[list[str], Mapping[str, str]]:
-    return [sys.executable, "-u", str(HERE / "hold.py")], {"GRPC_VERBOSITY": "ERROR"}
+def _python(source: Path) -> tuple[list[str], Mapping[str, str]]:
+    return [sys.executable, "-u", str(source)], {"GRPC_VERBOSITY": "ERROR"}
 
 
-@functools.cache
-def _node() -> tuple[list[str], Mapping[str, str]]:
+def _node(source: Path) -> tuple[list[str], Mapping[str, str]]:
     """Install the package as a user would; later runs copy its files only."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if not node or not npm:
         raise Unavailable("the client for Node needs node and npm: apt-get install nodejs npm")
-    directory, source = CACHE / "node", CLIENTS / "node"
+    directory, package = CACHE / "node", CLIENTS / "node"
     directory.mkdir(parents=True, exist_ok=True)
     installed = directory / "node_modules" / "zklock-client"
     if not installed.exists():
         (directory / "package.json").write_text("{}")
         try:
             options = ["--install-links", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
-            _run(npm, "install", *options, source, cwd=directory, timeout=100)
+            _run(npm, "install", *options, package, cwd=directory, timeout=100)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             shutil.rmtree(directory / "node_modules", ignore_errors=True)
             raise Unavailable(f"npm could not install the client: {error}") from error
-    for name in ("package.json", *json.loads((source / "package.json").read_text())["files"]):
-        shutil.copy(source / name, installed)
-    return [node, str(HERE / "hold.js")], {"NODE_PATH": str(directory / "node_modules")}
+    for name in ("package.json", *json.loads((package / "package.json").read_text())["files"]):
+        shutil.copy(package / name, installed)
+    return [node, str(source)], {"NODE_PATH": str(directory / "node_modules")}
 
 
 def find_go() -> Path:
@@ -158,41 +168,40 @@ def find_grpc_java() -> list[Path]:
                 "libnetty-java",
                 "libgeronimo-annotation-1.3-spec-java",
             ),
-            *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin", "default-jdk-headless"),
+            *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin"),
+            *(() if shutil.which("javac") else ("default-jdk-headless",)),
         )
     return jars
 
 
-@functools.cache
-def _go() -> tuple[list[str], Mapping[str, str]]:
+def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
     """Compile the client with Debian's libraries, which are no modules."""
     try:
         go = find_go()
     except debian.NotInstalled as problem:
         raise Unavailable(str(problem)) from None
     directory = CACHE / "go"
-    package, program = directory / "src" / GO_PACKAGE, directory / "src" / "hold"
-    for folder in (package, program):
+    package, main = directory / "src" / GO_PACKAGE, directory / "src" / source.stem
+    for folder in (package, main):
         folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(CLIENTS / "go" / "zklock.go", package)
-    shutil.copy(HERE / "hold.go", program)
+    shutil.copy(source, main)
     mapping = f"Mlock_coordinator.proto={GO_PACKAGE}/pb"
     options = [f"--go_out={directory}/src", f"--go_opt={mapping}"]
     options += [f"--go-grpc_out={directory}/src", f"--go-grpc_opt={mapping}"]
     _run("protoc", "-I", PROTO.parent, *options, PROTO.name, cwd=directory)
     env = {"GO111MODULE": "off", "GOPATH": f"{directory}:{GO_PATH}", "GOCACHE": str(directory / "cache"), "GOFLAGS": ""}
-    _run(go, "vet", ".", GO_PACKAGE, cwd=program, env=env)
-    _run(go, "build", "-o", directory / "hold", ".", cwd=program, env=env)
-    return [str(directory / "hold")], {}
+    _run(go, "vet", ".", GO_PACKAGE, cwd=main, env=env)
+    _run(go, "build", "-o", directory / source.stem, ".", cwd=main, env=env)
+    return [str(directory / source.stem)], {}
 
 
-@functools.cache
-def _java() -> tuple[list[str], Mapping[str, str]]:
+def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
     try:
         jars = find_grpc_java()
     except debian.NotInstalled as problem:
         raise Unavailable(str(problem)) from None
-    directory = CACHE / "java"
+    directory = CACHE / "java" / source.stem
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     plugin = f"--plugin=protoc-gen-grpc-java={shutil.which('grpc_java_plugin')}"
@@ -201,18 +210,11 @@ def _java() -> tuple[list[str], Mapping[str, str]]:
         cwd=directory,
     )
     path = os.pathsep.join(map(str, [directory, *jars]))
-    sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", HERE / "Hold.java"]
+    sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", source]
     _run("javac", "-nowarn", "-d", directory, "-cp", path, *sources, cwd=directory)
-    return [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, "Hold"], {}
-
-
-_COMMANDS: dict[str, Callable[[], tuple[list[str], Mapping[str, str]]]] = {
-    "python": _python,
-    "node": _node,
-    "go": _go,
-    "java": _java,
-}
+    return [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, source.stem], {}
 
 
 if __name__ == "__main__":
-    debian.ensure(find_go, find_grpc_java)
+    if debian.may_install():
+        debian.ensure(find_go, find_grpc_java)

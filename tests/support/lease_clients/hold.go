@@ -40,7 +40,7 @@ func main() {
 			}
 			return nil
 		})
-	names := map[error]string{zklock.ErrBusy: "LockBusy", zklock.ErrLost: "LockLost"}
+	names := map[error]string{zklock.ErrBusy: "LockBusy", zklock.ErrTimeout: "LockTimeout", zklock.ErrLost: "LockLost"}
 	for kind, name := range names {
 		if errors.Is(err, kind) {
 			fmt.Printf("%s: %v\n", name, err)
