@@ -45,8 +45,13 @@ class Balancer(grpc.GenericRpcHandler):
     def _pass_on(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         if self.calls["RecordLock"] <= self._failures:
             context.abort(grpc.StatusCode.CANCELLED, "")
-        call: Any = self._channel.unary_unary(SERVICE + method)
-        response: bytes = call(request, timeout=context.time_remaining())
+        passed_on: Any = self._channel.unary_unary(SERVICE + method)
+        call = passed_on.future(request, timeout=context.time_remaining())
+        context.add_callback(call.cancel)
+        try:
+            response: bytes = call.result()
+        except grpc.FutureCancelledError:
+            context.abort(grpc.StatusCode.CANCELLED, "")
         return response
 
     def _misdirect(self, requests: object, context: grpc.ServicerContext) -> Any:
