@@ -57,6 +57,9 @@ type Client struct {
 
 // New returns a client of the coordinators at these addresses, "host:port". The options must have credentials.
 func New(addresses []string, options ...grpc.DialOption) *Client {
+	if len(addresses) == 0 {
+		panic("zklock: addresses is empty")
+	}
 	host, _ := os.Hostname()
 	ping := keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second} // notices a dead coordinator
 	return &Client{

@@ -88,6 +88,7 @@ public final class ZkLockClient implements AutoCloseable {
 
   /** `security` sets the credentials of a channel, such as `ManagedChannelBuilder::usePlaintext`. */
   public ZkLockClient(List<String> addresses, String clientId, UnaryOperator<ManagedChannelBuilder<?>> security) {
+    if (addresses.isEmpty()) throw new IllegalArgumentException("addresses is empty");
     this.addresses = List.copyOf(addresses);
     this.clientId = clientId;
     this.security = security;

@@ -51,6 +51,7 @@ const hint = (metadata, name) => String(metadata?.get(name)[0] ?? "");
 class ZkLockClient {
   constructor(addresses, { credentials, token, clientId, replyTimeout = 5000 } = {}) {
     this._addresses = [addresses].flat();
+    if (!this._addresses.length) throw new TypeError('addresses is empty; give one, such as "127.0.0.1:50051"');
     this._credentials = credentials ?? grpc.credentials.createInsecure();
     this._clientId = clientId ?? `${path.basename(process.argv[1] ?? "node")}@${os.hostname()}:${process.pid}`;
     this._replyTimeout = replyTimeout;

@@ -61,9 +61,9 @@ def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str,
             pytest.skip(str(reason))
         done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    (one, first), (two, second) = (line.split() for line in done.stdout.splitlines())
-    assert (one, two) == ("one", "two")
-    assert int(first) == int(second) > 0
+    pages, tokens = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
+    assert pages == ("one", "two")
+    assert int(tokens[0]) == int(tokens[1]) > 0
 
 
 def test_the_settings_and_urls_of_the_coordinator_are_sound() -> None:

@@ -1,4 +1,4 @@
-"""What the clients of the lock coordinator in all languages promise."""
+"""The clients of the lock coordinator behave alike in all languages."""
 
 from __future__ import annotations
 
