@@ -6,12 +6,16 @@ Programs that hold a lock with the clients of `clients`: in Python, Node, Go and
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import filecmp
 import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -112,6 +116,13 @@ def _run(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, ti
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
+def _build_directory() -> Path:
+    """Return a directory of this process: others may compile the same program at the same time."""
+    directory = Path(tempfile.mkdtemp(prefix="zklock-clients-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
 def _python(source: Path) -> tuple[list[str], Mapping[str, str]]:
     return [sys.executable, "-u", str(source)], {"GRPC_VERBOSITY": "ERROR"}
 
@@ -123,6 +134,13 @@ def _node(source: Path) -> tuple[list[str], Mapping[str, str]]:
         raise Unavailable("the client for Node needs node and npm: apt-get install nodejs npm")
     directory, package = CACHE / "node", CLIENTS / "node"
     directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes test, too
+        _install_node_package(npm, package, directory)
+    return [node, str(source)], {"NODE_PATH": str(directory / "node_modules")}
+
+
+def _install_node_package(npm: str, package: Path, directory: Path) -> None:
     installed = directory / "node_modules" / "zklock-client"
     if not installed.exists():
         (directory / "package.json").write_text("{}")
@@ -133,8 +151,8 @@ def _node(source: Path) -> tuple[list[str], Mapping[str, str]]:
             shutil.rmtree(directory / "node_modules", ignore_errors=True)
             raise Unavailable(f"npm could not install the client: {error}") from error
     for name in ("package.json", *json.loads((package / "package.json").read_text())["files"]):
-        shutil.copy(package / name, installed)
-    return [node, str(source)], {"NODE_PATH": str(directory / "node_modules")}
+        if not filecmp.cmp(package / name, installed / name, shallow=False):
+            shutil.copy(package / name, installed)
 
 
 def find_go() -> Path:
@@ -180,7 +198,7 @@ def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
         go = find_go()
     except debian.NotInstalled as problem:
         raise Unavailable(str(problem)) from None
-    directory = CACHE / "go"
+    directory = _build_directory()
     package, main = directory / "src" / GO_PACKAGE, directory / "src" / source.stem
     for folder in (package, main):
         folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +208,7 @@ def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
     options = [f"--go_out={directory}/src", f"--go_opt={mapping}"]
     options += [f"--go-grpc_out={directory}/src", f"--go-grpc_opt={mapping}"]
     _run("protoc", "-I", PROTO.parent, *options, PROTO.name, cwd=directory)
-    env = {"GO111MODULE": "off", "GOPATH": f"{directory}:{GO_PATH}", "GOCACHE": str(directory / "cache"), "GOFLAGS": ""}
+    env = {"GO111MODULE": "off", "GOPATH": f"{directory}:{GO_PATH}", "GOCACHE": str(CACHE / "go"), "GOFLAGS": ""}
     _run(go, "vet", ".", GO_PACKAGE, cwd=main, env=env)
     _run(go, "build", "-o", directory / source.stem, ".", cwd=main, env=env)
     return [str(directory / source.stem)], {}
@@ -201,9 +219,7 @@ def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
         jars = find_grpc_java()
     except debian.NotInstalled as problem:
         raise Unavailable(str(problem)) from None
-    directory = CACHE / "java" / source.stem
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory = _build_directory()
     plugin = f"--plugin=protoc-gen-grpc-java={shutil.which('grpc_java_plugin')}"
     _run(
         *("protoc", "-I", PROTO.parent, f"--java_out={directory}", f"--grpc-java_out={directory}", plugin, PROTO.name),
