@@ -84,7 +84,7 @@ def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) 
         eventually(lambda: waits or balancer.calls["KeepAlive"])
         holder.say("interrupt")
         assert holder.line() == "interrupted"
-        arena.wait_contenders("a", 1 if waits else 0)
+        arena.wait_contenders("a", 1 if waits else 0, timeout=2)  # a lease that is not released lasts for 4 s
 
 
 async def test_a_burst_of_calls_is_served(arena: Zoo) -> None:
