@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator chromium promtool browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -69,7 +69,7 @@ pytest: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator chrom
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
 
-chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator
+chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator lease-clients
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -85,7 +85,7 @@ browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 .cache/django-%/.installed-test: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" --group browser "Django==$*.*"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" --editable clients/python --group browser "Django==$*.*"
 	@touch $@
 
 .cache/agents/.installed: setup.cfg pyproject.toml
@@ -140,6 +140,10 @@ brokers: $(VENV)/.installed-test
 curator: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.neighbours.curator
 
+lease-clients: $(VENV)/.installed-test
+	$(PIP_INSTALL) --group go
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.lease_clients
+
 chromium: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium
 
@@ -155,9 +159,9 @@ $(VENV)/.installed-demo: setup.cfg pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --editable ".[celery]" --group demo
 	@touch $@
 
-$(VENV)/.installed-test: setup.cfg pyproject.toml | $(BIN)/python
+$(VENV)/.installed-test: setup.cfg pyproject.toml clients/python/pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --upgrade "pip>=25.1"
-	$(PIP_INSTALL) --editable ".[celery,gevent]" --group make
+	$(PIP_INSTALL) --editable ".[celery,gevent]" --editable clients/python --group make
 	@touch $@ $(VENV)/.installed-demo
 
 $(VENV)/.installed-docs: setup.cfg pyproject.toml | $(BIN)/python

@@ -41,7 +41,7 @@ FORBIDDEN = {
     for turn, instead in TURNS.items()
 }
 #: Generated, translated, not ours, or a list of the turns themselves.
-SKIPPED = re.compile(r"\.(po|mo|png|ico)$|^LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
+SKIPPED = re.compile(r"\.(po|mo|png|ico)$|(^|/)LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
 
 #: No sentences: fenced code, comments, tables, headings, labels, and the addresses of links, also at the end of a page.
 NO_PROSE = re.compile(

@@ -12,6 +12,7 @@ from support.project import Project
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OTHER_BLOCK = re.compile(r"^```(?:javascript|go|java)\n// (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block that names its file in its first line: the name, and the code."""
 
 
@@ -29,6 +30,11 @@ def files_of(page: str, *, unnamed: int = 0) -> dict[str, str]:
     for name, code in blocks:
         files[name] = files.get(name, "") + code
     return files
+
+
+def programs_of(page: str) -> dict[str, str]:
+    """Return the programs in other languages that a page shows, by the names of their files."""
+    return dict(OTHER_BLOCK.findall(text_of(page)))
 
 
 def run(code: str, name: str = "example", names: dict[str, Any] | None = None) -> dict[str, Any]:

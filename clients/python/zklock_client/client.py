@@ -1,4 +1,4 @@
-"""Clients of the lock coordinator for Python programs, sync and async. They need grpcio, but no Django settings."""
+"""The clients, sync and async."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import functools
 import math
 import os
+import random
 import socket
 import sys
 import threading
@@ -18,19 +19,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import grpc
 
-from django_zklock.clock import now
-from django_zklock.contrib.leases.client_lease import RAN_OUT, ClientLease, Connection, call, logger
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from zklock_client.connection import RETRIED, Connection, Keeper, reason_of
+from zklock_client.errors import (
+    ClientUnusable,
+    CoordinatorUnavailable,
+    LeaseRefused,
+    LockBusy,
+    LockTimeout,
+)
+from zklock_client.lease import Lease, call, now
+from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-__all__ = ["AsyncZkLockClient", "ClientLease", "ClientUnusable", "LeaseRefused", "ZkLockClient"]
-
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
 LONG_WAIT: Final = 1.0
-"""Seconds. Coordinators may bound a wait. A call that was refused after such a wait queues again."""
+"""Seconds. Coordinators may bound a wait: a call that was refused after such a wait queues again."""
+LONGEST_PAUSE: Final = 0.5
+"""Seconds until the next try, at most, when all coordinators have refused."""
 CLOSED: Final = "The client is closed."
 FORKED: Final = (
     "Process {pid} was forked while it used a client of the lock coordinator, which gRPC does not survive. Use a "
@@ -39,16 +46,6 @@ FORKED: Final = (
 
 _in_use: dict[AsyncZkLockClient, int] = {}
 """The clients with connections, and the process that has made these. A forked child inherits the dict."""
-
-
-class LeaseRefused(ZkLockError):
-    """The coordinator refuses the request. The text says why; `code` is the coordinator's word for the reason."""
-
-    code: str = ""
-
-
-class ClientUnusable(ZkLockError, RuntimeError):
-    """The client is closed, or was in use when the process was forked."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -65,7 +62,7 @@ class ClientOptions(TypedDict, total=False):
     client_id: str
     """The name that operators and others in the queue see; by default "program@host:pid"."""
     reply_timeout: float
-    """Seconds that a coordinator has to answer, apart from the wait for the lock; 5 by default."""
+    """Seconds that the coordinators have to answer, apart from the wait for the lock; 5 by default."""
 
 
 class LockOptions(TypedDict, total=False):
@@ -80,7 +77,7 @@ class LockOptions(TypedDict, total=False):
     """The number of permits of a semaphore."""
     signed_token: bool
     """Whether to get a signed token, too."""
-    on_lost: Callable[[ClientLease], object] | None
+    on_lost: Callable[[Lease], object] | None
     """Called once with the lease, as soon as the lock is lost, or the lease has run out by this program's clock."""
 
 
@@ -97,7 +94,8 @@ class AsyncZkLockClient:
         if not self._addresses:
             raise ValueError('addresses is empty. Give at least one, such as "127.0.0.1:50051".')
         _check_options(options, ClientOptions)
-        self._client_id = options.get("client_id") or f"{_program()}@{socket.gethostname()}:{os.getpid()}"
+        program = os.path.basename(sys.argv[0]) or "python"
+        self._client_id = options.get("client_id") or f"{program}@{socket.gethostname()}:{os.getpid()}"
         token = options.get("token")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         paths = [options.get("ca"), options.get("key"), options.get("certificate")]
@@ -105,7 +103,8 @@ class AsyncZkLockClient:
         self._credentials = grpc.ssl_channel_credentials(*files) if any(files) else None
         self._reply_timeout = options.get("reply_timeout", 5.0)
         self._preferred = 0  # the index of the address that gave the last lease
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, Connection] = {}  # by address
+        self._keepers: dict[str, Keeper] = {}  # by the coordinator that gave the leases
         self._calls: dict[asyncio.Future[Any], Any] = {}  # by reply; those that ask for a lock
         self._releases: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -117,17 +116,19 @@ class AsyncZkLockClient:
         await self.close()
 
     @contextlib.asynccontextmanager
-    async def lock(self, resource: str, **options: Unpack[LockOptions]) -> AsyncIterator[ClientLease]:
+    async def lock(self, resource: str, **options: Unpack[LockOptions]) -> AsyncIterator[Lease]:
         """
         Hold a lock in an `async with` block: acquire it, keep its lease, and release it. See `LockOptions`.
 
         If the lock is lost, the work in the block is not aborted. Call `lease.check()` before each step that needs the
         lock, or give `on_lost`, which is called on the loop. The block ends with `LockLost` then.
 
-        Raises `LockBusy`, `LockTimeout`, `LeaseRefused`, `ClientUnusable`, and `ZooKeeperUnavailable` if no coordinator
-        can be reached, or none of them reaches ZooKeeper.
+        A coordinator that is silent, or cannot grant locks now, is tried again after the others.
+
+        Raises `LockBusy`, `LockTimeout`, `LeaseRefused`, `ClientUnusable`, and `CoordinatorUnavailable` if none of them
+        grants locks until the wait is over; if the wait has no limit, after `reply_timeout`.
         """
-        lease = ClientLease(resource)
+        lease = Lease(resource)
         try:
             await self.acquire(lease, options)
             yield lease
@@ -141,19 +142,19 @@ class AsyncZkLockClient:
         self._closed = True
         for unanswered in self._calls.values():
             unanswered.cancel()
-        for connection in self._connections.values():
-            for lease in list(connection.leases.values()):
-                self._begin_release(lease, connection)
+        for keeper in self._keepers.values():
+            for lease in list(keeper.leases.values()):
+                self._begin_release(lease, keeper)
                 lease.lose("the client was closed")
         while pending := {*self._calls, *self._releases}:
             await asyncio.wait(pending)
         for connection in self._connections.values():
-            await connection.close()
+            await connection.channel.close()
         _in_use.pop(self, None)
 
     # --- acquire ----------------------------------------------------------------------------------------------------
 
-    async def acquire(self, lease: ClientLease, options: LockOptions) -> None:
+    async def acquire(self, lease: Lease, options: LockOptions) -> None:
         """Acquire the lease from the first coordinator that can be reached."""
         _check_options(options, LockOptions)
         kind = options.get("kind", "lock")
@@ -167,30 +168,37 @@ class AsyncZkLockClient:
             limit=options.get("limit", 0),
             signed_token=options.get("signed_token", False),
         )
-        wait = options.get("wait")
+        await self._acquire(lease, request, options.get("wait"))
+        lease.on_lost = options.get("on_lost")
+
+    async def _acquire(self, lease: Lease, request: pb.RecordLockRequest, wait: float | None) -> None:
         deadline = math.inf if wait is None else now() + wait
+        give_up = deadline + self._reply_timeout
         index, failures = self._preferred, 0
         if self._connection(self._addresses[index]).suspect:
-            index = (index + 1) % len(self._addresses)
+            index += 1
         while True:
-            sent = now()
+            self._check_usable()
+            index, sent = index % len(self._addresses), now()
             connection = self._connection(self._addresses[index])
             try:
                 response = await self._record(connection, request, max(0.0, deadline - sent))
-            except ZooKeeperUnavailable:
-                failures += 1
-                if failures == len(self._addresses):
+            except (CoordinatorUnavailable, LeaseRefused) as error:
+                index, failures = index + 1, failures + 1
+                if failures == 1 and wait is None:
+                    give_up = now() + self._reply_timeout
+                is_round = failures >= len(self._addresses)
+                pause = random.random() * LONGEST_PAUSE if is_round else 0.0  # noqa: S311
+                if error.code not in RETRIED or (is_round and now() + pause > give_up):
                     raise
-                index = (index + 1) % len(self._addresses)
+                await asyncio.sleep(pause)
                 continue
-            self._preferred, connection.suspect = index, False
+            self._preferred, connection.suspect, failures = index, False, 0
             if response.acquired:
                 break
             if now() >= deadline or now() < sent + LONG_WAIT:
                 raise (LockTimeout if wait else LockBusy)(response.detail, lock=lease.resource)
-            failures = 0
-        await lease.begin(connection, response, sent)
-        lease.on_lost = options.get("on_lost")
+        await lease.begin(self._keeper(connection, response), response, sent)
 
     async def _record(
         self, connection: Connection, request: pb.RecordLockRequest, wait: float
@@ -212,7 +220,11 @@ class AsyncZkLockClient:
             answer = await asyncio.shield(reply)
             response = None if self._closed else answer
         except grpc.RpcError as error:
-            raise _error(error, connection, request.resource_path) from error
+            code, _ = reason_of(error)
+            if code not in ("", "unavailable"):
+                raise LeaseRefused(error.details() or code, lock=request.resource_path, code=code) from error
+            text = f"No lock from the coordinator {connection.address}: {error.details()}"
+            raise CoordinatorUnavailable(text, lock=request.resource_path, code=code) from error
         except asyncio.CancelledError:
             unanswered.cancel()
             if not self._closed:
@@ -220,57 +232,57 @@ class AsyncZkLockClient:
         finally:
             del self._calls[reply]
             if response is None:
-                self._spawn(self._give_back(connection, reply))
+                self._spawn(self._give_back(connection, reply, request.resource_path))
         if response is None:
             raise ClientUnusable(CLOSED)
         return response
 
-    def _connection(self, address: str) -> Connection:
+    def _check_usable(self) -> None:
         if self._closed:
             raise ClientUnusable(CLOSED)
         for pid in list(_in_use.values()):
             if pid != os.getpid():
                 raise ClientUnusable(FORKED.format(pid=pid))
         _in_use[self] = os.getpid()
+
+    def _connection(self, address: str) -> Connection:
         if address not in self._connections:
             self._connections[address] = Connection(address, self._credentials, self._metadata)
         return self._connections[address]
 
+    def _keeper(self, connection: Connection, response: pb.RecordLockResponse) -> Keeper:
+        """Return the keeper of a lease, by the coordinator that its id names. Behind a balancer there are several."""
+        self._keepers = {owner: keeper for owner, keeper in self._keepers.items() if keeper.leases}
+        owner = response.lease_id.partition(".")[0]
+        return self._keepers.setdefault(owner, Keeper(connection, self._connection))
+
     # --- release ----------------------------------------------------------------------------------------------------
 
-    async def release(self, lease: ClientLease) -> None:
+    async def release(self, lease: Lease) -> None:
         """End a block. The lease may have been lost, or never acquired."""
-        if lease.connection is None:
+        if lease.keeper is None:
             return
         if lease.valid:
-            await asyncio.shield(self._begin_release(lease, lease.connection))
+            await asyncio.shield(self._begin_release(lease, lease.keeper))
         else:
-            lease.lose(RAN_OUT)
+            lease.run_out()
 
-    def _begin_release(self, lease: ClientLease, connection: Connection) -> asyncio.Task[None]:
+    def _begin_release(self, lease: Lease, keeper: Keeper) -> asyncio.Task[None]:
         timeout = min(self._reply_timeout, lease.remaining)
         lease.is_released = True
         lease.end()
+        return self._spawn(keeper.release(lease, timeout))
 
-        async def release() -> None:
-            try:
-                response = await connection.release(lease.lease_id, timeout)
-            except grpc.RpcError as error:
-                logger.warning(
-                    "the lock %r was not released; it will be when its lease ends: %s", lease.resource, error
-                )
-            else:
-                if not response.released:
-                    lease.lose(response.detail.rstrip("."))
-
-        return self._spawn(release())
-
-    async def _give_back(self, connection: Connection, reply: asyncio.Future[pb.RecordLockResponse]) -> None:
+    async def _give_back(
+        self, connection: Connection, reply: asyncio.Future[pb.RecordLockResponse], resource: str
+    ) -> None:
         """Release the lease that a call has acquired, if its caller is gone."""
         with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
             response = await reply
             if response.acquired:
-                await connection.release(response.lease_id, self._reply_timeout)
+                lease = Lease(resource)
+                lease.lease_id = response.lease_id
+                await self._keeper(connection, response).release(lease, self._reply_timeout)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -303,7 +315,7 @@ class ZkLockClient:
         self.close()
 
     @contextlib.contextmanager
-    def lock(self, resource: str, **options: Unpack[LockOptions]) -> Iterator[ClientLease]:
+    def lock(self, resource: str, **options: Unpack[LockOptions]) -> Iterator[Lease]:
         """
         Hold a lock in a `with` block; see `AsyncZkLockClient.lock`. `on_lost` is called on a thread of its own.
 
@@ -312,7 +324,7 @@ class ZkLockClient:
         on_lost = options.get("on_lost")
         if on_lost is not None:
             options["on_lost"] = functools.partial(_call_in_thread, on_lost)
-        lease = ClientLease(resource)
+        lease = Lease(resource)
         try:
             self._submit(self._acquire, lease, options).result()
             yield lease
@@ -361,17 +373,17 @@ class ZkLockClient:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)  # threads wait for them
 
-    async def _acquire(self, lease: ClientLease, options: LockOptions) -> None:
+    async def _acquire(self, lease: Lease, options: LockOptions) -> None:
         lease.acquiring = asyncio.current_task()
         await self._client.acquire(lease, options)
 
-    async def _exit(self, lease: ClientLease) -> None:
+    async def _exit(self, lease: Lease) -> None:
         if lease.acquiring is not None:
             lease.acquiring.cancel()  # the thread was interrupted while it waited
         await self._client.release(lease)
 
 
-def _call_in_thread(on_lost: Callable[[ClientLease], object], lease: ClientLease) -> None:
+def _call_in_thread(on_lost: Callable[[Lease], object], lease: Lease) -> None:
     threading.Thread(target=call, args=(on_lost, lease), name="zklock-on-lost", daemon=True).start()
 
 
@@ -379,19 +391,3 @@ def _check_options(given: Any, known: type) -> None:
     for name in given:
         if name not in known.__annotations__:
             raise TypeError(f"There is no option {name!r}. Known options: {', '.join(known.__annotations__)}.")
-
-
-def _program() -> str:
-    return os.path.basename(sys.argv[0]) or "python"
-
-
-def _error(error: Any, connection: Connection, resource: str) -> ZkLockError:
-    """Return our error for one of gRPC's. A coordinator that refuses a request gives a code of its own."""
-    code = str(dict(error.trailing_metadata() or ()).get("zklock-code", "unavailable"))
-    if code == "unavailable":
-        return ZooKeeperUnavailable(
-            f"No lock from the coordinator {connection.address}: {error.details()}", lock=resource
-        )
-    refused = LeaseRefused(error.details(), lock=resource)
-    refused.code = code
-    return refused

@@ -1,0 +1,361 @@
+// Package zklock holds locks of a django-zklock coordinator. It needs Go 1.21 or newer.
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/django-zklock/django-zklock/clients/go/pb"
+)
+
+var (
+	ErrBusy    = errors.New("the lock has another holder")
+	ErrTimeout = errors.New("the lock still had another holder when the wait was over")
+	ErrLost    = errors.New("the lock was lost")
+)
+
+const (
+	replyTimeout  = 5 * time.Second // for the coordinators to answer, apart from the wait for the lock
+	shortestPause = 100 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+	longWait      = time.Second // coordinators may bound a wait; a call refused after such a wait queues again
+	releases      = 10          // tries to release: a coordinator that is gone for longer has ended its leases
+)
+
+// RefusedError says why no lock was granted. Code is the word of the coordinator. It is empty if none has answered.
+type RefusedError struct {
+	Code string
+	err  error
+}
+
+func (e *RefusedError) Error() string { return e.err.Error() }
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// Client has connections to coordinators. Goroutines may share it. Set its fields before the first lock.
+type Client struct {
+	ClientID string // what operators and others in the queue see; by default "program@host:pid"
+	Token    string // a bearer token of the coordinator
+
+	addresses   []string
+	options     []grpc.DialOption
+	mutex       sync.Mutex // guards the connections
+	connections map[string]*grpc.ClientConn
+	preferred   atomic.Int64 // index of the address to ask first
+}
+
+// New returns a client of the coordinators at these addresses, "host:port". The options must have credentials.
+func New(addresses []string, options ...grpc.DialOption) *Client {
+	if len(addresses) == 0 {
+		panic("zklock: addresses is empty")
+	}
+	host, _ := os.Hostname()
+	ping := keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second} // notices a dead coordinator
+	return &Client{
+		ClientID:    fmt.Sprintf("%s@%s:%d", os.Args[0], host, os.Getpid()),
+		addresses:   addresses,
+		options:     append(slices.Clone(options), grpc.WithKeepaliveParams(ping)),
+		connections: map[string]*grpc.ClientConn{},
+	}
+}
+
+// Close ends all connections. Leases that are still held run out.
+func (c *Client) Close() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, connection := range c.connections {
+		connection.Close()
+	}
+}
+
+func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.connections[address] == nil {
+		connection, err := grpc.Dial(address, c.options...)
+		if err != nil {
+			return nil, err
+		}
+		c.connections[address] = connection
+	}
+	return pb.NewLockCoordinatorClient(c.connections[address]), nil
+}
+
+// Options of a lock. The zero value is an exclusive lock, and waits for it until the context ends.
+type Options struct {
+	Term        time.Duration // from the last message of this client to the end of the lease; by default 10 s
+	Wait        time.Duration // for the lock, at most
+	NoWait      bool
+	Kind        pb.Kind
+	Limit       int32               // of a semaphore: the number of permits
+	SignedToken bool                // get a signed token, too
+	OnRequest   func(reason string) // called once if an operator, or a coordinator about to end, wants the lock back
+}
+
+// Lease is a lock that is held.
+type Lease struct {
+	Token       int64 // the fencing token: it rises with each grant of the lock
+	Path        string
+	SignedToken string
+
+	client    *Client
+	id        string
+	address   string // of the keeper; after it has ended, of the release
+	onRequest func(reason string)
+	requested atomic.Pointer[string]
+	start     time.Time    // its difference to now is monotonic
+	until     atomic.Int64 // nanoseconds since start
+	isCertain bool         // when the lease ends; of the keeper
+	certain   chan struct{}
+	lose      func(reason string)
+}
+
+// Remaining returns for how long the lock may be used, even if the lease is not kept any longer.
+func (l *Lease) Remaining() time.Duration {
+	return max(0, time.Duration(l.until.Load())-time.Since(l.start))
+}
+
+// WithLock calls work while the lock is held. The context of work is cancelled when the lock is lost. Then the result
+// is ErrLost, unless work returns an error.
+func (c *Client) WithLock(ctx context.Context, key string, options Options,
+	work func(ctx context.Context, lease *Lease) error) (err error) {
+	if c.Token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.Token)
+	}
+	lease, err := c.acquire(ctx, key, options)
+	if err != nil {
+		return err
+	}
+	held, cancel := context.WithCancelCause(ctx)
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx)) // until work has returned
+	lease.lose = func(reason string) { cancel(fmt.Errorf("%w: %s", ErrLost, reason)); stop() }
+	kept := make(chan struct{})
+	go func() { defer close(kept); lease.keep(keeping) }()
+	defer func() {
+		cancel(nil)
+		stop()
+		<-kept
+		if errors.Is(context.Cause(held), ErrLost) {
+			return
+		}
+		if problem := lease.release(context.WithoutCancel(ctx)); err == nil {
+			err = problem
+		}
+	}()
+	select {
+	case <-lease.certain: // the first answer to a keep-alive says when the lease ends
+	case <-held.Done():
+		return context.Cause(held)
+	}
+	if err := work(held, lease); err != nil {
+		return err
+	}
+	return context.Cause(held) // nil unless the lock was lost, or ctx has ended
+}
+
+func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lease, error) {
+	request := &pb.RecordLockRequest{
+		ResourcePath: key, ClientId: c.ClientID, WaitBlocking: !options.NoWait, Kind: options.Kind,
+		SessionTimeoutMs: options.Term.Milliseconds(), Limit: options.Limit, SignedToken: options.SignedToken,
+	}
+	if options.Term == 0 {
+		request.SessionTimeoutMs = 10_000
+	}
+	isLimited, deadline := options.NoWait || options.Wait > 0, time.Now().Add(options.Wait)
+	giveUp := deadline.Add(replyTimeout)
+	for index, failures := int(c.preferred.Load()), 0; ; {
+		index %= len(c.addresses)
+		sent := time.Now()
+		timeout := time.Duration(math.MaxInt64)
+		if isLimited {
+			left := max(0, time.Until(deadline))
+			request.WaitBlocking, request.WaitLimitMs = left >= time.Millisecond, left.Milliseconds()
+			timeout = left + replyTimeout
+		}
+		reply, refused := c.record(ctx, c.addresses[index], request, timeout)
+		if refused != nil {
+			if failures++; failures == 1 && !isLimited {
+				giveUp = time.Now().Add(replyTimeout)
+			}
+			index++
+			pause := time.Duration(0)
+			if failures >= len(c.addresses) {
+				pause = time.Duration(rand.Int63n(int64(longestPause)))
+			}
+			isOver := pause > 0 && time.Now().Add(pause).After(giveUp)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			} else if isOver || !slices.Contains(retried, refused.Code) || !sleep(ctx, pause) {
+				return nil, refused
+			}
+			continue
+		}
+		c.preferred.Store(int64(index))
+		if failures = 0; reply.Acquired {
+			lease := &Lease{
+				Token: reply.FencingToken, Path: reply.AcquiredZnodePath, SignedToken: reply.SignedToken, client: c,
+				id: reply.LeaseId, address: c.addresses[index], onRequest: options.OnRequest, start: time.Now(),
+				certain: make(chan struct{}),
+			}
+			lease.until.Store(usable(reply.LeaseDurationMs)) // only a guess, as the request may have waited
+			return lease, nil
+		}
+		if isLimited && time.Now().After(deadline) || time.Since(sent) < longWait {
+			if options.NoWait {
+				return nil, fmt.Errorf("%w: %s", ErrBusy, reply.Detail)
+			}
+			return nil, fmt.Errorf("%w: %s", ErrTimeout, reply.Detail)
+		}
+	}
+}
+
+func (c *Client) record(ctx context.Context, address string, request *pb.RecordLockRequest, timeout time.Duration) (
+	reply *pb.RecordLockResponse, refused *RefusedError) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var trailer metadata.MD
+	stub, err := c.stub(address)
+	if err == nil {
+		reply, err = stub.RecordLock(ctx, request, grpc.Trailer(&trailer))
+	}
+	if err != nil {
+		return nil, &RefusedError{hint(trailer, "zklock-code"), fmt.Errorf("no lock from %s: %w", address, err)}
+	}
+	return reply, nil
+}
+
+// Nanoseconds of a lease for the work. In the rest, work that is told of the loss can stop before the lease is over.
+func usable(milliseconds int64) int64 { return milliseconds * int64(time.Millisecond) / 10 * 9 }
+
+// After these codes another try may succeed. A failure on the way to the coordinator has no code.
+var retried = []string{"", "unavailable", "too-many", "lease-elsewhere"}
+
+func hint(trailer metadata.MD, key string) string { return append(trailer.Get(key), "")[0] }
+
+// keep renews the lease until ctx ends, or the lease is over.
+func (l *Lease) keep(ctx context.Context) {
+	go func() {
+		for left := l.Remaining(); sleep(ctx, left); left = l.Remaining() {
+			if left == 0 {
+				l.runOut()
+				return
+			}
+		}
+	}()
+	for ctx.Err() == nil {
+		l.follow(l.stream(ctx))
+		sleep(ctx, shortestPause)
+	}
+}
+
+// stream keeps one stream open, and returns its trailer when it has ended.
+func (l *Lease) stream(ctx context.Context) metadata.MD {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stub, err := l.client.stub(l.address)
+	if err != nil {
+		return nil
+	}
+	stream, err := stub.KeepAlive(ctx)
+	if err != nil {
+		return nil
+	}
+	go func() {
+		request := &pb.KeepAliveRequest{LeaseId: l.id}
+		for ctx.Err() == nil {
+			request.SentAt = time.Since(l.start).Nanoseconds()
+			if stream.Send(request) != nil {
+				return
+			}
+			sleep(ctx, max(l.Remaining()/3, shortestPause))
+		}
+	}()
+	for {
+		state, err := stream.Recv()
+		if err != nil {
+			return stream.Trailer()
+		}
+		if state.State == pb.LeaseState_STATE_OVER {
+			l.lose(state.Detail)
+			return nil
+		}
+		if until := state.SentAt + usable(state.LeaseDurationMs); !l.isCertain || until > l.until.Load() {
+			l.until.Store(until)
+		}
+		if !l.isCertain {
+			l.isCertain = true
+			close(l.certain)
+		}
+		if state.ReleaseRequested && l.requested.Swap(&state.Detail) == nil && l.onRequest != nil {
+			l.onRequest(state.Detail)
+		}
+	}
+}
+
+// follow goes to the address that a coordinator names, if another one has the lease.
+func (l *Lease) follow(trailer metadata.MD) {
+	if address := hint(trailer, "zklock-address"); address != "" && hint(trailer, "zklock-code") == "lease-elsewhere" {
+		l.address = address
+	}
+}
+
+func (l *Lease) runOut() {
+	next := (l.client.preferred.Load() + 1) % int64(len(l.client.addresses))
+	l.client.preferred.Store(next) // this one may be frozen
+	reason := "it was not kept in time"
+	if requested := l.requested.Load(); requested != nil {
+		reason += " (" + *requested + ")"
+	}
+	l.lose(reason)
+}
+
+func (l *Lease) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(l.Remaining(), replyTimeout))
+	defer cancel()
+	isUnclear := false // a try whose answer was lost may have released it
+	for try := 0; try < releases && ctx.Err() == nil; try++ {
+		stub, err := l.client.stub(l.address)
+		if err != nil {
+			return err
+		}
+		var trailer metadata.MD
+		reply, err := stub.ReleaseLock(ctx, &pb.ReleaseLockRequest{LeaseId: l.id}, grpc.Trailer(&trailer))
+		if err == nil {
+			if !reply.Released && !isUnclear {
+				return fmt.Errorf("%w: %s", ErrLost, reply.Detail)
+			}
+			return nil
+		}
+		code := hint(trailer, "zklock-code")
+		if !slices.Contains(retried, code) {
+			break
+		}
+		isUnclear = isUnclear || code == ""
+		l.follow(trailer)
+		sleep(ctx, shortestPause)
+	}
+	return nil // the lock is free when its lease is over
+}
+
+// sleep returns false if ctx ends before.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,308 @@
+// Hold a lock of a django-zklock coordinator while a function runs. `index.d.ts` explains all options.
+"use strict";
+
+const os = require("node:os");
+const path = require("node:path");
+const { setTimeout: sleep } = require("node:timers/promises");
+const grpc = require("@grpc/grpc-js");
+const loader = require("@grpc/proto-loader");
+
+const definition = loader.loadSync(path.join(__dirname, "lock_coordinator.proto"), {
+  keepCase: true,
+  longs: String, // a fencing token may be too large for a number
+  enums: String,
+  defaults: true,
+});
+const { LockCoordinator } = grpc.loadPackageDefinition(definition).zklock.v1;
+
+const CHANNEL = {
+  "grpc.keepalive_time_ms": 10000, // or a call that waits would not notice that its coordinator is gone
+  "grpc.keepalive_timeout_ms": 5000,
+  "grpc.initial_reconnect_backoff_ms": 100,
+  "grpc.max_reconnect_backoff_ms": 1000,
+};
+const KINDS = ["lock", "read", "write", "semaphore"];
+// After these codes another try may succeed. A failure on the way to the coordinator has no code.
+const RETRIED = ["", "unavailable", "too-many", "lease-elsewhere"];
+const USABLE = 0.9; // of a lease: in the rest, the work that is told of the loss can stop before the lease is over
+const SHORTEST_PAUSE = 100;
+const LONGEST_PAUSE = 500;
+const RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
+const LONG_WAIT = 1000; // coordinators may bound a wait: a call that was refused after such a wait queues again
+const RAN_OUT = "the lease was not kept in time";
+
+class ZkLockError extends Error {
+  constructor(message, code = "") {
+    super(message);
+    this.name = new.target.name;
+    this.code = code;
+  }
+}
+class LockBusy extends ZkLockError {}
+class LockTimeout extends ZkLockError {}
+class LockLost extends ZkLockError {}
+class LeaseRefused extends ZkLockError {}
+class CoordinatorUnavailable extends ZkLockError {}
+
+const now = () => performance.now(); // not the wall clock, which may jump
+
+const hint = (metadata, name) => String(metadata?.get(name)[0] ?? "");
+
+class ZkLockClient {
+  constructor(addresses, { credentials, token, clientId, replyTimeout = 5000 } = {}) {
+    this._addresses = [addresses].flat();
+    if (!this._addresses.length) throw new TypeError('addresses is empty; give one, such as "127.0.0.1:50051"');
+    this._credentials = credentials ?? grpc.credentials.createInsecure();
+    this._clientId = clientId ?? `${path.basename(process.argv[1] ?? "node")}@${os.hostname()}:${process.pid}`;
+    this._replyTimeout = replyTimeout;
+    this._metadata = new grpc.Metadata();
+    if (token) this._metadata.set("authorization", `Bearer ${token}`);
+    this._stubs = new Map(); // by address
+    this._preferred = 0; // the index of the address to ask first
+    this._leases = new Set();
+  }
+
+  async withLock(resource, options, work) {
+    const lease = await this._acquire(resource, options);
+    try {
+      await lease._begin();
+      const result = await work(lease);
+      await lease._release();
+      lease.signal.throwIfAborted();
+      return result;
+    } finally {
+      await lease._release();
+    }
+  }
+
+  close() {
+    for (const lease of this._leases) lease._lose("the client was closed");
+    for (const stub of this._stubs.values()) stub.close();
+  }
+
+  _stub(address) {
+    if (!this._stubs.has(address)) {
+      this._stubs.set(address, new LockCoordinator(address, this._credentials, CHANNEL));
+    }
+    return this._stubs.get(address);
+  }
+
+  // Fail if no connection is made in time: gRPC would wait for a frozen coordinator as long as the call may take.
+  _connected(address) {
+    const channel = this._stub(address).getChannel();
+    const deadline = Date.now() + this._replyTimeout;
+    return new Promise((resolve, reject) => {
+      const look = (error) => {
+        const state = channel.getConnectivityState(true);
+        if (state === grpc.connectivityState.READY) return resolve();
+        if (error || state === grpc.connectivityState.TRANSIENT_FAILURE) {
+          return reject(new CoordinatorUnavailable(`no connection to the coordinator ${address}`));
+        }
+        channel.watchConnectivityState(state, deadline, look);
+      };
+      look();
+    });
+  }
+
+  // Call a method; fail after `timeout` milliseconds, or when `signal` is aborted.
+  _call(address, method, request, timeout, signal) {
+    return new Promise((resolve, reject) => {
+      signal?.throwIfAborted();
+      const cancel = () => call.cancel();
+      const call = this._stub(address)[method](
+        request,
+        this._metadata,
+        { deadline: Date.now() + timeout },
+        (error, reply) => {
+          signal?.removeEventListener("abort", cancel);
+          if (!error) return resolve(reply);
+          if (signal?.aborted) return reject(signal.reason);
+          const code = hint(error.metadata, "zklock-code");
+          const failure = ["", "unavailable"].includes(code)
+            ? new CoordinatorUnavailable(`no lock from the coordinator ${address}: ${error.details}`, code)
+            : new LeaseRefused(error.details, code);
+          reject(Object.assign(failure, { cause: error }));
+        },
+      );
+      signal?.addEventListener("abort", cancel);
+    });
+  }
+
+  async _acquire(resource, options) {
+    const { term = 10000, wait = Infinity, kind = "lock", limit, signedToken, signal, ...rest } = options;
+    const { onReleaseRequested, ...unknown } = rest;
+    if (!KINDS.includes(kind)) throw new TypeError(`there is no kind ${kind}; known kinds: ${KINDS.join(", ")}`);
+    if (Object.keys(unknown).length) throw new TypeError(`unknown options: ${Object.keys(unknown).join(", ")}`);
+    const request = {
+      resource_path: resource,
+      client_id: this._clientId,
+      session_timeout_ms: Math.round(term),
+      kind: `KIND_${kind.toUpperCase()}`,
+      limit,
+      signed_token: signedToken,
+    };
+    const deadline = now() + wait;
+    let giveUp = deadline + this._replyTimeout;
+    for (let index = this._preferred, failures = 0; ; ) {
+      const address = this._addresses[(index %= this._addresses.length)];
+      const sent = now();
+      const left = Math.max(0, deadline - sent);
+      request.wait_blocking = left > 0;
+      request.wait_limit_ms = left === Infinity ? 0 : Math.ceil(left);
+      let reply;
+      try {
+        await this._connected(address);
+        reply = await this._call(address, "RecordLock", request, left + this._replyTimeout, signal);
+      } catch (error) {
+        index += 1;
+        failures += 1;
+        if (failures === 1 && wait === Infinity) giveUp = now() + this._replyTimeout;
+        const isRound = failures >= this._addresses.length;
+        const pause = isRound ? Math.random() * LONGEST_PAUSE : 0;
+        if (!RETRIED.includes(error.code) || (isRound && now() + pause > giveUp)) throw error;
+        await sleep(pause, undefined, { signal });
+        continue;
+      }
+      this._preferred = index;
+      if (reply.acquired) return new Lease(this, address, resource, reply, onReleaseRequested);
+      if (now() >= deadline || now() < sent + LONG_WAIT) throw new (wait ? LockTimeout : LockBusy)(reply.detail);
+      failures = 0;
+    }
+  }
+}
+
+class Lease {
+  constructor(client, address, resource, reply, onReleaseRequested) {
+    this.resource = resource;
+    this.token = reply.fencing_token;
+    this.path = reply.acquired_znode_path;
+    this.signedToken = reply.signed_token;
+    this.releaseRequested = "";
+    this._id = reply.lease_id;
+    this._client = client;
+    this._address = address;
+    this._onReleaseRequested = onReleaseRequested;
+    this._lost = new AbortController();
+    this.signal = this._lost.signal;
+    this._until = now() + Number(reply.lease_duration_ms) * USABLE; // only a guess, as the request may have waited
+    this._stream = null;
+    this._timer = null;
+  }
+
+  get remaining() {
+    return this.signal.aborted ? 0 : Math.max(0, this._until - now());
+  }
+
+  check() {
+    if (!this.remaining) this._runOut();
+    this.signal.throwIfAborted();
+  }
+
+  // Wait until it is certain when the lease ends: the first answer to a keep-alive says so.
+  async _begin() {
+    this._client._leases.add(this);
+    await new Promise((resolve) => {
+      this._confirm = resolve;
+      this._keep();
+    });
+    this.signal.throwIfAborted();
+  }
+
+  _keep() {
+    const left = this.remaining;
+    if (!left) return this._runOut();
+    if (!this._stream) this._open();
+    this._stream.write({ lease_id: this._id, sent_at: Math.floor(now()) });
+    this._plan(Math.min(left, Math.max(left / 3, SHORTEST_PAUSE)));
+  }
+
+  _plan(pause) {
+    clearTimeout(this._timer);
+    this._timer = setTimeout(() => this._keep(), pause);
+  }
+
+  _open() {
+    const stream = (this._stream = this._client._stub(this._address).KeepAlive(this._client._metadata));
+    stream.on("data", (state) => this._onState(state));
+    stream.on("error", () => {}); // the status says it, too
+    stream.on("status", ({ metadata }) => {
+      if (this._stream !== stream) return;
+      this._stream = null;
+      this._follow(metadata);
+      this._plan(Math.min(this.remaining, SHORTEST_PAUSE)); // open another one
+    });
+  }
+
+  // If another coordinator has the lease, go to the address that this one names.
+  _follow(metadata) {
+    if (hint(metadata, "zklock-code") === "lease-elsewhere") {
+      this._address = hint(metadata, "zklock-address") || this._address;
+    }
+  }
+
+  _onState(state) {
+    if (state.state === "STATE_OVER") return this._lose(state.detail);
+    if (!this.remaining) return this._runOut();
+    const until = Number(state.sent_at) + Number(state.lease_duration_ms) * USABLE;
+    this._until = this._isCertain ? Math.max(this._until, until) : until;
+    this._isCertain = true;
+    this._confirm();
+    if (state.release_requested && !this.releaseRequested) {
+      this.releaseRequested = state.detail;
+      this._onReleaseRequested?.(state.detail, this);
+    }
+  }
+
+  _runOut() {
+    const { _client: client } = this;
+    if (client._addresses[client._preferred] === this._address) {
+      client._preferred = (client._preferred + 1) % client._addresses.length; // this one may be frozen
+    }
+    this._lose(this.releaseRequested ? `${RAN_OUT} (${this.releaseRequested})` : RAN_OUT);
+  }
+
+  _lose(reason) {
+    this._end();
+    this._lost.abort(new LockLost(`the lock ${this.resource} was lost: ${reason}`));
+    this._confirm?.();
+  }
+
+  _end() {
+    clearTimeout(this._timer);
+    const stream = this._stream;
+    this._stream = null;
+    stream?.cancel();
+    this._client._leases.delete(this);
+  }
+
+  // Release it, within the rest of the lease. Called again, do nothing.
+  async _release() {
+    const deadline = now() + Math.min(this.remaining, this._client._replyTimeout);
+    this._end();
+    if (this.signal.aborted || this._released) return;
+    this._released = true;
+    let unclear = false;
+    for (let tries = 0; tries < RELEASES && now() < deadline; tries += 1) {
+      try {
+        const reply = await this._client._call(this._address, "ReleaseLock", { lease_id: this._id }, deadline - now());
+        if (!reply.released && !unclear) this._lose(reply.detail); // otherwise an earlier try may have released it
+        return;
+      } catch (error) {
+        if (!RETRIED.includes(error.code)) return; // the lock is free when its lease is over
+        this._follow(error.cause.metadata);
+        unclear ||= !error.code;
+        await sleep(SHORTEST_PAUSE);
+      }
+    }
+  }
+}
+
+module.exports = {
+  ZkLockClient,
+  ZkLockError,
+  LockBusy,
+  LockTimeout,
+  LockLost,
+  LeaseRefused,
+  CoordinatorUnavailable,
+};

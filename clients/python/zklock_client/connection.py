@@ -1,0 +1,129 @@
+"""The connection to a coordinator, and the stream that keeps all leases of one coordinator; on the client's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import grpc
+
+from zklock_client.lease import SHORTEST_PAUSE, Lease, logger, now
+from zklock_client.v1 import lock_coordinator_pb2 as pb
+from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
+
+OPTIONS: Final = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3000),  # connecting may take so long
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 10_000),  # or a call that waits would not notice that its coordinator is gone
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.ping_timeout_ms", 5000),  # newer versions of gRPC wait for the longer of the two
+    ("grpc.http2.max_pings_without_data", 0),
+]
+RELEASES: Final = 10
+"""Tries to release a lease, with short pauses: a coordinator that is gone for longer has ended its leases."""
+RETRIED: Final = {"", "unavailable", "too-many", "lease-elsewhere"}
+"""The codes after which another try may succeed. A failure on the way to the coordinator has no code."""
+
+
+def reason_of(error: Any) -> tuple[str, str]:
+    """Return the code of a refusal, empty if it does not come from a coordinator; and the address to go to, if any."""
+    metadata = dict(error.trailing_metadata() or ())
+    return str(metadata.get("zklock-code", "")), str(metadata.get("zklock-address", ""))
+
+
+class Connection:
+    """The connection to one coordinator, or to a balancer in front of several."""
+
+    def __init__(self, address: str, credentials: Any, metadata: Sequence[tuple[str, str]]) -> None:
+        self.address = address
+        self.metadata = metadata
+        self.suspect = False  # the last lease from here was not kept in time: ask another coordinator first
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+        make_stub: Any = pb_grpc.LockCoordinatorStub  # which has no types
+        self.stub = make_stub(self.channel)
+
+
+class Keeper:
+    """Renews and releases the leases of one coordinator, with one stream for all. It follows a coordinator's hint."""
+
+    def __init__(self, connection: Connection, connect: Callable[[str], Connection]) -> None:
+        self.connection = connection
+        self.leases: dict[str, Lease] = {}
+        self._connect = connect  # to an address
+        self._queue: asyncio.Queue[Lease | None] = asyncio.Queue()  # those to be kept now; None: the stream has ended
+        self._task: asyncio.Task[None] | None = None
+
+    def keep(self, lease: Lease) -> None:
+        """Send a request that keeps this lease, as soon as the stream can."""
+        if not lease.is_due:  # a slow coordinator gets no more requests than it can answer
+            lease.is_due = True
+            self._queue.put_nowait(lease)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def forget(self, lease: Lease) -> None:
+        """Stop renewing this lease. The stream is closed with the last lease."""
+        self.leases.pop(lease.lease_id, None)
+        if not self.leases and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def release(self, lease: Lease, timeout: float) -> None:
+        """Release a lease, within so many seconds. It was lost if it was over already."""
+        request, deadline = pb.ReleaseLockRequest(lease_id=lease.lease_id), now() + timeout
+        may_be_released = False  # by a try whose answer was lost
+        for _ in range(RELEASES):
+            connection, left = self.connection, deadline - now()
+            try:
+                response = await connection.stub.ReleaseLock(request, metadata=connection.metadata, timeout=left)
+            except grpc.RpcError as error:
+                code = self._follow(error)
+                if code not in RETRIED or now() + SHORTEST_PAUSE > deadline:
+                    break
+                may_be_released = may_be_released or not code
+                await asyncio.sleep(SHORTEST_PAUSE)
+            else:
+                if not response.released and not may_be_released:
+                    lease.lose(response.detail.rstrip("."))
+                return
+        logger.info("the release of the lock %r was not confirmed: it is free when its lease is over", lease.resource)
+
+    def _follow(self, error: Any) -> str:
+        """Return the code of an error. If another coordinator has the leases, go to the address that it names."""
+        code, address = reason_of(error)
+        if code == "lease-elsewhere" and address:
+            self.connection = self._connect(address)
+        return code
+
+    async def _run(self) -> None:
+        """Keep one stream open: after an error, open another one and renew all leases."""
+        while True:
+            queue = self._queue = asyncio.Queue()
+            for lease in self.leases.values():  # what was sent on an old stream may not have arrived
+                lease.is_due = True
+                queue.put_nowait(lease)
+            connection = self.connection
+            stream = connection.stub.KeepAlive(self._requests(queue), metadata=connection.metadata, wait_for_ready=True)
+            try:
+                async for state in stream:
+                    if state.lease_id in self.leases:
+                        self.leases[state.lease_id].update(state)
+            except grpc.RpcError as error:
+                logger.info("the stream to the coordinator %s has ended: %s", connection.address, error)
+                self._follow(error)
+            finally:
+                stream.cancel()
+                queue.put_nowait(None)
+            await asyncio.sleep(SHORTEST_PAUSE)
+
+    async def _requests(self, queue: asyncio.Queue[Lease | None]) -> AsyncIterator[pb.KeepAliveRequest]:
+        while (lease := await queue.get()) is not None:
+            lease.is_due = False
+            if lease.lease_id in self.leases:
+                yield pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=math.floor(now() * 1000))

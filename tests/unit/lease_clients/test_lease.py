@@ -1,0 +1,86 @@
+"""Until when a client believes in its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import pytest
+
+from zklock_client import Lease, LockLost
+from zklock_client.connection import Connection, Keeper
+from zklock_client.lease import now
+from zklock_client.v1 import lock_coordinator_pb2 as pb
+
+
+@pytest.fixture
+async def keeper() -> AsyncIterator[Keeper]:
+    """A keeper whose coordinator does not answer."""
+    connection = Connection("127.0.0.1:1", None, ())
+    keeper = Keeper(connection, lambda address: connection)
+    yield keeper
+    for lease in list(keeper.leases.values()):
+        lease.end()
+    await connection.channel.close()
+
+
+def granted(duration: float) -> pb.RecordLockResponse:
+    return pb.RecordLockResponse(acquired=True, lease_id="1", fencing_token=7, lease_duration_ms=round(duration * 1000))
+
+
+def held(duration: float, sent: float) -> pb.LeaseState:
+    return pb.LeaseState(
+        state=pb.LeaseState.STATE_HELD, lease_duration_ms=round(duration * 1000), sent_at=math.floor(sent * 1000)
+    )
+
+
+async def test_a_slow_reply_makes_no_lease_look_longer(keeper: Keeper) -> None:
+    """The duration counts from the moment before the request was sent. Its last tenth is left to stop the work."""
+    lease, sent = Lease("a"), now() - 20
+    await lease.begin(keeper, granted(100), sent)
+    assert 60 < lease.remaining <= 70
+    lease.update(held(100, sent + 10))
+    assert 70 < lease.remaining <= 80
+
+
+async def test_an_unrequested_reply_extends_no_lease(keeper: Keeper) -> None:
+    """It repeats when the latest request was sent; and a late answer takes nothing away."""
+    lease, sent = Lease("a"), now() - 20
+    await lease.begin(keeper, granted(100), sent)
+    lease.update(held(99, sent))
+    lease.update(held(100, 0))
+    assert 60 < lease.remaining <= 70
+
+
+async def test_after_a_wait_the_first_answer_tells_the_end(keeper: Keeper) -> None:
+    """The request was sent long before the grant, and the reply says nothing about when the grant was."""
+    lease = Lease("a")
+    beginning = asyncio.ensure_future(lease.begin(keeper, granted(100), now() - 1000))
+    while not keeper.leases:
+        await asyncio.sleep(0)
+    assert not beginning.done()
+    lease.update(held(100, now() - 30))
+    await beginning
+    assert 50 < lease.remaining <= 60
+
+
+async def test_an_expired_lease_of_a_client_stays_lost(keeper: Keeper) -> None:
+    """Its user may know that already."""
+    lease = Lease("a")
+    await lease.begin(keeper, granted(100), now())
+    lease._until = now() - 1
+    with pytest.raises(LockLost, match=r"'a' was lost: its lease is over"):
+        lease.check()
+    lease.update(held(100, now()))
+    assert (lease.lost, lease.valid) == (True, False)
+
+
+async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper: Keeper) -> None:
+    """However often it was to be kept in the meantime: more requests would make a slow coordinator slower."""
+    lease = Lease("a")
+    await lease.begin(keeper, granted(100), now())
+    for _ in range(9):
+        keeper.keep(lease)
+        await asyncio.sleep(0)
+    assert keeper._queue.qsize() <= 1

@@ -1,0 +1,69 @@
+"""The clients of the lock coordinator speak its protocol, and their packages are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import django_zklock.contrib.leases.v1.lock_coordinator_pb2 as of_the_server
+import zklock_client.v1.lock_coordinator_pb2 as of_the_client
+
+ROOT = Path(__file__).parents[3]
+SERVER = ROOT / "django_zklock" / "contrib" / "leases" / "v1"
+PYTHON, NODE = ROOT / "clients" / "python", ROOT / "clients" / "node"
+
+
+def test_the_clients_have_the_protocol_of_the_coordinator() -> None:
+    """Each package has a copy. The code that is generated from it differs in one import."""
+    protocol = (SERVER / "lock_coordinator.proto").read_bytes()
+    copies = PYTHON / "zklock_client" / "v1"
+    assert (copies / "lock_coordinator.proto").read_bytes() == protocol
+    assert (NODE / "lock_coordinator.proto").read_bytes() == protocol
+    for name in ("lock_coordinator_pb2.py", "lock_coordinator_pb2.pyi"):
+        assert (copies / name).read_bytes() == (SERVER / name).read_bytes()
+    generated = (SERVER / "lock_coordinator_pb2_grpc.py").read_text()
+    adapted = generated.replace("from django_zklock.contrib.leases.v1 import", "from zklock_client.v1 import")
+    assert (copies / "lock_coordinator_pb2_grpc.py").read_text() == adapted
+
+
+def test_client_and_server_may_be_in_one_process() -> None:
+    """Protobuf registers their messages once."""
+    assert of_the_client.DESCRIPTOR is of_the_server.DESCRIPTOR
+
+
+def test_the_python_client_needs_the_protobuf_that_its_code_was_generated_for() -> None:
+    """Generated code refuses to be imported with an older protobuf."""
+    (version,) = re.findall(
+        r"^# Protobuf Python Version: (.+)$", (SERVER / "lock_coordinator_pb2.py").read_text(), re.MULTILINE
+    )
+    assert f'"protobuf>={version}"' in (PYTHON / "pyproject.toml").read_text()
+
+
+def test_the_node_package_lists_its_files() -> None:
+    """All that it requires are among them."""
+    files = json.loads((NODE / "package.json").read_text())["files"]
+    assert files == ["index.js", "index.d.ts", "lock_coordinator.proto"]
+    assert all((NODE / name).exists() for name in files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_python_distributions_are_complete(tmp_path: Path) -> None:
+    """The wheel, built from the sdist, has the generated code with its types, and no tests."""
+    build = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(PYTHON)]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+        assert any(name.endswith("/LICENSE") for name in sdist.getnames())
+    source = PYTHON / "zklock_client"
+    modules = {str(path.relative_to(PYTHON)) for path in source.rglob("*") if path.suffix in (".py", ".pyi", ".proto")}
+    assert {name for name in names if not name.startswith("zklock_client-")} == modules | {"zklock_client/py.typed"}
