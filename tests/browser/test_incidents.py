@@ -77,7 +77,7 @@ def test_a_dead_host_with_fifty_locks_is_one_card(stage: Stage, hasty: Visitor) 
     assert_first_screen(
         hasty,
         "worker-1 · pid 77",
-        "ZooKeeper has heard of its process within the last 10 s.",
+        "If its host dies, the lock is free about 10 s later.",
         "Its process also holds",
     )
 
@@ -94,8 +94,8 @@ def test_a_slow_task_is_first_and_can_be_asked_or_broken(stage: Stage, hasty: Vi
     assert hasty.shown_keys()[0] == KEY
     assert_first_screen(hasty, "Long held", "longest wait")
     hasty.open(address(KEY))
-    assert_first_screen(hasty, "worker-3 · pid 812 has held it for", "1 waiter, first come, first served.")
-    assert_first_screen(hasty, "If that is too long, request its release, or break the lock.", "Request release")
+    assert_first_screen(hasty, "worker-3 · pid 812 has held it for", "1 waits.")
+    assert_first_screen(hasty, remedy, "Request release…", "Break…")
 
 
 def test_another_client_that_blocks_others_is_named(stage: Stage, operator: Visitor) -> None:
@@ -129,7 +129,12 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
     operator.picture("incident-deadlock-card")
     operator.open(address(KEY))
     assert_first_screen(
-        operator, "Deadlock: they wait for each other", "the circle is closed", "Break one of these locks"
+        operator,
+        "Deadlock: they wait for each other",
+        "the circle is closed",
+        "Nothing ends it by itself. Break one of these locks",
+        f"Break {KEY}…",
+        "Break stock/lamp…",
     )
     operator.picture("incident-deadlock")
 
@@ -144,7 +149,7 @@ def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator:
     operator.open(f"{LIST}?q=")
     assert operator.shown_keys()[0] == KEY
     operator.open(address(KEY))
-    assert_first_screen(operator, "32-bit counter of this directory is exhausted")
+    assert_first_screen(operator, "Blocked: counter used up", "32-bit counter of this directory is exhausted")
     den.client.delete(path)
 
 
