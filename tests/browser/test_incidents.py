@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, Visitor, address, visit
+from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
+from support.chaos.servers import repaired
+from support.ensemble import Ensemble
 from support.zoo import Zoo
 
 from django_zklock.queue import nodes
+from django_zklock.zk.troubles import SESSION_OVER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -137,6 +141,50 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
         "Break stock/lamp…",
     )
     operator.picture("incident-deadlock")
+
+
+def test_a_lost_quorum_says_which_servers_to_start(three: Ensemble, browser: Browser, tmp_path: Path) -> None:
+    """The button leads to the health of the servers."""
+    with repaired(three), Site(tmp_path, three.url("/quorum")) as site:
+        operator = visit(browser, site, "operator", viewport={"width": 1280, "height": 800})
+        operator.open()
+        assert_first_screen(operator, "Nothing needs attention.")
+        for server in (three.followers[0], three.leader):
+            server.kill()
+        operator.wait_until(lambda: operator.open() and operator.page.get_by_text("1 of 3 servers").count(), 60)
+        assert_first_screen(operator, "ZooKeeper has no quorum", "2 are needed.", "Start the servers that are down")
+        operator.picture("incident-quorum")
+        operator.follow("Health of ZooKeeper")
+        assert_first_screen(operator, "No majority", "down")
+        operator.page.context.close()
+    assert not operator.complaints
+
+
+def test_a_host_whose_sessions_flap_is_named(site: Site, swept: Zoo, operator: Visitor) -> None:
+    """The button leads to what it has lost."""
+    lost = [attempt(f"orders/{n}", "web-77", outcome="lost", session=n, reason=SESSION_OVER) for n in range(3)]
+    with recorded(site, *[(ATTEMPTS, 60, row) for row in lost]):
+        text = "web-77 has lost its locks 3 times in the last 30 minutes"
+        operator.wait_until(lambda: operator.open() and operator.page.get_by_text(text).count(), 30)
+        assert_first_screen(operator, text, "Look at its network, its load and its memory.")
+        operator.picture("incident-flapping")
+        operator.follow("All locks of web-77…")
+        assert_first_screen(operator, "Held and lost", SESSION_OVER)
+        operator.picture("incident-flapping-host")
+    operator.wait_until(lambda: operator.open() and not operator.page.get_by_text(text).count(), 30)
+
+
+def test_a_host_that_ended_with_its_locks_is_named(site: Site, swept: Zoo, operator: Visitor) -> None:
+    """After its session, so the locks are free by then."""
+    held = [attempt(f"orders/{n}", "worker-9", outcome="held", held=None, session=n, token=n) for n in range(50)]
+    with recorded(site, *[(ATTEMPTS, 60, row) for row in held]):
+        text = "Processes on worker-9 ended with 50 locks"
+        operator.wait_until(lambda: operator.open() and operator.page.get_by_text(text).count(), 40)
+        assert_first_screen(operator, text, "Its locks are free again", "Check the work of these locks.")
+        operator.picture("incident-ended")
+        operator.follow("All locks of worker-9…")
+        assert_first_screen(operator, "no end is recorded")
+    operator.wait_until(lambda: operator.open() and not operator.page.get_by_text(text).count(), 30)
 
 
 def test_an_exhausted_key_says_how_to_reset_it(stage: Stage, den: Zoo, operator: Visitor) -> None:
