@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Stage
-from support.browser.pages import Visitor
+from support.browser.pages import LIST, Visitor
 from support.browser.scene import busy_shop
 from support.proxy import Proxy
 
@@ -20,7 +20,7 @@ def test_an_open_list_shows_when_an_outage_begins_and_ends(stage: Stage, wire: P
     """The banner comes and goes without a reload."""
     busy_shop(stage)
     viewer = visitor("viewer")
-    viewer.open()
+    viewer.open(f"{LIST}?q=")
     viewer.refresh_every(2)
     wire.refuse = True
     wire.cut_all()
