@@ -47,7 +47,8 @@ def test_the_list_and_the_attention_page_of_a_thousand_locks_are_quick(
     """
     Each page takes the server less than 0.4 s, and few round trips to ZooKeeper.
 
-    The time is the processor's, so that other work on the machine does not count, and without the proxy that counts.
+    The time is the processor's, and the least of five: other work on the machine can only add to it. The proxy that
+    counts the requests is left out.
     Each queue is listed once, its holder and at most one waiter read, for any number; pages within a second share that.
     """
     stage.crowd(LOCKS, WAITERS)
@@ -58,7 +59,7 @@ def test_the_list_and_the_attention_page_of_a_thousand_locks_are_quick(
         with Site(home, den.url()) as direct:
             client = visit(browser, direct, "viewer")
             client.open()
-            seconds[long_held] = sorted(cost(client, wire)[0] for _ in range(3))[1]
+            seconds[long_held] = min(cost(client, wire)[0] for _ in range(5))
             assert client.page.locator(".zklock-card").count() == (long_held == "0.001")
             client.page.context.close()
     viewer = visitor("viewer")
