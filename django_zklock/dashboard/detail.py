@@ -16,7 +16,6 @@ from django_zklock.dashboard.formatting import (
     MAX_ERROR,
     advice,
     clean,
-    kind_text,
     limit_text,
     process_of,
     reasons,
@@ -56,7 +55,6 @@ class Row:
     session: str
     behind: int
     """The number of the waiter that it waits behind; 0 if that is a holder, or not shown."""
-    items: tuple[tuple[str, str], ...]
     links: tuple[tuple[str, str], ...]
     target: str
     role: str
@@ -72,9 +70,6 @@ class Detail:
     """One lock."""
 
     info: LockInfo
-    shown_key: str
-    path: str
-    kind_label: str
     limit_set: str
     state: str
     state_label: str
@@ -129,9 +124,6 @@ def detail(
     is_held = info.holders or info.expired_holds or any(waiter.may_hold for waiter in info.waiters)
     return Detail(
         info=info,
-        shown_key=clean(key, 1000),
-        path=clean(info.path, 2000),
-        kind_label=kind_text(info) if info.kind != "lock" else "",
         limit_set=limit_text(info.limit_set) if info.limit_set else "",
         state=state,
         state_label=state_text(info, state),
@@ -184,7 +176,6 @@ def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, other
         work=use_of(info),
         session=session_hex(info.session_id),
         behind=behind,
-        items=tuple(info.about.items()),
         links=tuple(links(key, info)),
         target=str(Target(key, info.guid, info.token)),
         role=role_text(info),

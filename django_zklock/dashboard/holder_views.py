@@ -103,15 +103,13 @@ class HolderViews(LockPages):
         error: Exception | None = None
         deadline = clock.now() + MAX_TIME
         for target in targets:
-            holder: dict[str, Any] = {"token": target.token}
-            if action != "end":
-                holder["guid"] = target.guid
-            result = "done"
             if clock.now() > deadline or isinstance(error, ZooKeeperUnavailable):  # the others would fail as slowly
                 results["untried"].append(target)
                 continue
+            holder = {"guid": target.guid} if action != "end" else {}
             try:
-                operation(target.key, **holder, reason=reason, by=user_name(request))
+                operation(target.key, **holder, token=target.token, reason=reason, by=user_name(request))
+                result = "done"
             except LockChangedHands:
                 result = "stale"
             except (ZkLockError, ValueError) as failure:

@@ -84,7 +84,7 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             )
         shown = self.read_lock(lock.key)
         context = {
-            "title": shown.shown_key,
+            "title": clean(lock.key, MAX_KEY),
             "subtitle": None,
             "original": Breadcrumb(lock.key, pk=lock.key),
             "change": True,

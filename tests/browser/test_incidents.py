@@ -103,6 +103,21 @@ def test_a_slow_task_is_first_and_can_be_asked_or_broken(stage: Stage, hasty: Vi
     assert_first_screen(hasty, remedy, "Request release…", "Break…")
 
 
+def test_the_worst_cause_is_the_first_card(stage: Stage, hasty: Visitor) -> None:
+    """A deadlock before a slow task that more contenders wait for. The picture is in `docs/images`."""
+    stage.join_queue("stock/lamp", CHARGE)
+    stage.join_queue("reports/nightly", RESTOCK)
+    stage.join_queue("reports/nightly", CHARGE)
+    stage.join_queue("stock/lamp", RESTOCK)
+    for part in (Part("worker-1", 455, what="shop.tasks.import_prices", waited=1), *[Part("web-1", 77)] * 3):
+        stage.join_queue(KEY, part)
+    hasty.page.set_viewport_size({"width": 1240, "height": 640})
+    hasty.open()
+    titles = hasty.page.locator(".zklock-card h2").all_inner_texts()
+    assert [title.split()[0] for title in titles] == ["Deadlock:", "worker-1"]
+    hasty.picture("attention", full_page=False)
+
+
 def test_another_client_that_blocks_others_is_named(stage: Stage, operator: Visitor) -> None:
     stage.join_queue_raw(KEY, nodes.prefix(str(uuid.uuid4())), b"10.0.0.7")
     stage.join_queue(KEY, RESTOCK)

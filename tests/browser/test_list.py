@@ -70,7 +70,7 @@ def test_a_phone_shows_the_columns_that_matter(shop: Stage, visitor: Visit) -> N
 def test_a_wide_window_shows_the_first_lock_in_its_upper_half(
     stage: Stage, visitor: Visit, scheme: str, name: str
 ) -> None:
-    """The tabs, the totals and the buttons leave room. The pictures are those in `docs/images`."""
+    """The tabs, the totals and the buttons leave room. The light picture is in `docs/images`."""
     busy_shop(stage)
     operator = visitor("operator", viewport={"width": 1240, "height": 640}, color_scheme=scheme)
     operator.open()
