@@ -14,12 +14,21 @@ Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 HISTORY = f"{LIST}history/"
+TASK = "shop.tasks.process_order"
+LINES = """(cells, word) => cells.map(cell => {
+    const node = cell.firstChild, range = document.createRange(), at = node.data.indexOf(word);
+    range.setStart(node, Math.max(at, 0));
+    range.setEnd(node, at < 0 ? 0 : at + word.length);
+    return range.getClientRects().length;
+})"""
+"""In how many lines a word is that these elements contain."""
 
 
 @pytest.fixture
 def past(site: Site, swept: Zoo) -> Iterator[None]:
     """Sixty grants, a loss, and an action before them."""
-    grants = [attempt(f"orders/{1000 + number}", "worker-3") for number in range(60)]
+    work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
+    grants = [attempt(f"orders/{1000 + number}", "worker-3", work=work) for number in range(60)]
     reason = "the lease is over: no quorum has confirmed the session in time"
     lost = attempt("stock/import", "worker-4", held=61.0, outcome="lost", work="POST /stock/", reason=reason)
     text = "its worker hangs in the payment provider, which is known to be down"
@@ -43,6 +52,7 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
         "cells => cells.filter(cell => cell.textContent.trim()).map(cell => cell.getBoundingClientRect().width)"
     )
     assert min(widths) >= 80
+    assert max(page.locator(".zklock-history td .zklock-work").evaluate_all(LINES, TASK)) == 1
     heights = page.locator(".zklock-history tbody tr").evaluate_all(
         "rows => rows.map(row => row.getBoundingClientRect().height)"
     )
