@@ -285,7 +285,8 @@ def test_the_history_is_filtered(zoo: Zoo, operator: Client) -> None:
     hour = (timezone.localtime() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
     assert keys(since=hour) == ["a/1", "b/1"]
     assert keys(until=hour) == ["a/2", "b/2"]
-    for wrong in ({"since": "yesterday"}, {"what": "x"}, {"part": "\0"}):
+    years = ({"since": "9999-12-31T23:59"}, {"until": "0001-01-01T00:00"}, {"before": "0001-01-01T00:00"})
+    for wrong in ({"since": "yesterday"}, {"what": "x"}, {"part": "\0"}, *years):
         assert operator.get(f"{LIST}history/?{urlencode(wrong)}").status_code == 400
 
 
