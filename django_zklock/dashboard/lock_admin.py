@@ -62,7 +62,7 @@ class LockAdminMixin(Columns, LockViews):
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the order in which an operator wants to see the locks: the longest wait, then the longest hold."""
+        """Return the order of the list: deadlocks, queues that cannot be read, then the longest waits and holds."""
         return ("-trouble", "key")
 
     def get_search_results(

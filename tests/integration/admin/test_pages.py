@@ -270,7 +270,8 @@ def test_the_json_view_of_a_project_checks_the_permission(zoo: Zoo, viewer: Clie
 
 
 def test_links_stay_within_their_admin_site(zoo: Zoo, queues: list[str], operator: Client) -> None:
-    for page in ("", "orders_2F42/change/", "break/?key=orders/42", "hold/"):
+    others = ("groups/?by=host", "host/?host=web-1", "history/", "health/", "limit/")
+    for page in ("", "orders_2F42/change/", "break/?key=orders/42", "hold/", *others):
         text = operator.get(f"/own/zklock/lock/{page}").content.decode()
         assert "/own/zklock/lock/" in text
         assert "/admin/zklock/lock/" not in text
