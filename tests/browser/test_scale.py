@@ -75,8 +75,13 @@ def test_the_list_and_the_attention_page_of_a_thousand_locks_are_quick(
     assert max(seconds.values()) < 0.4
     assert requests <= 3 * LOCKS + 20
     assert trips <= 150  # half a window of 128 lists, then of 32 reads, at a time
-    assert len(viewer.shown_keys()) == 50  # of one page
-    assert "1000" in viewer.page.locator("#content").inner_text().replace(",", "")
+
+    def is_complete() -> bool:
+        viewer.open(ALL)  # on a busy machine, the time may be too short to read all locks
+        total = viewer.page.locator("#content").inner_text().replace(",", "")
+        return len(viewer.shown_keys()) == 50 and "1000" in total
+
+    viewer.wait_until(is_complete, 30)
     viewer.picture("crowd", full_page=False)
 
 
