@@ -14,14 +14,13 @@ from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import (
     MAX_ERROR,
-    STATE_LABELS,
     advice,
     clean,
-    kind_text,
     limit_text,
     process_of,
     reasons,
     role_text,
+    state_text,
     use_of,
 )
 from django_zklock.dashboard.forms import Target
@@ -56,7 +55,6 @@ class Row:
     session: str
     behind: int
     """The number of the waiter that it waits behind; 0 if that is a holder, or not shown."""
-    items: tuple[tuple[str, str], ...]
     links: tuple[tuple[str, str], ...]
     target: str
     role: str
@@ -72,9 +70,6 @@ class Detail:
     """One lock."""
 
     info: LockInfo
-    shown_key: str
-    path: str
-    kind_label: str
     limit_set: str
     state: str
     state_label: str
@@ -93,6 +88,8 @@ class Detail:
     """Why the lock is not released: its holder waits for another one, the holder of that one for a third, and so on."""
     is_cycle: bool
     """Whether they are a deadlock: the last of them waits for a lock that was named before, and none ends by itself."""
+    victims: tuple[str, ...]
+    """Keys of the locks to break: this one, or those of the deadlock; empty if nobody holds it."""
     blocked: tuple[str, ...]
     """Keys of locks whose holders wait for this one."""
     age: float
@@ -102,6 +99,16 @@ class Detail:
     def possible_holders(self) -> tuple[Row, ...]:
         """The holders, and the waiters that may hold a permit."""
         return (*self.holders, *(waiter for waiter in self.waiters if waiter.info.may_hold))
+
+    @property
+    def of_operators(self) -> bool:
+        """Whether only operators hold it, or have not ended their holds in time."""
+        return all(row.info.operator is not None for row in (*self.possible_holders, *self.expired_holds))
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether a holder can be asked to release it. In a deadlock, that does not help."""
+        return not self.is_cycle and any(row.info.can_be_asked for row in self.possible_holders)
 
 
 def detail(
@@ -113,17 +120,15 @@ def detail(
     info = replace(info, deadlocked=key in others.deadlocked)
     state = info.state(long_held)
     numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
-    chain, is_cycle = _chain(key, others)
+    chain, cycle = _chain(key, others)
+    is_held = info.holders or info.expired_holds or any(waiter.may_hold for waiter in info.waiters)
     return Detail(
         info=info,
-        shown_key=clean(key, 1000),
-        path=clean(info.path, 2000),
-        kind_label=kind_text(info) if info.kind != "lock" else "",
         limit_set=limit_text(info.limit_set) if info.limit_set else "",
         state=state,
-        state_label=str(STATE_LABELS[state]),
+        state_label=state_text(info, state),
         reasons=tuple(reasons(info)),
-        advice=advice(info, is_cycle=is_cycle, long_held=long_held),
+        advice=advice(info, is_cycle=bool(cycle), long_held=long_held),
         holders=tuple(
             row_of(key, holder, number, others=_others(key, holder, others))
             for number, holder in enumerate(info.holders, 1)
@@ -135,7 +140,8 @@ def detail(
         hidden=0 if info.problem else max(0, info.waiting - len(info.waiters)),
         commands=tuple(_commands(info)),
         chain=chain,
-        is_cycle=is_cycle,
+        is_cycle=bool(cycle),
+        victims=(tuple(wait.holds for wait in cycle) or (key,)) if is_held else (),
         blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
         age=age,
         problem=clean(problem, MAX_ERROR),
@@ -151,14 +157,14 @@ def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD)
     return detail(key, info, others, long_held=long_held)
 
 
-def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], bool]:
-    """Return why a lock is not released, and whether that is a deadlock. Other waits in a circle end by themselves."""
+def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], Sequence[Wait]]:
+    """Return why a lock is not released, and the deadlock at the end. Other waits in a circle end by themselves."""
     for cycle in others.cycles:
         for index, wait in enumerate(cycle):
             if wait.holds == key:
-                return (*cycle[index:], *cycle[:index]), True
+                return (*cycle[index:], *cycle[:index]), cycle
     chain = lazy.inspection.chain_from(key, others.waits)
-    return chain, bool(chain) and any(chain[-1] in cycle for cycle in others.cycles)
+    return chain, next((cycle for cycle in others.cycles if chain and chain[-1] in cycle), ())
 
 
 def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
@@ -170,7 +176,6 @@ def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, other
         work=use_of(info),
         session=session_hex(info.session_id),
         behind=behind,
-        items=tuple(info.about.items()),
         links=tuple(links(key, info)),
         target=str(Target(key, info.guid, info.token)),
         role=role_text(info),

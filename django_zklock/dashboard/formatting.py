@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.queue.escaping import printable
+from django_zklock.queue.order import EXHAUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ MAX_ERROR: Final = 2000
 """Characters of our own errors. They quote other people's texts in a few characters, so the advice at the end stays."""
 STATE_LABELS: Final = {
     "deadlocked": gettext_lazy("Deadlocked"),
-    "unreadable": gettext_lazy("Unreadable"),
+    "unreadable": gettext_lazy("Blocked"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "held": gettext_lazy("Held"),
@@ -116,11 +117,20 @@ def kind_text(lock: LockInfo) -> str:
     return str(KIND_LABELS[lock.kind])
 
 
+def state_text(lock: LockInfo, state: str) -> str:
+    """Return the label of a state; for a queue that cannot be read, with the cause."""
+    if state != "unreadable":
+        return str(STATE_LABELS[state])
+    counter = lock.problem.endswith(EXHAUSTED)
+    return _("Blocked: counter used up") if counter else _("Blocked: unknown entry in the queue")
+
+
 def role_text(contender: ScannedContender) -> str:
-    """Return what a contender wants of a lock that can be shared; empty for an exclusive lock."""
+    """Return what a contender wants of a lock that can be shared, or has of it; empty for an exclusive lock."""
+    permit = _("holds 1 permit") if contender.holds else _("wants a permit")
     if contender.may_hold:
-        return _("may hold a permit")
-    return {"read": _("reader"), "write": _("writer"), "semaphore": _("permit")}.get(contender.kind, "")
+        permit = _("perhaps holds a permit: the limit was lowered")
+    return {"read": _("reader"), "write": _("writer"), "semaphore": permit}.get(contender.kind, "")
 
 
 def limit_text(limit: SetLimit) -> str:
@@ -140,13 +150,15 @@ def reasons(lock: LockInfo) -> list[str]:
         return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
     texts = [_held_by(lock), *expired]
     if lock.waiting:
-        text = ngettext(
-            "%(count)d waiter, first come, first served.", "%(count)d waiters, first come, first served.", lock.waiting
-        )
-        texts.append(text % {"count": lock.waiting})
+        texts.append(waits_text(lock.waiting))
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
+
+
+def waits_text(count: int) -> str:
+    """Return how many wait."""
+    return ngettext("%(count)d waits.", "%(count)d wait.", count) % {"count": count}
 
 
 def different_limits(lock: LockInfo) -> str:
@@ -196,7 +208,7 @@ def cycle_text(cycle: Sequence[Wait]) -> str:
 def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     """Return what an operator can do about a lock that others wait for; empty if they need only wait."""
     if is_cycle:
-        return _("They wait for ever. Break one of these locks: its work is stopped, and the others continue.")
+        return _("Nothing ends it by itself. Break one of these locks: its work is stopped, and the others continue.")
     if lock.problem or not lock.waiting or not lock.holders:
         return ""
     if lock.operator is not None:
@@ -204,7 +216,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
     if lock.held_longer_than(long_held):
-        return _("If that is too long, request its release, or break the lock. A break stops its work.")
+        return _("Too long? 1. Request release (work finishes). 2. Break (work is stopped).")
     return ""
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -81,6 +83,11 @@ class _ReasonField(forms.CharField):
 
 
 _LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
+# Databases do not find a time that is in another year than 1 to 9999 in UTC.
+_YEARS: Final = [
+    MinValueValidator(datetime(1900, 1, 1, tzinfo=timezone.utc)),
+    MaxValueValidator(datetime(2999, 1, 1, tzinfo=timezone.utc)),
+]
 
 
 class ReasonForm(forms.Form):
@@ -151,9 +158,9 @@ class HistoryForm(forms.Form):
     what = forms.ChoiceField(label=_("What"), required=False, choices=[("", _("All")), *past.WHAT.items()])
     who = forms.CharField(label=_("Who, or which work"), required=False)
     host = forms.CharField(label=_("Host"), required=False)
-    since = forms.DateTimeField(label=_("From"), required=False, widget=_LOCAL_TIME)
-    until = forms.DateTimeField(label=_("Until"), required=False, widget=_LOCAL_TIME)
-    before = forms.DateTimeField(required=False, widget=forms.HiddenInput)
+    since = forms.DateTimeField(label=_("From"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
+    until = forms.DateTimeField(label=_("Until"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
+    before = forms.DateTimeField(required=False, widget=forms.HiddenInput, validators=_YEARS)
     """Where the page begins."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -60,7 +60,7 @@ class HolderViews(LockPages):
     def holders_view(self, request: HttpRequest) -> HttpResponse:
         """Show the holders of a host or of some locks. A POST acts on exactly the ticked ones."""
         host, pid = self._process(request)
-        allowed = self._allowed(request)
+        allowed = [name for name in self.allowed(request) if name in _ACTIONS]
         self.require(bool(allowed) or (bool(host) and self.has_view_permission(request)))
         if request.method != "POST":
             return self.holders_page(request, request.GET.getlist("key"))
@@ -93,11 +93,6 @@ class HolderViews(LockPages):
         pid = request.GET.get("pid", "")
         return request.GET.get("host", "").strip(), int(pid) if pid.isdecimal() and len(pid) < 10 else 0
 
-    def _allowed(self, request: HttpRequest) -> list[str]:
-        """Return the names of the actions that this user may carry out."""
-        checks = (self.has_request_release_permission, self.has_break_permission, self.has_hold_permission)
-        return [name for name, check in zip(_ACTIONS, checks, strict=True) if check(request)]
-
     def _act(
         self, request: HttpRequest, action: str, targets: Iterable[Target], reason: str
     ) -> dict[str, list[Target]]:
@@ -108,15 +103,13 @@ class HolderViews(LockPages):
         error: Exception | None = None
         deadline = clock.now() + MAX_TIME
         for target in targets:
-            holder: dict[str, Any] = {"token": target.token}
-            if action != "end":
-                holder["guid"] = target.guid
-            result = "done"
             if clock.now() > deadline or isinstance(error, ZooKeeperUnavailable):  # the others would fail as slowly
                 results["untried"].append(target)
                 continue
+            holder = {"guid": target.guid} if action != "end" else {}
             try:
-                operation(target.key, **holder, reason=reason, by=user_name(request))
+                operation(target.key, **holder, token=target.token, reason=reason, by=user_name(request))
+                result = "done"
             except LockChangedHands:
                 result = "stale"
             except (ZkLockError, ValueError) as failure:
@@ -184,7 +177,7 @@ class HolderViews(LockPages):
         }
         if "target" in request.POST:
             context["ticked"] = [] if stale else request.POST.getlist("target")
-        allowed = [] if away or not rows else self._allowed(request)
+        allowed = [] if away or not rows else [name for name in _ACTIONS if name in self.allowed(request)]
         offered = {
             "ask": any(row.info.can_be_asked for row in rows),
             "end": all(row.info.operator for row in rows),
@@ -193,7 +186,6 @@ class HolderViews(LockPages):
         buttons = [(name, _ACTIONS[name][1] % {"count": len(rows)}) for name in allowed if offered[name]]
         if buttons:
             word = _word(host, len(rows)) if "break" in dict(buttons) else ""
-            context["may_break"] = "break" in dict(buttons)
             context |= {"buttons": buttons, "form": ReasonForm(word=word) if form is None or stale else form}
         return self.page(request, "holders", context, UNAVAILABLE if away else status)
 

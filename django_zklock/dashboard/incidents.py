@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
@@ -22,6 +22,7 @@ from django_zklock.dashboard.formatting import (
     process_of,
     span,
     time_text,
+    waits_text,
     work_of,
 )
 
@@ -175,7 +176,6 @@ def describe(incident: Incident) -> dict[str, Any]:
         if holder.operator is not None:
             values |= {"name": holder.operator.by, "until": time_text(holder.operator.until)}
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
-    waits = ngettext("%(count)d waits.", "%(count)d wait.", incident.blocked) % {"count": incident.blocked}
     commands = [command] if command else []
     for key, holder in named:
         commands += hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
@@ -183,7 +183,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         "cause": incident.cause,
         "severity": incident.severity,
         "title": title,
-        "explanation": f"{waits if incident.blocked else ''} {explanation}".strip(),
+        "explanation": f"{waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
         "remedy": remedy,
         "commands": [f"manage.py zklock {command}" for command in commands],
         "host": incident.host,

@@ -14,7 +14,6 @@ from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
-from django_zklock.dashboard.pages import kept_messages
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
@@ -63,7 +62,7 @@ class LockAdminMixin(Columns, LockViews):
         return LockQuerySet(Lock, locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the order in which an operator wants to see the locks: the longest wait, then the longest hold."""
+        """Return the order of the list: deadlocks, queues that cannot be read, then the longest waits and holds."""
         return ("-trouble", "key")
 
     def get_search_results(
@@ -91,34 +90,17 @@ class LockAdminMixin(Columns, LockViews):
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
         present = incidents.report(self.reply_timeout, self.long_held, snapshot)["incidents"] if landing else []
         context = {
-            "title": _("Locks"),
+            **self.context(request),
+            "title": _("Needs attention") if present else _("Locks"),
             "calm": landing and not snapshot.problem,
-            "attention_url": self.url("changelist"),
-            "all_url": f"{self.url('changelist')}?q=",
             "snapshot": snapshot,
             "connection_label": CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
-            "zklock_refresh": self.refresh,
-            "may_ask": self.has_request_release_permission(request),
-            "may_break": self.has_break_permission(request),
-            "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
-            "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
-            "zklock_health_url": self.url("health"),
-            "zklock_groups_url": self.url("groups"),
-            "zklock_history_url": self.url("all_history"),
-            "zklock_json_url": self.url("json"),
-            **kept_messages(request),
             **(extra_context or {}),
         }
         if present:
-            links = {"act": self.url("break"), "host": self.url("host")}
-            more = {
-                "title": _("Needs attention"),
-                "cards": present[:MAX_CARDS],
-                "hidden": len(present[MAX_CARDS:]),
-                "links": links,
-            }
-            return self.page(request, "attention", {**context, **more})
+            context |= {"cards": present[:MAX_CARDS], "hidden": len(present[MAX_CARDS:])}
+            return self.page(request, "attention", context)
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
 

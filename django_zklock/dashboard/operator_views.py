@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -12,8 +12,11 @@ from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import MAX_ERROR, clean, limit_text, time_text
 from django_zklock.dashboard.forms import HoldForm, LimitForm
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
-from django_zklock.exceptions import LockNotAcquired, ZkLockError, ZooKeeperUnavailable
-from django_zklock.queue.names import is_key
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.queue.names import MAX_KEY, is_key
+
+if TYPE_CHECKING:
+    from django import forms
 
 
 class OperatorViews(LockPages):
@@ -22,50 +25,48 @@ class OperatorViews(LockPages):
     def hold_view(self, request: HttpRequest) -> HttpResponse:
         """Hold a lock for the user, with a reason and an end."""
         self.require(self.has_hold_permission(request))
-        if request.method != "POST":
-            return self._hold_page(request, HoldForm(initial={"key": request.GET.get("key", "")[:1000]}))
-        form = HoldForm(request.POST)
-        if not form.is_valid():
-            return self._hold_page(request, form)
-        given = form.cleaned_data
-        key = given["key"]
-        try:
-            hold = lazy.operations.hold_lock(
-                key, seconds=given["minutes"] * 60, reason=given["reason"], by=user_name(request), wait=given["wait"]
-            )
-        except (ZkLockError, ValueError) as error:
-            form.add_error(None, clean(error, MAX_ERROR))
-            status = CONFLICT if isinstance(error, LockNotAcquired) else 200
-            return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
-        text = _("You hold the lock '%(lock)s' until %(until)s.")
-        values = {"lock": clean(key), "until": time_text(hold.until)}
-        self.show_message(request, text % values, messages.SUCCESS)
-        return self.redirect_to({key})
-
-    def _hold_page(self, request: HttpRequest, form: HoldForm, status: int = 200) -> HttpResponse:
+        form = HoldForm(request.POST or None, initial={"key": request.GET.get("key", "")[:MAX_KEY]})
+        status = 200
+        if form.is_valid():
+            given = form.cleaned_data
+            key, seconds, by = given["key"], given["minutes"] * 60, user_name(request)
+            try:
+                hold = lazy.operations.hold_lock(
+                    key, seconds=seconds, reason=given["reason"], by=by, wait=given["wait"]
+                )
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                text = _("You hold the lock '%(lock)s' until %(until)s.")
+                values = {"lock": clean(key), "until": time_text(hold.until)}
+                self.show_message(request, text % values, messages.SUCCESS)
+                return self.redirect_to({key})
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
-        """Set the limit of a semaphore for all processes, or clear it."""
+        """Set the limit of a semaphore for all processes, or clear it. Show the present one."""
         self.require(self.has_limit_permission(request))
-        if request.method != "POST":
-            key = request.GET.get("key", "")
-            key = key if is_key(key) else ""
-            return self._limit_page(request, LimitForm(initial={"key": key}), key)
-        clear = "clear" in request.POST
-        form = LimitForm(request.POST, clear=clear)
-        if not form.is_valid():
-            return self._limit_page(request, form, form.cleaned_data.get("key", ""))
-        given = form.cleaned_data
-        key = given["key"]
-        try:
-            self._change_limit(request, key, None if clear else given["permits"], given["reason"])
-        except (ZkLockError, ValueError) as error:
-            form.add_error(None, clean(error, MAX_ERROR))
-            if isinstance(error, ZooKeeperUnavailable):
-                return self._limit_page(request, form, "", UNAVAILABLE)
-            return self._limit_page(request, form, key, CONFLICT)
-        return self.redirect_to({key})
+        key, clear, status = request.GET.get("key", ""), "clear" in request.POST, 200
+        form = LimitForm(request.POST or None, clear=clear, initial={"key": key if is_key(key) else ""})
+        if form.is_valid():
+            given = form.cleaned_data
+            try:
+                self._change_limit(request, given["key"], None if clear else given["permits"], given["reason"])
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                return self.redirect_to({given["key"]})
+        key = form.cleaned_data.get("key", "") if form.is_bound else form.initial["key"]
+        context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key}
+        if key and status != UNAVAILABLE:
+            try:
+                limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
+            except (ZkLockError, ValueError) as error:
+                context["problem"] = clean(error, MAX_ERROR)
+                status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
+            else:
+                context["limit"] = limit and limit_text(limit)
+        return self.page(request, "limit", context, status)
 
     def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
         by = user_name(request)
@@ -80,15 +81,8 @@ class OperatorViews(LockPages):
         else:
             self.show_message(request, _("No limit was set for the lock '%(lock)s'.") % values, messages.WARNING)
 
-    def _limit_page(self, request: HttpRequest, form: LimitForm, key: str, status: int = 200) -> HttpResponse:
-        """Return the form, with the present limit of the lock if there is a key."""
-        context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key, "limit": None, "problem": ""}
-        if key:
-            try:
-                limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
-            except (ZkLockError, ValueError) as error:
-                context["problem"] = clean(error, MAX_ERROR)
-                status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
-            else:
-                context["limit"] = limit and limit_text(limit)
-        return self.page(request, "limit", context, status)
+
+def _refuse(form: forms.Form, error: Exception) -> int:
+    """Show in a form why nothing was done; return the status of the page."""
+    form.add_error(None, clean(error, MAX_ERROR))
+    return UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT

@@ -26,7 +26,7 @@ from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from django import forms
 
@@ -59,6 +59,15 @@ class Breadcrumb:
         return format_html("<bdi>{}</bdi>", clean(self.text, MAX_KEY))
 
 
+def _permission(name: str) -> Callable[[Any, HttpRequest], bool]:
+    """Return a method that returns True if a user may do this. A user who may not see locks may not act on them."""
+
+    def has_permission(self: Any, request: HttpRequest) -> bool:
+        return request.user.has_perms((VIEW, f"zklock.{name}"))  # type: ignore[union-attr]
+
+    return has_permission
+
+
 class Permissions:
     """The permissions that a page demands before anything else; a part of `LockAdminMixin`."""
 
@@ -74,23 +83,20 @@ class Permissions:
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(VIEW)  # type: ignore[union-attr]
 
-    # A user who may not see locks may not act on them either.
+    has_break_permission = _permission("break_lock")
+    has_hold_permission = _permission("hold_lock")
+    has_limit_permission = _permission("limit_lock")
+    has_request_release_permission = _permission("request_release_lock")
 
-    def has_break_permission(self, request: HttpRequest) -> bool:
-        """Return True if this user may break locks."""
-        return request.user.has_perms((VIEW, "zklock.break_lock"))  # type: ignore[union-attr]
-
-    def has_hold_permission(self, request: HttpRequest) -> bool:
-        """Return True if this user may hold locks as an operator."""
-        return request.user.has_perms((VIEW, "zklock.hold_lock"))  # type: ignore[union-attr]
-
-    def has_limit_permission(self, request: HttpRequest) -> bool:
-        """Return True if this user may set the limit of a semaphore."""
-        return request.user.has_perms((VIEW, "zklock.limit_lock"))  # type: ignore[union-attr]
-
-    def has_request_release_permission(self, request: HttpRequest) -> bool:
-        """Return True if this user may send release requests."""
-        return request.user.has_perms((VIEW, "zklock.request_release_lock"))  # type: ignore[union-attr]
+    def allowed(self, request: HttpRequest) -> list[str]:
+        """Return the names of the actions that this user may carry out, as the templates and the buttons use them."""
+        checks = {
+            "ask": self.has_request_release_permission,
+            "break": self.has_break_permission,
+            "end": self.has_hold_permission,
+            "limit": self.has_limit_permission,
+        }
+        return [name for name, check in checks.items() if check(request)]
 
     def require(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""
@@ -135,15 +141,25 @@ class LockPages(Permissions):
             info = next((lock for lock in last.locks if lock.key == key), None)
             return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
 
+    def context(self, request: HttpRequest) -> dict[str, Any]:
+        """
+        Return what the templates of all pages need.
+
+        A refresh shows no messages, so that they wait for the next page that is opened: the script shows nothing of a
+        refreshed page but its live parts, and several pages of one user may be open.
+        """
+        kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
+        return {"may": self.allowed(request), "zklock_refresh": self.refresh, **kept}
+
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this one belongs to."""
         site = self.admin_site  # type: ignore[attr-defined]
         request.current_app = site.name
         common = {
             **site.each_context(request),
+            **self.context(request),
             "opts": self.opts,  # type: ignore[attr-defined]
             "media": self.media,  # type: ignore[attr-defined]
-            "list_url": self.url("changelist"),
             "has_view_permission": self.has_view_permission(request),
             "original": Breadcrumb(context["title"]),
         }
@@ -154,7 +170,7 @@ class LockPages(Permissions):
             common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
             common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
         template = f"admin/zklock/lock/{name}.html"
-        return TemplateResponse(request, template, {**common, **context, **kept_messages(request)}, status=status)
+        return TemplateResponse(request, template, {**common, **context}, status=status)
 
     def redirect_to(self, keys: Collection[str] = ()) -> HttpResponseRedirect:
         """Redirect to the page of one lock, or to the list if there are others."""
@@ -184,12 +200,3 @@ class LockPages(Permissions):
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
-
-
-def kept_messages(request: HttpRequest) -> dict[str, Any]:
-    """
-    Return the context by which a refresh shows no messages, so that they wait for the next page that is opened.
-
-    The script shows nothing of a refreshed page but its live parts, and several pages of one user may be open.
-    """
-    return {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}

@@ -18,7 +18,6 @@ from django.views.decorators.http import require_safe
 from django_zklock.dashboard import incidents, lazy
 from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
-from django_zklock.dashboard.forms import ReasonForm, use_widgets
 from django_zklock.dashboard.history_views import HistoryViews
 from django_zklock.dashboard.holder_views import HolderViews
 from django_zklock.dashboard.operator_views import OperatorViews
@@ -84,36 +83,17 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
                 object_id,
             )
         shown = self.read_lock(lock.key)
-        may_ask = self.has_request_release_permission(request)
         context = {
-            "title": shown.shown_key,
+            "title": clean(lock.key, MAX_KEY),
             "subtitle": None,
             "original": Breadcrumb(lock.key, pk=lock.key),
             "change": True,
             "show_history": True,
             "lock": shown,
-            "holders": [
-                (row, self._request_form(number) if may_ask and row.info.can_be_asked else None)
-                for number, row in enumerate(shown.possible_holders, 1)
-            ],
-            "act_url": self.url("break"),
-            "may_break": self.has_break_permission(request),
-            "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
-            "may_end": self.has_hold_permission(request),
-            "zklock_refresh": self.refresh,
-            "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             "past": past_of(shown.info, is_current=not shown.problem),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
-
-    def _request_form(self, number: int) -> ReasonForm:
-        """Return the form of a release request. Its field is outside of the form element, and names it."""
-        name = f"zklock-ask-{number}"
-        form = ReasonForm(auto_id=f"{name}-%s")
-        use_widgets(form, self.formfield_overrides)
-        form.fields["reason"].widget.attrs["form"] = name
-        return form
 
     def groups_view(self, request: HttpRequest) -> HttpResponse:
         """Show the locks in groups: by path, template or host."""
@@ -131,7 +111,6 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             "groups": self._group_rows(grouped(snapshot.locks, by, within), by),
             "problem": clean(snapshot.problem),
             "age": snapshot.age,
-            "zklock_refresh": self.refresh,
         }
         return self.page(request, "groups", context)
 
@@ -160,7 +139,6 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             "session": session_hex(connection.session_id),
             "servers": report.servers,
             "findings": report.findings,
-            "zklock_refresh": self.refresh,
         }
         return self.page(request, "health", context)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import template
@@ -12,27 +11,18 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 
 from django_zklock.dashboard.changelist.columns import age, age_of
-from django_zklock.dashboard.formatting import clean, duration, process_of, request_text
+from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, request_text
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import ContenderInfo, ScannedContender
+    from django_zklock.inspection import ContenderInfo
 
 register = template.Library()
 register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
 register.filter("zklock_request", request_text)
-
-
-@register.simple_tag
-def zklock_age(seconds: float, since: datetime | None = None) -> str:
-    """Return an age that the script of the page keeps up to date."""
-    return age(seconds, since)
-
-
-@register.simple_tag
-def zklock_age_of(contender: ScannedContender) -> str:
-    """Return for how long a holder has held the lock, or a waiter has waited."""
-    return age_of(contender)
+register.filter("zklock_kind", kind_text)
+register.simple_tag(age, name="zklock_age")
+register.simple_tag(age_of, name="zklock_age_of")
 
 
 @register.simple_tag(takes_context=True)

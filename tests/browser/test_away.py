@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Stage
-from support.browser.pages import Visitor
+from support.browser.pages import LIST, Visitor
 from support.browser.scene import busy_shop
 from support.proxy import Proxy
 
@@ -20,7 +20,7 @@ def test_an_open_list_shows_when_an_outage_begins_and_ends(stage: Stage, wire: P
     """The banner comes and goes without a reload."""
     busy_shop(stage)
     viewer = visitor("viewer")
-    viewer.open()
+    viewer.open(f"{LIST}?q=")
     viewer.refresh_every(2)
     wire.refuse = True
     wire.cut_all()
@@ -32,3 +32,30 @@ def test_an_open_list_shows_when_an_outage_begins_and_ends(stage: Stage, wire: P
     wire.heal()
     viewer.page.get_by_role("alert").wait_for(state="detached", timeout=15_000)
     assert KEY in viewer.shown_keys()
+
+
+def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
+    """Nobody knows who holds what then. They go on afterwards."""
+    busy_shop(stage)
+    viewer = visitor("viewer")
+    viewer.install_clock()
+    viewer.open(f"{LIST}?q=")
+    viewer.refresh_every(2)
+    alert, ages = viewer.page.get_by_role("alert"), viewer.page.locator("#result_list time.zklock-age")
+
+    def is_away() -> bool:
+        viewer.put_forward(2)
+        return alert.count() == 1
+
+    wire.refuse = True
+    wire.cut_all()
+    viewer.wait_until(is_away, 20)
+    shown = ages.all_inner_texts()
+    viewer.put_forward(30)
+    assert shown
+    assert ages.all_inner_texts() == shown
+    assert viewer.page.locator("#result_list").evaluate("table => getComputedStyle(table).filter") == "grayscale(1)"
+    wire.heal()
+    viewer.wait_until(lambda: not is_away(), 20)
+    viewer.put_forward(30)
+    assert ages.all_inner_texts() != shown

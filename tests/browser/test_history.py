@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.browser.pages import LIST, PHONE, Visitor
+from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
@@ -18,50 +14,31 @@ Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 HISTORY = f"{LIST}history/"
-MARK = "made by test_history"
-TABLES = ("zklock_events_attempt", "zklock_events_operatoraction")
+TASK = "shop.tasks.process_order"
+LINES = """(cells, word) => cells.map(cell => {
+    const node = cell.firstChild, range = document.createRange(), at = node.data.indexOf(word);
+    range.setStart(node, Math.max(at, 0));
+    range.setEnd(node, at < 0 ? 0 : at + word.length);
+    return range.getClientRects().length;
+})"""
+"""In how many lines a word is that these elements contain."""
 
 
 @pytest.fixture
-def recorded(site: Site, swept: Zoo) -> Iterator[None]:
+def past(site: Site, swept: Zoo) -> Iterator[None]:
     """Sixty grants, a loss, and an action before them."""
-    now = datetime.now(timezone.utc)
-    with closing(sqlite3.connect(Path(site.environment["SITE_HOME"]) / "site.sqlite3", timeout=20)) as database:
-
-        def insert(table: str, seconds: float, **values: Any) -> None:
-            values["at"] = (now - timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S.%f")
-            names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
-            database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
-
-        attempt: dict[str, Any] = {
-            "template": MARK,
-            "kind": "lock",
-            "pid": 812,
-            "token": 7,
-            "waited": 0.5,
-            "reason": "",
-        }
-        for number in range(60):
-            insert(
-                TABLES[0],
-                10 + number,
-                **{**attempt, "key": f"orders/{1000 + number}", "host": "worker-3", "held": 2.0, "outcome": "released"},
-                work="task shop.tasks.charge",
-            )
-        reason = "the lease is over: no quorum has confirmed the session in time"
-        lost = {"key": "stock/import", "host": "worker-4", "held": 61.0, "outcome": "lost", "work": "POST /stock/"}
-        insert(TABLES[0], 5, **{**attempt, **lost, "reason": reason})
-        action = {"key": "orders/1042", "what": "broken", "by": "admin", "via": "command", "sure": True}
-        text = "its worker hangs in the payment provider, which is known to be down"
-        insert(TABLES[1], 3600, **action, reason=text, holder=MARK, token=7)
-        database.commit()
+    work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
+    grants = [attempt(f"orders/{1000 + number}", "worker-3", work=work) for number in range(60)]
+    reason = "the lease is over: no quorum has confirmed the session in time"
+    lost = attempt("stock/import", "worker-4", held=61.0, outcome="lost", work="POST /stock/", reason=reason)
+    text = "its worker hangs in the payment provider, which is known to be down"
+    action = {"key": "orders/1042", "what": "broken", "by": "admin", "via": "command", "sure": True, "reason": text}
+    rows = [(ATTEMPTS, 10.0 + number, grant) for number, grant in enumerate(grants)]
+    with recorded(site, *rows, (ATTEMPTS, 5, lost), (ACTIONS, 3600, {**action, "holder": "worker-3", "token": 7})):
         yield
-        database.execute(f"DELETE FROM {TABLES[0]} WHERE template = ?", [MARK])
-        database.execute(f"DELETE FROM {TABLES[1]} WHERE holder = ?", [MARK])
-        database.commit()
 
 
-@pytest.mark.usefixtures("recorded")
+@pytest.mark.usefixtures("past")
 @pytest.mark.parametrize("width", [1280, 700, 390])
 def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width: int) -> None:
     """A phone shows a card for each row. A filter finds the operator's action, after which many rows came."""
@@ -75,6 +52,7 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
         "cells => cells.filter(cell => cell.textContent.trim()).map(cell => cell.getBoundingClientRect().width)"
     )
     assert min(widths) >= 80
+    assert max(page.locator(".zklock-history td .zklock-work").evaluate_all(LINES, TASK)) == 1
     heights = page.locator(".zklock-history tbody tr").evaluate_all(
         "rows => rows.map(row => row.getBoundingClientRect().height)"
     )
@@ -87,7 +65,7 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     assert page.get_by_text("its worker hangs in the payment provider").is_visible()
 
 
-@pytest.mark.usefixtures("recorded")
+@pytest.mark.usefixtures("past")
 def test_the_history_is_filtered_and_turned_by_an_operator(visitor: Visit) -> None:
     operator = visitor("operator")
     operator.open(f"{HISTORY}?host=worker-3")

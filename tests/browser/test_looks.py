@@ -10,6 +10,8 @@ from support.browser.pages import PHONE, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
+from django_zklock.dashboard.formatting import STATE_LABELS
+
 Visit = Callable[..., Visitor]
 pytestmark = [
     pytest.mark.zookeeper,
@@ -17,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(THEMED, reason="a theme has its own rows"),
 ]
 
-CONTRASTS = """() => {
+CONTRASTS = """states => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
     const luminance = color => {
         canvas.fillStyle = color;
@@ -30,7 +32,6 @@ CONTRASTS = """() => {
         const color = getComputedStyle(element).backgroundColor;
         return color === 'rgba(0, 0, 0, 0)' && element.parentElement ? background(element.parentElement) : color;
     };
-    const states = ['held', 'contended', 'long', 'broken', 'operator', 'passing', 'free', 'kept'];
     const ratios = [];
     for (const label of document.querySelectorAll('#result_list .zklock-state')) for (const state of states) {
         label.className = `zklock-state zklock-${state}`;
@@ -97,10 +98,10 @@ def test_the_symbols_of_the_states_have_enough_contrast(shop: Stage, visitor: Vi
     """3:1 at least on even and odd rows, as WCAG 1.4.11 asks."""
     viewer = visitor("operator", color_scheme=scheme)
     viewer.open()
-    worst, state = viewer.page.evaluate(CONTRASTS)[0]
+    worst, state = viewer.page.evaluate(CONTRASTS, list(STATE_LABELS))[0]
     assert worst >= 3, state
     viewer.page.locator("#result_list .action-select").first.check()
-    worst, state = viewer.page.evaluate(CONTRASTS)[0]
+    worst, state = viewer.page.evaluate(CONTRASTS, list(STATE_LABELS))[0]
     assert worst >= 3, f"{state} in a selected row"
 
 

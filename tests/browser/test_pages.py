@@ -56,7 +56,7 @@ def shop(stage: Stage) -> Stage:
 def assert_good(visitor: Visit, look: str, pages: Iterable[str]) -> None:
     """
     axe-core finds no violation on any page, nor the browser one of the policy. Each page has its title, and nobody
-    scrolls sideways.
+    scrolls sideways, on a phone not even a table.
     """
     operator = visitor("operator", **LOOKS[look])
     for name in pages:
@@ -66,6 +66,9 @@ def assert_good(visitor: Visit, look: str, pages: Iterable[str]) -> None:
         assert title.count() == 1, name
         operator.assert_accessible()
         operator.assert_fits()
+        if "phone" in look:
+            scrolled = operator.page.locator(".zklock-scroll")
+            assert scrolled.evaluate_all("all => all.every(part => part.scrollWidth <= part.clientWidth)"), name
 
 
 def test_the_main_pages_are_accessible_and_fit(shop: Stage, visitor: Visit) -> None:

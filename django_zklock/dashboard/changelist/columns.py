@@ -33,7 +33,9 @@ def age(seconds: float, since: datetime | None = None) -> str:
 def age_of(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     shown = age(contender.duration, contender.since)
-    return format_html(gettext("at most {}"), shown) if contender.at_most else shown
+    if not contender.at_most:
+        return shown
+    return format_html('<span class="zklock-age">{}</span>', format_html(gettext("at most {}"), shown))
 
 
 class Columns:

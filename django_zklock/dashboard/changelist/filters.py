@@ -139,25 +139,12 @@ class _GroupFilter(_LockFilter):
         return value in _names(info, by, value)
 
 
-class HostFilter(_GroupFilter):
-    """Filter by the host of the holder."""
-
-    title = GROUPINGS["host"]
-    parameter_name = "host"
-
-
-class TemplateFilter(_GroupFilter):
-    """Filter by the template: the name of the lock before its fields were filled in."""
-
-    title = GROUPINGS["template"]
-    parameter_name = "template"
-
-
-class PathFilter(_GroupFilter):
-    """Filter by the first segments of the key."""
-
-    title = GROUPINGS["path"]
-    parameter_name = "path"
-
-
-FILTERS = (StateFilter, KindFilter, SourceFilter, HostFilter, TemplateFilter, PathFilter)
+FILTERS = (
+    StateFilter,
+    KindFilter,
+    SourceFilter,
+    *(
+        type(f"{by.title()}Filter", (_GroupFilter,), {"title": GROUPINGS[by], "parameter_name": by})
+        for by in ("host", "template", "path")
+    ),
+)

@@ -22,12 +22,12 @@ const begin = () => {
     if (document.hidden || !bar) return;
     // While ZooKeeper is away, or this site, nobody knows who holds what: only the age of that state goes on.
     const part = document.querySelector(".zklock-away, .zklock-stale") ? ".zklock-banner " : "";
-    for (const each of document.querySelectorAll(`${part}time.zklock-age[data-age]`)) {
-      if (!began.has(each)) began.set(each, performance.now());
-      const passed = (performance.now() - began.get(each)) / 1000;
+    for (const time of document.querySelectorAll(`${part}time.zklock-age[data-age]`)) {
+      if (!began.has(time)) began.set(time, performance.now());
+      const passed = (performance.now() - began.get(time)) / 1000;
       if (passed >= 1) {
-        const text = format(Number(each.dataset.age) + passed, bar.dataset);
-        if (each.textContent !== text) each.textContent = text;
+        const text = format(Number(time.dataset.age) + passed, bar.dataset);
+        if (time.textContent !== text) time.textContent = text;
       }
     }
   };
@@ -76,11 +76,11 @@ const begin = () => {
   };
   const updateChildren = (old, fresh) => {
     const mine = [...old.childNodes], theirs = [...fresh.childNodes];
-    if (mine.length === theirs.length && mine.every((each, i) => each.nodeName === theirs[i].nodeName)) {
-      mine.forEach((each, i) => update(each, theirs[i]));
+    if (mine.length === theirs.length && mine.every((node, i) => node.nodeName === theirs[i].nodeName)) {
+      mine.forEach((node, i) => update(node, theirs[i]));
       return;
     }
-    old.replaceChildren(...theirs.map((each) => document.importNode(each, true)));
+    old.replaceChildren(...theirs.map((node) => document.importNode(node, true)));
   };
   // Rows with the same first link, or with none, are told apart by their order.
   const keyed = (body) => {
@@ -113,9 +113,9 @@ const begin = () => {
     if (!page.getElementById(bar.id)) return false;
     const active = document.activeElement;
     if (mine.length !== theirs.length) location.reload();  // the first lock of an empty list, or the last one went
-    else mine.forEach((each, i) => update(each, theirs[i]));
+    else mine.forEach((part, i) => update(part, theirs[i]));
     if (document.activeElement !== active) {  // it was moved, or replaced
-      const same = (each) => ["id", "href", "name", "form"].every((name) => each.getAttribute(name) === active.getAttribute(name));
+      const same = (element) => ["id", "href", "name", "form"].every((name) => element.getAttribute(name) === active.getAttribute(name));
       (active.isConnected ? active : [...document.querySelectorAll(active.tagName)].find(same))?.focus({ preventScroll: true });
     }
     document.title = page.title;
@@ -135,7 +135,7 @@ const begin = () => {
   interval.closest("[hidden]").hidden = false;
 
   const ticked = () => document.querySelector("#changelist-form input.action-select:checked") !== null;
-  const typed = () => [...document.querySelectorAll("#content input[type=text], #searchbar")].some((each) => each.value !== each.defaultValue);
+  const typed = () => [...document.querySelectorAll("#content input[type=text], #searchbar")].some((field) => field.value !== field.defaultValue);
   const choosing = () => {
     const active = document.activeElement;
     return active !== null && active !== interval && active.tagName === "SELECT";

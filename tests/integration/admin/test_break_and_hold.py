@@ -156,7 +156,7 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     page = response.content.decode()
     assert "olga holds it until" in page
     assert "deploy of 2.3" in page
-    assert "Last sign of life" not in page  # it has no session
+    assert "Its session is alive" not in page  # it has no session
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
     form = {"target": response.context["lock"].holders[0].target, "reason": "over", "end": "1"}
     assert operator.post(f"{LIST}break/", form).status_code == 302
@@ -183,11 +183,11 @@ def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator
 def test_a_minimum_hold_has_neither_a_session_nor_a_max_hold(zoo: Zoo, operator: Client) -> None:
     with zk_lock("k", min_hold=300, max_hold=600):
         page = operator.get(f"{LIST}k/change/").content.decode()
-        assert "Last sign of life" in page
+        assert "Its session is alive" in page
         assert "max_hold" in page
     eventually(lambda: "holds it until" in operator.get(f"{LIST}k/change/").content.decode())
     response = operator.get(f"{LIST}k/change/")
-    assert "Last sign of life" not in response.content.decode()
+    assert "Its session is alive" not in response.content.decode()
     assert "max_hold" not in response.content.decode()
     end(operator, "k")
     eventually(lambda: not zoo.children("k"))

@@ -206,6 +206,20 @@ def test_a_host_that_loses_its_locks_again_and_again_needs_attention(zoo: Zoo, o
     assert not re.search("worker-[456]", page)
 
 
+def test_the_page_of_a_host_has_its_losses(zoo: Zoo, operator: Client) -> None:
+    """The cards about a host lead there. Rows of other hosts, and of locks that were released, are left out."""
+    attempt("orders/1", host="worker-3", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
+    attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None)
+    attempt("orders/3", host="worker-3")
+    attempt("orders/4", host="worker-4", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
+    rows = shown(operator, "host/?host=worker-3")
+    assert sorted(row[:2] for row in rows) == [
+        ["orders/1", "Held and lost"],
+        ["orders/2", "Granted; no end is recorded"],
+    ]
+    assert "None is recorded." in operator.get(f"{LIST}host/?host=worker-5").content.decode()
+
+
 def test_losses_of_one_session_count_once(zoo: Zoo) -> None:
     """So do those of several pool processes with one session. Rows from before have none, and count for a process."""
     for pid in (1, 2):
@@ -271,7 +285,8 @@ def test_the_history_is_filtered(zoo: Zoo, operator: Client) -> None:
     hour = (timezone.localtime() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
     assert keys(since=hour) == ["a/1", "b/1"]
     assert keys(until=hour) == ["a/2", "b/2"]
-    for wrong in ({"since": "yesterday"}, {"what": "x"}, {"part": "\0"}):
+    years = ({"since": "9999-12-31T23:59"}, {"until": "0001-01-01T00:00"}, {"before": "0001-01-01T00:00"})
+    for wrong in ({"since": "yesterday"}, {"what": "x"}, {"part": "\0"}, *years):
         assert operator.get(f"{LIST}history/?{urlencode(wrong)}").status_code == 400
 
 

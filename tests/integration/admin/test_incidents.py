@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -297,5 +298,7 @@ def test_ten_open_pages_cost_zookeeper_no_more_than_one(operator: Client, conten
         inspection.snapshot(max_age=0, max_waiters=1)
         reads = proxy.counts[GET_CHILDREN]
         proxy.reset()
+        began = time.monotonic()
         assert [operator.get(path).status_code for path in (LIST, f"{LIST}?q=") * 5] == [200] * 10
-        assert proxy.counts[GET_CHILDREN] <= reads
+        seconds = int(time.monotonic() - began)  # 0, unless the machine is busy: a snapshot is shared for one
+        assert proxy.counts[GET_CHILDREN] <= reads * (1 + seconds)

@@ -179,11 +179,11 @@ class Visitor:
         self.page.get_by_label("Reason").fill(reason)
         self.press("Hold the lock")
 
-    def ask(self, section_text: str, reason: str) -> None:
-        """On the page of a lock, request the release of the holder whose section has this text."""
-        section = self.page.locator("section.module").filter(has_text=section_text)
-        section.get_by_label("Reason").fill(reason)
-        self._go(section.get_by_role("button", name="Request release"))
+    def ask(self, reason: str) -> None:
+        """From the page of a lock, request its release."""
+        self.follow("Request release…")
+        self.page.get_by_label("Reason").fill(reason)
+        self.press("Request release of the lock")
 
     def messages(self) -> str:
         """Return the messages of the page about the last action."""

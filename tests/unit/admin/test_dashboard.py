@@ -128,7 +128,7 @@ def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:
 def test_the_reasons_for_waiting_are_sentences() -> None:
     assert formatting.reasons(INFO) == [
         "web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.",
-        "3 waiters, first come, first served.",
+        "3 wait.",
     ]
     assert formatting.reasons(replace(INFO, waiting=0)) == formatting.reasons(INFO)[:1]
     assert formatting.reasons(replace(INFO, holders=(), waiting=0)) == []
@@ -140,11 +140,12 @@ def test_waits_in_a_circle_are_a_deadlock_only_if_none_of_them_ends() -> None:
     """A semaphore whose other holder goes on will have a permit."""
     waits = (Wait(who="one", holds="k", waits_for="a"), Wait(who="two", holds="a", waits_for="k"))
     shown = detail("k", INFO, replace(NOTHING, waits=waits), long_held=60)
-    assert (shown.chain, shown.is_cycle) == (waits, False)
-    assert "for ever" not in shown.advice
+    assert (shown.chain, shown.is_cycle, shown.victims) == (waits, False, ("k",))
+    assert "Nothing ends it" not in shown.advice
     shown = detail("k", INFO, replace(NOTHING, waits=waits, cycles=(waits,)), long_held=60)
-    assert (shown.chain, shown.is_cycle) == (waits, True)
-    assert "for ever" in shown.advice
+    assert (shown.chain, shown.is_cycle, shown.victims) == (waits, True, ("k", "a"))
+    assert "Nothing ends it" in shown.advice
+    assert not shown.can_be_asked
 
 
 def test_a_deadlock_comes_before_other_waits_of_the_holders() -> None:
@@ -157,10 +158,11 @@ def test_a_deadlock_comes_before_other_waits_of_the_holders() -> None:
 
 
 def test_a_lock_that_waits_for_a_deadlock_says_so() -> None:
+    """To break the lock itself would not end the deadlock."""
     into = Wait(who="one", holds="k", waits_for="a")
     circle = (Wait(who="two", holds="a", waits_for="b"), Wait(who="three", holds="b", waits_for="a"))
     shown = detail("k", INFO, replace(NOTHING, waits=(into, *circle), cycles=(circle,)), long_held=60)
-    assert (shown.chain, shown.is_cycle) == ((into, *circle), True)
+    assert (shown.chain, shown.is_cycle, shown.victims) == ((into, *circle), True, ("a", "b"))
 
 
 def test_the_values_of_links_are_escaped() -> None:

@@ -1,0 +1,40 @@
+"""Rows of the app of events, written into the database of a site that runs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from support.browser.site import Site
+
+ATTEMPTS: Final = "zklock_events_attempt"
+ACTIONS: Final = "zklock_events_operatoraction"
+
+
+@contextmanager
+def recorded(site: Site, *rows: tuple[str, float, dict[str, Any]]) -> Iterator[None]:
+    """Have these rows for the length of a block: each with its table, its age in seconds, and other columns."""
+    now = datetime.now(timezone.utc)
+    with closing(sqlite3.connect(Path(site.environment["SITE_HOME"]) / "site.sqlite3", timeout=20)) as database:
+        inserted = []
+        for table, age, columns in rows:
+            values = {**columns, "at": (now - timedelta(seconds=age)).strftime("%Y-%m-%d %H:%M:%S.%f")}
+            names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
+            cursor = database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+            inserted.append((table, cursor.lastrowid))
+        database.commit()
+        yield
+        for table, row in inserted:
+            database.execute(f"DELETE FROM {table} WHERE id = ?", [row])
+        database.commit()
+
+
+def attempt(key: str, host: str, **more: Any) -> dict[str, Any]:
+    """Return the columns of a grant that was released, but for others that are given."""
+    common = {"template": "orders/{pk}", "kind": "lock", "pid": 812, "token": 7, "waited": 0.5, "reason": ""}
+    return {"key": key, "host": host, "held": 2.0, "outcome": "released", "work": "shop.tasks.charge", **common, **more}
