@@ -1,6 +1,5 @@
 """
 A lock coordinator: programs in any language take locks through it, as leases, by gRPC or HTTP.
 
-`manage.py zklock serve` runs it. `django_zklock.contrib.leases.urls` adds the HTTP interface to a project, and
-`django_zklock.contrib.leases.client` is a client for Python, which needs no Django settings.
+`manage.py zklock serve` runs it.
 """

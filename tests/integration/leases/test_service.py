@@ -43,7 +43,7 @@ class Served:
 
     def __init__(self, options: LeaseOptions, credentials: Any = None) -> None:
         self.coordinator = Coordinator()
-        self.server = Server(self.coordinator, Access(options, anybody=True), "127.0.0.1:0", credentials)
+        self.server = Server(self.coordinator, Access(options), "127.0.0.1:0", credentials)
         self.address = f"localhost:{self.server.port}"
         self.channel = grpc.aio.insecure_channel(self.address)
         self.stub = stub_of(self.channel)
