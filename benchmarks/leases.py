@@ -168,7 +168,8 @@ async def flood(address: str) -> None:
             lease = await client.acquire(f"flood/{next(numbers) % 1000}")
             await client.release(lease.lease_id)
             if next(done) == FLOOD:
-                print("flooding", flush=True)
+                sys.stdout.write("flooding\n")
+                sys.stdout.flush()
 
     await asyncio.gather(*(take() for _ in range(FLOOD)))
 
