@@ -271,7 +271,7 @@ async def measure(serving: Any, options: argparse.Namespace) -> dict[str, float]
     return figures
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0915
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="acquisitions of each kind (default: %(default)s)")

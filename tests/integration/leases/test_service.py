@@ -287,3 +287,56 @@ async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: 
 async def _flood(stream: Any, lease_id: str) -> None:
     for number in range(100_000):
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
+
+
+async def test_a_message_that_cannot_be_read_is_refused(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """After the client is known; and no traceback fills the log."""
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        for name in ("RecordLock", "ReleaseLock"):
+            call = served.channel.unary_unary(f"/{SERVICE}/{name}")
+            assert "Bearer" in await refused(call(b"\xff" * 9, timeout=20), grpc.StatusCode.UNAUTHENTICATED)
+            metadata = (("authorization", "Bearer secret"),)
+            invalid = await refused(call(b"\xff" * 9, metadata=metadata, timeout=20), grpc.StatusCode.INVALID_ARGUMENT)
+            assert f"no {name}Request" in invalid
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_call_without_its_message_is_ended(zoo: Zoo, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
+    call = served.channel.stream_unary(f"/{SERVICE}/RecordLock")(timeout=20)
+    assert "no message" in await refused(call, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_thousands_of_calls_at_once_all_get_in(zoo: Zoo, served: Served) -> None:
+    """Each waits, and none is cancelled at random."""
+    calls = 2500
+    async with zk_lock(KEY):
+        waiting = [asyncio.ensure_future(served.acquire(wait_blocking=True)) for _ in range(calls)]
+        while served.coordinator._waiting["anybody"] < calls:
+            assert not any(call.done() for call in waiting)
+            await asyncio.sleep(0.05)
+        for call in waiting:
+            call.cancel()
+        await asyncio.wait(waiting)
+
+
+async def test_a_client_that_floods_has_few_acquisitions_under_way(zoo: Zoo) -> None:
+    """So another one hardly waits for them."""
+    clients = {name: LeaseClient(name=name, tokens=(hash_of(name),)) for name in ("eager", "calm")}
+    async with Served(LeaseOptions(clients=clients)) as served:
+
+        def acquire(name: str, key: str) -> Any:
+            request = pb.RecordLockRequest(resource_path=key, client_id="x", wait_blocking=True)
+            return served.stub.RecordLock(request, metadata=(("authorization", f"Bearer {name}"),), timeout=60)
+
+        eager = [asyncio.ensure_future(_code(acquire("eager", f"flood/{number}"))) for number in range(200)]
+        while not any(call.done() for call in eager):
+            await asyncio.sleep(0)
+        await acquire("calm", "calm")
+        assert not all(call.done() for call in eager)
+        assert {*await asyncio.gather(*eager)} == {grpc.StatusCode.OK}
+
+
+async def _code(call: Any) -> Any:
+    return await call.code()
