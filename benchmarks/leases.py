@@ -163,7 +163,7 @@ async def flood(address: str) -> None:
     client, numbers = GrpcClient(address, "flood"), itertools.count()
     done = itertools.count()
 
-    async def take() -> None:
+    async def acquire_and_release() -> None:
         while True:
             lease = await client.acquire(f"flood/{next(numbers) % 1000}")
             await client.release(lease.lease_id)
@@ -171,11 +171,11 @@ async def flood(address: str) -> None:
                 sys.stdout.write("flooding\n")
                 sys.stdout.flush()
 
-    await asyncio.gather(*(take() for _ in range(FLOOD)))
+    await asyncio.gather(*(acquire_and_release() for _ in range(FLOOD)))
 
 
-async def beside_a_flood(address: str, rounds: int) -> dict[str, float]:
-    """Measure a client that acquires and releases: alone, beside a flood, alone again."""
+async def during_a_flood(address: str, rounds: int) -> dict[str, float]:
+    """Measure a client that acquires and releases: alone, during a flood, alone again."""
     client, medians = GrpcClient(address, "bench"), []
     for flooding in (False, True, False):
         process = await _flood_process(address) if flooding else None
@@ -240,7 +240,7 @@ async def keep_many(address: str, process: psutil.Process, count: int, seconds: 
 
     reader, keeper = asyncio.ensure_future(read()), asyncio.ensure_future(keep())
     await asyncio.gather(*(acquire(number) for number in range(count)))
-    taken_after, kept = time.monotonic() - began, 0
+    acquired_within, kept = time.monotonic() - began, 0
     await asyncio.sleep(seconds)
     keeper.cancel()
     reader.cancel()
@@ -248,7 +248,7 @@ async def keep_many(address: str, process: psutil.Process, count: int, seconds: 
     return {
         "leases": len(ids),
         "leases lost": len(lost),
-        "taken a second": count / taken_after,
+        "taken a second": count / acquired_within,
         "kept a second": kept / seconds,
         "kB a lease": (process.memory_info().rss - before) / 1000 / max(1, len(ids)),
         "CPU share": (sum(process.cpu_times()[:2]) - cpu) / (time.monotonic() - began),
@@ -261,7 +261,7 @@ async def measure(serving: Any, options: argparse.Namespace) -> dict[str, float]
     process, address = psutil.Process(serving.process.pid), serving.address
     parts: dict[str, Callable[[], Any]] = {
         "compare": lambda: compare(address, serving.http_port, options.rounds),
-        "flood": lambda: beside_a_flood(address, options.rounds),
+        "flood": lambda: during_a_flood(address, options.rounds),
         "many": lambda: keep_many(address, process, options.leases, options.seconds),
         "burst": lambda: burst(address, options.burst),
     }

@@ -54,7 +54,7 @@ class Serving:
         with self._log.open("ab") as log:
             before = log.tell()
             self.process = subprocess.Popen(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
-        eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:])
+        eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:], 60)
         assert self.process.poll() is None, self.log()
 
     @property

@@ -40,7 +40,7 @@ class _Request(NamedTuple):
 class _Response(NamedTuple):
     status: int
     content: object = None
-    """What the body says in JSON; None: there is no body."""
+    """The body, before it is written as JSON; None for no body."""
     headers: Mapping[str, str] = {}
     content_type: str = "application/json"
 

@@ -108,7 +108,7 @@ class LeaseClient:
 
 
 class WebClient(LeaseClient):
-    """The same by HTTP, in a thread."""
+    """A client like the others; it speaks HTTP, in a thread."""
 
     async def run(self, until: float) -> None:
         while time.monotonic() < until:
@@ -130,7 +130,7 @@ class WebClient(LeaseClient):
             return response.status, json.loads(text) if text else None
 
         with contextlib.closing(connection):
-            wanted = {"resource_path": key, "client_id": self._name, "session_timeout_ms": term}
+            wanted: dict[str, Any] = {"resource_path": key, "client_id": self._name, "session_timeout_ms": term}
             status, lease = request("POST", **wanted, wait_limit_ms=3000)
             if status != 201:
                 self._done[f"HTTP {status}"] += 1

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import psutil
@@ -56,7 +56,9 @@ class Answer:
 
 
 class Web:
-    """A client on one connection."""
+    """A client on one connection; a fixture closes all."""
+
+    connections: ClassVar[list[http.client.HTTPConnection]] = []
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None, **headers: str) -> None:
         self._connection = (
@@ -64,6 +66,7 @@ class Web:
             if context is None
             else http.client.HTTPSConnection("localhost", port, timeout=20, context=context)
         )
+        self.connections.append(self._connection)
         self._headers = {"Content-Type": "application/json", **headers}
 
     def __call__(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
@@ -74,6 +77,14 @@ class Web:
     def post(self, **fields: Any) -> Answer:
         """Ask for a lease."""
         return self("POST", "/locks/", {**WANTED, **fields})
+
+
+@pytest.fixture(autouse=True)
+def _connections_closed() -> Iterator[None]:
+    """Close all connections after each test."""
+    yield
+    while Web.connections:
+        Web.connections.pop().close()
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +283,7 @@ def test_a_connection_that_sends_no_whole_request_is_closed(shared: tuple[Zoo, S
 
 
 def test_a_coordinator_names_the_address_of_the_one_that_gave_the_lease(shared: tuple[Zoo, Serving], web: Web) -> None:
-    """By HTTP and by gRPC. An address that no coordinator has written is not repeated."""
+    """Both HTTP and gRPC do. An address that no coordinator has written is not repeated."""
     zoo, serving = shared
     with Serving(zoo, http=True) as other:
         answer = web.post()
@@ -287,6 +298,7 @@ def test_a_coordinator_names_the_address_of_the_one_that_gave_the_lease(shared: 
             stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
             with pytest.raises(grpc.RpcError) as caught:
                 stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease_id), timeout=20)
-            metadata = dict(caught.value.trailing_metadata())  # type: ignore[attr-defined]
+            error: Any = caught.value
+            metadata = dict(error.trailing_metadata())
             assert (metadata["zklock-code"], metadata["zklock-address"]) == ("lease-elsewhere", serving.address)
         assert web("DELETE", answer.headers["Location"]).status == 204

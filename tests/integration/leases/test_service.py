@@ -294,7 +294,7 @@ async def test_a_message_that_cannot_be_read_is_refused(zoo: Zoo, caplog: pytest
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         for name in ("RecordLock", "ReleaseLock"):
-            call = served.channel.unary_unary(f"/{SERVICE}/{name}")
+            call: Any = served.channel.unary_unary(f"/{SERVICE}/{name}")
             assert "Bearer" in await refused(call(b"\xff" * 9, timeout=20), grpc.StatusCode.UNAUTHENTICATED)
             metadata = (("authorization", "Bearer secret"),)
             invalid = await refused(call(b"\xff" * 9, metadata=metadata, timeout=20), grpc.StatusCode.INVALID_ARGUMENT)
@@ -304,7 +304,7 @@ async def test_a_message_that_cannot_be_read_is_refused(zoo: Zoo, caplog: pytest
 
 async def test_a_call_without_its_message_is_ended(zoo: Zoo, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
-    call = served.channel.stream_unary(f"/{SERVICE}/RecordLock")(timeout=20)
+    call: Any = served.channel.stream_unary(f"/{SERVICE}/RecordLock")(timeout=20)
     assert "no message" in await refused(call, grpc.StatusCode.INVALID_ARGUMENT)
 
 
