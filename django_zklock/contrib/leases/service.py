@@ -78,6 +78,8 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self._coordinator = coordinator
         self._access = access
         self._streams: Counter[str] = Counter()  # by client
+        self._tasks: set[asyncio.Task[Any]] = set()  # of the open streams
+        self._ended = False
         self._methods: dict[str, Any] = {
             f"/{SERVICE}/{name}": make(functools.partial(self._answer, handler, request), response_serializer=_to_bytes)
             for name, make, handler, request in (
@@ -102,6 +104,18 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
             return await handler(client, request, context)
         except Refusal as refusal:
             await _abort(context, refusal)
+        except asyncio.CancelledError:
+            if not self._ended:
+                raise
+            await _abort(context, Refusal(Code.UNAVAILABLE, "The coordinator has ended."))
+
+    async def end_streams(self) -> None:
+        """End all streams with a status: gRPC would log a traceback for each one that its server cancels."""
+        self._ended = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.copy())
 
     async def _client(self, context: Context) -> LeaseClient:
         authorization = str(dict(context.invocation_metadata() or ()).get("authorization", ""))
@@ -118,9 +132,13 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
                 Code.TOO_MANY, f"{client.max_waiting} streams of the client {client.name!r} are open, its limit."
             )
         self._streams[client.name] += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             yield
         finally:
+            self._tasks.discard(task)
             self._streams[client.name] -= 1
 
     async def _record_lock(
@@ -322,9 +340,8 @@ class Server:
     """A gRPC server with the service, its health and its reflection."""
 
     def __init__(self, coordinator: Coordinator, access: Access, address: str, credentials: Any = None) -> None:
-        self._server = grpc.aio.server(
-            handlers=[LockCoordinatorService(coordinator, access)], options=[*OPTIONS.items()]
-        )
+        self._service = LockCoordinatorService(coordinator, access)
+        self._server = grpc.aio.server(handlers=[self._service], options=[*OPTIONS.items()])
         self._health = health.aio.HealthServicer()
         self._loop: asyncio.AbstractEventLoop
         self._ending = False
@@ -364,4 +381,5 @@ class Server:
     async def stop(self) -> None:
         """End all calls."""
         connection_state_changed.disconnect(self._on_connection)
+        await self._service.end_streams()
         await self._server.stop(grace=None)
