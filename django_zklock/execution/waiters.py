@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from django_zklock import clock
@@ -101,10 +101,10 @@ class TaskWaiter(Generic[_Value]):
     There may be thousands of them, so each uses one future and one timer: `asyncio.wait` needs a kilobyte more.
     """
 
-    __slots__ = ("_loop", "_waking", "value")
-    on_queued: ClassVar[Any] = None
+    __slots__ = ("_loop", "_waking", "on_queued", "value")
 
     def __init__(self) -> None:
+        self.on_queued: Callable[[], object] | None = None  # called once if the caller has to wait; on any thread
         self._loop = running_loop()
         self._waking: asyncio.Future[None] | None = None  # awaited by the coroutine; event loop's thread only
         self.value: _Value | None = None

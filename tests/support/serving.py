@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support.ensemble import free_ports
@@ -28,21 +29,41 @@ class Serving:
         hosts: str | None = None,
         session_timeout: float = 4,
         env: Mapping[str, str] | None = None,
+        leases: Mapping[str, object] | None = None,
+        http: bool = False,
     ) -> None:
-        self.port = free_ports(1)[0]
+        """Prepare it; `leases` are its settings of this name, and `http` lets it serve HTTP, too."""
+        self.port, self.http_port = free_ports(2)
         self.address = f"127.0.0.1:{self.port}"
+        if http:
+            options = ("--http", f"127.0.0.1:{self.http_port}", *options)
         self._command = [sys.executable, "-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
         self._env = {**zoo.environment(hosts, session_timeout), **(env or {})}
+        self._leases = leases
+        self._folder: tempfile.TemporaryDirectory[str]
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        with tempfile.TemporaryFile("w+b") as log:
-            self.process = subprocess.Popen(self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log)
-            eventually(
-                lambda: self.process.poll() is not None or b"gRPC is served" in os.pread(log.fileno(), 10_000, 0)
-            )
-            assert self.process.poll() is None, os.pread(log.fileno(), 10_000, 0).decode()
+        env = self._env
+        if self._leases is not None:
+            settings = Path(self._folder.name, "lease_settings.py")
+            settings.write_text(f"from settings import *\nZKLOCK['LEASES'] = {self._leases!r}\n")
+            path = os.pathsep.join((self._folder.name, env["PYTHONPATH"]))
+            env = {**env, "DJANGO_SETTINGS_MODULE": settings.stem, "PYTHONPATH": path}
+        with self._log.open("ab") as log:
+            before = log.tell()
+            self.process = subprocess.Popen(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
+        eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:], 60)
+        assert self.process.poll() is None, self.log()
+
+    @property
+    def _log(self) -> Path:
+        return Path(self._folder.name, "log")
+
+    def log(self) -> str:
+        """Return all that it has written."""
+        return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
         """End it without notice."""
@@ -64,8 +85,10 @@ class Serving:
             self.process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
         self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.kill()
+        self._folder.cleanup()

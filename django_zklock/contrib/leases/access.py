@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,8 +14,18 @@ from django_zklock import clock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
-ANYBODY: Final = LeaseClient(name="anybody", max_rate=100_000.0)
+ANYBODY: Final = LeaseClient(name="anybody", max_rate=math.inf)
 """The client of a coordinator that has no clients in the settings."""
+DELAY: Final = 1.0
+"""Seconds until a client that is not known gets its refusal. One that guesses tokens, one after the other, is slow."""
+MOST_DELAYED: Final = 1000
+"""Refusals that are delayed at a time; further ones are sent at once, as each that waits needs memory."""
+LONGEST_DELAY: Final = 20.0
+"""Seconds that a request of a client waits, at most, because of those that it has sent before."""
+LOG_PERIOD: Final = 10.0
+"""Seconds for which an event is counted, and not logged again."""
+MOST_LOGGED: Final = 1000
+"""Events that are counted at a time, by their texts; others are logged under one text."""
 
 audit = logging.getLogger("zklock.audit")
 
@@ -22,6 +35,27 @@ def hash_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+class Denials:
+    """Logs each event once in `LOG_PERIOD`, and then how often it happened, so that nobody can fill the log."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def report(self, event: str, **fields: str) -> None:
+        """Log an event with these fields, unless it was logged lately."""
+        if event not in self._counts:
+            if len(self._counts) >= MOST_LOGGED:
+                event = "the lock coordinator refused requests of many others"
+            if event not in self._counts:
+                audit.warning("%s", event, extra=fields)
+                asyncio.get_running_loop().call_later(LOG_PERIOD, self._sum_up, event)
+        self._counts[event] += 1
+
+    def _sum_up(self, event: str) -> None:
+        if more := self._counts.pop(event) - 1:
+            audit.warning("%s (%d more times in %g s)", event, more, LOG_PERIOD)
+
+
 class Access:
     """
     Decides which client a request comes from, and bounds its requests.
@@ -29,57 +63,62 @@ class Access:
     Tokens are random and long, so a plain hash is enough, and a look-up by the hash tells an attacker nothing.
     """
 
-    def __init__(self, options: LeaseOptions, *, anybody: bool) -> None:
-        self._anybody = anybody and not options.clients
+    def __init__(self, options: LeaseOptions) -> None:
+        self.anybody = not options.clients
+        """Whether the coordinator serves its own machine, without asking who a client is."""
         self._by_token = {token: client for client in options.clients.values() for token in client.tokens}
         self._by_certificate = {name: client for client in options.clients.values() for name in client.certificates}
-        self._spent: dict[str, float] = {}  # by client: until when its requests are used up, on clock.now()
+        self._due: dict[str, float] = {}  # by client: when its next request may be served, on clock.now()
+        self._denials = Denials()
+        self._delayed = 0
 
-    def client(self, peer: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
+    async def client(self, address: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
         """
-        Return the client of a request. `authorization` is the header of this name, perhaps empty; `peer` an address.
+        Return the client of a request. `authorization` is the header of this name, perhaps empty.
 
-        Raises `Refusal` if it is unknown, or has sent too many requests.
+        Raises `Refusal` if it is unknown, after a second, or if it sends far too many requests.
         """
         client = self._known(authorization, certificate_names)
         if client is None:
-            audit.warning("the lock coordinator does not know the client at %s", peer)
-            raise Refusal(Code.UNAUTHENTICATED, self._how_to_be_known())
-        if self.delay(client):
+            self._denials.report(f"the lock coordinator does not know a client at {address}")
+            await self._delay_refusal()
             raise Refusal(
-                Code.TOO_MANY,
-                f"The client {client.name!r} has sent more than {client.max_rate:g} requests a second. Slow down.",
+                Code.UNAUTHENTICATED,
+                "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a certificate "
+                "that it knows.",
             )
+        if delay := self.delay(client):
+            await asyncio.sleep(delay)
         return client
 
     def _known(self, authorization: str, certificate_names: Iterable[str]) -> LeaseClient | None:
-        if self._anybody:
+        if self.anybody:
             return ANYBODY
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() == "bearer":
             return self._by_token.get(hash_of(token.strip()))
-        for name in certificate_names:
-            if name in self._by_certificate:
-                return self._by_certificate[name]
-        return None
+        return next((self._by_certificate[name] for name in certificate_names if name in self._by_certificate), None)
 
-    def _how_to_be_known(self) -> str:
-        if not self._by_token and not self._by_certificate:
-            return 'The coordinator has no clients. Add one to ZKLOCK["LEASES"]["CLIENTS"] in its settings.'
-        return (
-            "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a known certificate."
-        )
+    async def _delay_refusal(self) -> None:
+        if self._delayed < MOST_DELAYED:
+            self._delayed += 1
+            try:
+                await asyncio.sleep(DELAY)
+            finally:
+                self._delayed -= 1
 
-    def delay(self, client: LeaseClient) -> float:
+    def delay(self, client: LeaseClient, cost: float = 1.0) -> float:
         """
-        Count a request; return by how many seconds it comes too early.
+        Count a request; return for how many seconds it must wait, so that the client keeps its rate.
 
-        A client may send as many at once as in one second.
+        Those of one second, or one, may come at once. Raises `Refusal` if the request would wait for too long.
         """
         now, interval = clock.now(), 1 / max(client.max_rate, 1e-9)
-        spent = max(self._spent.get(client.name, now), now) + interval
-        early = spent - (now + max(1.0, interval))
-        if early <= 0 and client.max_rate:
-            self._spent[client.name] = spent
-            return 0.0
-        return max(early, interval)
+        due = max(self._due.get(client.name, -math.inf), now - max(1.0, interval)) + cost * interval
+        if due > now + LONGEST_DELAY or not client.max_rate:
+            raise Refusal(
+                Code.TOO_MANY,
+                f"The client {client.name!r} sends more than {client.max_rate:g} requests a second. Slow down.",
+            )
+        self._due[client.name] = due
+        return max(0.0, due - now)

@@ -12,26 +12,34 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.core.signing import BadSignature, Signer
+
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
-from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease
-from django_zklock.contrib.leases.refusal import Code, Refusal, over
-from django_zklock.exceptions import LockNotAcquired, ZkLockError
+from django_zklock.contrib.leases.access import Denials
+from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease, LeaseLock
+from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
-from django_zklock.locks.lock import Lock
 from django_zklock.queue import names
 from django_zklock.queue.escaping import printable
 
-audit = logging.getLogger("zklock.audit")
+logger = logging.getLogger("django_zklock.leases")
 
 DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
+MOST_STARTING: Final = 2
+"""
+Acquisitions of one client that are on their way to ZooKeeper at a time. Its others wait for them, in order.
+
+So a client that sends thousands of calls has a small part of the processor, and others hardly wait.
+"""
 MOST_PATHS: Final = 1_500_000
 """
 Characters in the paths of all znodes of this process, at most.
@@ -44,22 +52,27 @@ READ_AGE: Final = 1.0
 """Seconds for which one read of a queue serves all callers that ask for their position."""
 MOST_READS: Final = 200
 """The most reads of queues that are under way or no older than that. Each costs a thread some milliseconds."""
+LOSSES_WITHIN: Final = 1.0
+"""Seconds whose lost leases are one line of the log."""
 DRAINING: Final = "the coordinator is about to end"
+
+_signer = Signer(salt="zklock.leases", sep=".")  # of the addresses in lease ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """The request of a client for a lease. Times in seconds."""
+    """The request of a client for a lease, with the names that gRPC and HTTP have for its fields."""
 
-    resource: str
-    client_id: str
-    term: float = 0.0
-    """Seconds after the last message of the client until the lease ends; 0: the default."""
-    wait: float | None = 0.0
-    """Seconds to wait for the lock; None: as long as the coordinator allows."""
+    resource_path: str = ""
+    client_id: str = ""
+    session_timeout_ms: int = 0
+    """The term: how long the lease lasts after the last message of the client; 0: the default."""
+    wait_limit_ms: int | None = 0
+    """How long to wait for the lock; None: as long as the coordinator allows."""
     kind: str = "lock"
     limit: int = 0
     """The number of permits of a semaphore."""
+    signed_token: bool = False
 
 
 class Coordinator:
@@ -70,46 +83,67 @@ class Coordinator:
         config = conf.current()
         self._options = config.leases
         self._base = config.base
+        self._address = ""  # the end of each lease id
         self._paths = 0  # characters in the paths of all its znodes
         self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
+        self._starting: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MOST_STARTING))
         self._reads: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
+        self._denials = Denials()
+        self._lost = 0  # leases that no line of the log tells of yet
         self._draining = False
+
+    def advertise(self, addresses: Addresses) -> None:
+        """
+        Put the addresses of this coordinator into its lease ids.
+
+        So any coordinator can tell a client where its lease is. They are signed: a client that is given a false lease
+        id must not send its token to a false address.
+        """
+        self._address = f".{_signer.sign_object(addresses)}"
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
-    async def acquire(self, client: LeaseClient, request: LeaseRequest) -> tuple[str, Lease]:
+    async def acquire(self, client: LeaseClient, request: LeaseRequest) -> Lease:
         """
-        Return a new lease with its id, as soon as it has the lock.
+        Return a new lease, as soon as it has the lock.
 
         Raises `Refusal`, with the code BUSY if the lock was not free in time. If this is cancelled, the client gets
         nothing: what was acquired is given back.
         """
-        lease_id, lease = self._new_lease(client, request)
+        if self._waiting[client.name] >= client.max_waiting:
+            raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
         self._waiting[client.name] += 1
         try:
-            await lease.settled
-        except asyncio.CancelledError:
-            lease.end(LEFT)
-            raise
+            lease = await self._start(client, request)
+            try:
+                await lease.settled
+            except asyncio.CancelledError:
+                lease.end(LEFT)
+                raise
         finally:
             self._waiting[client.name] -= 1
         if lease.error is not None:
             raise _refusal(lease.error)
         if not lease.is_held:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
-        return lease_id, lease
+        return lease
 
-    def sign(self, lease: Lease, expires_at: int) -> str:
-        """Return the signed token of a lease, which expires at the end that its client is told. Raises `Refusal`."""
-        assert lease.hold is not None
+    async def _start(self, client: LeaseClient, request: LeaseRequest) -> Lease:
+        """Return a new lease, which waits for the lock, as soon as few others of its client are starting."""
+        loop, starting = asyncio.get_running_loop(), self._starting[client.name]
+        called = loop.time()
+        await starting.acquire()
         try:
-            return lease.hold.signed_token(until=expires_at / 1000)
-        except ZkLockError as error:
-            lease.end("the lock was lost")
-            raise Refusal(Code.UNAVAILABLE, str(error)) from error
+            lease = self._new_lease(client, request, loop.time() - called)
+        except BaseException:
+            starting.release()
+            raise
+
+        lease.started.add_done_callback(lambda _: starting.release())
+        return lease
 
     def keep(self, client: LeaseClient, lease_id: str) -> Lease:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
@@ -131,12 +165,14 @@ class Coordinator:
         lease = self._leases.get(lease_id)
         if lease is not None and lease.client == client.name and lease.hold is not None:
             return lease
-        owner = lease_id.partition(".")[0]
-        if lease is None and owner != self.id and lease_id.count(".") == 2:
+        coordinator, *rest = lease_id.split(".", 3)
+        if lease is None and coordinator != self.id and len(rest) > 1:
+            elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
             raise Refusal(
                 Code.ELSEWHERE,
-                f"This is the coordinator {self.id}; the lease is from {owner}. Send the request to the process that "
-                "gave the lease. If that has ended, so has the lease.",
+                f"This is the coordinator {self.id}; the lease is from {coordinator}. Send the request to the process "
+                "that gave the lease. If that has ended, so has the lease.",
+                elsewhere,
             )
         raise Refusal(Code.OVER, "There is no such lease. It is over, was never given, or belongs to another client.")
 
@@ -208,15 +244,18 @@ class Coordinator:
 
     # --- small parts ------------------------------------------------------------------------------------------------
 
-    def _new_lease(self, client: LeaseClient, request: LeaseRequest) -> tuple[str, Lease]:
+    def _new_lease(self, client: LeaseClient, request: LeaseRequest, waited: float) -> Lease:
         if self._draining:
             raise Refusal(Code.UNAVAILABLE, f"No more leases are given: {DRAINING}. Ask another one.")
-        self._check_numbers(client)
-        key, term = key_of(request.resource), request.term or min(DEFAULT_TERM, self._options.max_term)
-        if not SHORTEST_TERM <= term <= self._options.max_term:
+        if self._leases_of[client.name] >= client.max_leases:
+            limit = client.max_leases
+            raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {limit} leases or waits for them, its limit.")
+        longest = self._options.max_term
+        key, term = key_of(request.resource_path), request.session_timeout_ms / 1000 or min(DEFAULT_TERM, longest)
+        if not SHORTEST_TERM <= term <= longest:
             raise Refusal(
                 Code.INVALID,
-                f"The term of {term:g} s is not from {SHORTEST_TERM:g} to {self._options.max_term:g} s. Keep the lease "
+                f"session_timeout_ms is not from {SHORTEST_TERM * 1000:.0f} to {longest * 1000:.0f}. Keep the lease "
                 "alive to have it for longer.",
             )
         client_id = _label(request.client_id)
@@ -225,20 +264,13 @@ class Coordinator:
         self._check_rights(client, key, request.kind)
         number = f"{self.id}.{next(self._numbers)}"
         self._check_paths(key)
-        lock = self._lock(key, request, client_id, {"client": client.name, "lease": number})
-        lease = Lease(number, lock, client=client.name, client_id=client_id, term=term)
-        lease_id = f"{number}.{secrets.token_urlsafe(16)}"
+        lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
+        lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._address}"
+        lease = Lease(lease_id, number, lock, client=client.name, client_id=client_id, term=term)
         self._leases[lease_id] = lease
         self._count(lease, 1)
-        lease.task.add_done_callback(lambda _: self._count(self._leases.pop(lease_id), -1))
-        return lease_id, lease
-
-    def _check_numbers(self, client: LeaseClient) -> None:
-        most = client.max_leases
-        if self._leases_of[client.name] >= most:
-            raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {most} leases or waits for them, its limit.")
-        if self._waiting[client.name] >= client.max_waiting:
-            raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
+        lease.task.add_done_callback(lambda _: self._on_end(lease))
+        return lease
 
     def _check_paths(self, key: str) -> None:
         if self._paths + self._path(key) > MOST_PATHS:
@@ -257,14 +289,18 @@ class Coordinator:
         elif kind not in client.kinds:
             problem = f"The client {client.name!r} may not take the kind {kind!r}."
         if problem:
-            audit.warning("the lock coordinator refused: %s", problem, extra={"lock": key, "user": client.name})
+            self._denials.report(f"the lock coordinator refused: {problem}", lock=key, user=client.name)
             raise Refusal(Code.FORBIDDEN, problem)
 
-    def _lock(self, key: str, request: LeaseRequest, client_id: str, about: dict[str, str]) -> Lock:
-        wait = self._options.max_wait if request.wait is None else min(request.wait, self._options.max_wait)
+    def _lock(self, key: str, request: LeaseRequest, waited: float, client_id: str, about: dict[str, str]) -> LeaseLock:
+        wait = self._options.max_wait
+        if request.wait_limit_ms is not None:
+            wait = max(0.0, min(wait, request.wait_limit_ms / 1000 - waited))
+        if min(request.wait_limit_ms or 0, request.limit) < 0:
+            raise Refusal(Code.INVALID, "wait_limit_ms or limit is below 0.")
         options: dict[str, Any] = {
             "timeout": wait,
-            "abort_on": "lost",
+            "abort_on": "never",  # the lease notices a loss by itself
             "atomic": False,
             "release_on": "exit",
             "linger": 0,  # with it, the leases of several clients would have the same token
@@ -278,13 +314,25 @@ class Coordinator:
         elif request.kind != "lock":
             options |= {"kind": request.kind, "limit": None}
         try:
-            return Lock.of_key(key, what=client_id, about=about, **options)
+            return LeaseLock.of_key(key, what=client_id, about=about, **options)
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
     def _count(self, lease: Lease, number: int) -> None:
         self._leases_of[lease.client] += number
         self._paths += number * self._path(lease.lock.name)
+
+    def _on_end(self, lease: Lease) -> None:
+        del self._leases[lease.id]
+        self._count(lease, -1)
+        if isinstance(lease.error, LockLost):
+            self._lost += 1
+            if self._lost == 1:
+                asyncio.get_running_loop().call_later(LOSSES_WITHIN, self._log_losses, str(lease.error))
+
+    def _log_losses(self, reason: str) -> None:
+        logger.warning("%d leases were lost. The first one: %s", self._lost, reason)
+        self._lost = 0
 
     def _path(self, key: str) -> int:
         return len(self._base) + len(key) + NAME
@@ -300,6 +348,14 @@ def key_of(resource: str) -> str:
         return names.own_key(resource)
     except ZkLockError as error:
         raise Refusal(Code.INVALID, str(error)) from error
+
+
+def _addresses(signed: str) -> Addresses:
+    """Return the addresses in a lease id, if a coordinator with the same SECRET_KEY has written them."""
+    try:
+        return Addresses(*_signer.unsign_object(signed))
+    except BadSignature:
+        return Addresses()
 
 
 def _read_queue(key: str) -> LockInfo | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -21,6 +23,15 @@ RELEASED: Final = "the client has released it"
 LEFT: Final = "the client has left the queue"
 
 
+class LeaseLock(Lock):
+    """A lock that calls `on_queued` when it has to wait; on the protocol's thread."""
+
+    on_queued: Callable[[], object] | None = None
+
+    def _on_wait(self, waiter: Any) -> None:
+        waiter.on_queued = self.on_queued
+
+
 class Lease:
     """
     A lock for one client; on the loop of its coordinator.
@@ -30,13 +41,16 @@ class Lease:
     before the end that the client was told, unless the client itself gives it back.
     """
 
-    def __init__(self, number: str, lock: Lock, *, client: str, client_id: str, term: float) -> None:
-        self.number = number
+    def __init__(
+        self, lease_id: str, number: str, lock: LeaseLock, *, client: str, client_id: str, term: float
+    ) -> None:
+        self.id = lease_id  # a secret of the client
+        self.number = number  # for logs and operators
         self.client = client
         self.client_id = client_id
         self.lock = lock
         self.hold: Hold | None = None
-        self.error: ZkLockError | None = None  # why it was not acquired
+        self.error: ZkLockError | None = None  # why it was not acquired, or was lost
         self.end_reason = ""  # why it is over; empty while it waits or is held
         self.release_requested = ""  # why the client should release it
         self.promised_until = -math.inf  # the latest end that the client was told, on the loop's clock
@@ -46,6 +60,10 @@ class Lease:
         self._observers: dict[Callable[[], object], None] = {}
         self._loop = asyncio.get_running_loop()
         self._woken: asyncio.Future[None] | None = None  # awaited by the task while it holds the lock
+        self.started: asyncio.Future[None] = (
+            self._loop.create_future()
+        )  # done when it waits in the queue, held, or over
+        lock.on_queued = functools.partial(self._loop.call_soon_threadsafe, _wake, self.started)
         self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
         self.task = self._loop.create_task(self._run())  # done when the lock is released, too
 
@@ -56,6 +74,12 @@ class Lease:
     def is_held(self) -> bool:
         """Whether the client has the lock."""
         return self.hold is not None and not self.end_reason
+
+    @property
+    def path(self) -> str:
+        """The path of its znode."""
+        assert self.hold is not None
+        return self.hold.path
 
     @property
     def remaining(self) -> float:
@@ -76,6 +100,24 @@ class Lease:
         remaining = math.floor(self.remaining * 1000)
         self.promised_until = max(self.promised_until, now + remaining / 1000)
         return math.floor(clock * 1000) + remaining, remaining
+
+    def describe(self, *, signed: bool = False) -> dict[str, Any]:
+        """Return what the client is told, and with `signed` a signed token, which expires with it. Raises `Refusal`."""
+        assert self.hold is not None
+        expires_at, duration = self.tell()
+        answer = {
+            "lease_id": self.id,
+            "fencing_token": self.hold.token,
+            "lease_expires_at": expires_at,
+            "lease_duration_ms": duration,
+        }
+        if signed:
+            try:
+                answer["signed_token"] = self.hold.signed_token(until=expires_at / 1000)
+            except ZkLockError as error:
+                self.end("the lock was lost")
+                raise Refusal(Code.UNAVAILABLE, str(error)) from error
+        return answer
 
     def keep(self) -> bool:
         """Renew the lease for another term. Return False if it is over."""
@@ -129,8 +171,6 @@ class Lease:
             async with self.lock as hold:
                 self._begin(hold)
                 await self._until_over()
-        except LockLost as error:
-            self._over(str(error))
         except ZkLockError as error:
             self.error = error
             self._over(str(error))
@@ -144,6 +184,7 @@ class Lease:
         self._kept_until = min(self._loop.time() + self._term, self._last_end)
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
+        hold.add_lost_callback(self._on_lost)
         audit.info(
             "lease %s: %r of client %r has the lock %r, token %d",
             self.number,
@@ -185,8 +226,8 @@ class Lease:
         self._settle()
 
     def _settle(self) -> None:
-        if not self.settled.done():  # the call that waits may have been cancelled
-            self.settled.set_result(None)
+        _wake(self.started)
+        _wake(self.settled)  # the call that waits may have been cancelled
         self._changed()
 
     def _on_release_request(self, hold: Hold) -> None:
@@ -194,6 +235,20 @@ class Lease:
         request = hold.release_requested
         if request is not None:
             self._loop.call_soon_threadsafe(self.request_release, f"{request.by}: {request.reason}")
+
+    def _on_lost(self, hold: Hold) -> None:
+        """End the lease; on the thread for users' code."""
+        try:
+            hold.check()
+        except LockLost as error:
+            self._loop.call_soon_threadsafe(self._end_lost, error)
+        except ZkLockError:
+            pass  # it was released meanwhile
+
+    def _end_lost(self, error: LockLost) -> None:
+        if not self.end_reason:
+            self.error = error
+            self.end(str(error))
 
     def _changed(self) -> None:
         for observer in list(self._observers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Final, NamedTuple
 
 RETRY_AFTER: Final = "1"
 """Seconds after which a client may try again."""
@@ -29,13 +29,23 @@ class Code(enum.Enum):
         self.may_succeed_later = http in (409, 429, 503)
 
 
+class Addresses(NamedTuple):
+    """Where clients reach a coordinator; an address is empty if it does not serve this protocol, or is not known."""
+
+    grpc: str = ""
+    """The address as `host:port`."""
+    http: str = ""
+    """The address as `https://host:port`."""
+
+
 class Refusal(Exception):
     """A request is refused; the text is a sentence for the client."""
 
-    def __init__(self, code: Code, detail: str) -> None:
+    def __init__(self, code: Code, detail: str, elsewhere: Addresses | None = None) -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
+        self.elsewhere = elsewhere or Addresses()  # of the coordinator that gave the lease
 
 
 def over(reason: str) -> Refusal:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import operator
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -20,52 +22,107 @@ from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 from django_zklock.signals import connection_state_changed
 from django_zklock.zk import process
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
-KINDS: Final = {pb.KIND_LOCK: "lock", pb.KIND_READ: "read", pb.KIND_WRITE: "write", pb.KIND_SEMAPHORE: "semaphore"}
 LOOK_EVERY: Final = 1.0
 """Seconds between two reads of a position in the queue."""
 MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
 """Bytes."""
+REQUEST_TIMEOUT: Final = 10.0
+"""Seconds that a client may take to send the message of a call that it has begun."""
+COST_OF_KEEPING: Final = 0.1
+"""The part of a request that a message on a `KeepAlive` stream counts for."""
+OPTIONS: Final = {
+    "grpc.max_receive_message_length": LARGEST_MESSAGE,
+    "grpc.max_metadata_size": LARGEST_MESSAGE,
+    # Calls that the server has not looked at yet. The core cancels calls at random beyond the first number (by default
+    # 1000), and all beyond the second one. After a restart of a coordinator, all clients come at once.
+    "grpc.server.max_pending_requests": 20_000,
+    "grpc.server.max_pending_requests_hard_limit": 30_000,
+    "grpc.max_allowed_incoming_connections": 20_000,
+    "grpc.max_connection_idle_ms": 60_000,  # without calls
+    "grpc.server_handshake_timeout_ms": 10_000,  # of a connection that says nothing
+    "grpc.keepalive_time_ms": 30_000,  # a client whose machine has vanished leaves the queue
+    "grpc.keepalive_timeout_ms": 10_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 5000,
+    "grpc.so_reuseport": 0,  # a second coordinator on the same port is an error, not a lottery
+}
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 Context = Any  # grpc.aio.ServicerContext, which has no types
-_Handler = TypeVar("_Handler", bound=Callable[..., Any])
-
-
-def _refusing(handler: _Handler) -> _Handler:
-    """Make a unary handler end the call with the status of a refusal."""
-
-    @functools.wraps(handler)
-    async def answer(self: LockCoordinatorService, request: Any, context: Context) -> Any:
-        try:
-            return await handler(self, request, context)
-        except Refusal as refusal:
-            await _abort(context, refusal)
-
-    return answer  # type: ignore[return-value]
+_Handler = Callable[[LeaseClient, Any, Context], Coroutine[Any, Any, Any]]
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:
     metadata = [("zklock-code", refusal.code.slug)]
     if refusal.code.may_succeed_later:
         metadata.append(("retry-after", RETRY_AFTER))
+    if refusal.elsewhere.grpc:
+        metadata.append(("zklock-address", refusal.elsewhere.grpc))
     await context.abort(grpc.StatusCode[refusal.code.grpc], refusal.detail, tuple(metadata))
 
 
-class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
-    """The service `zklock.v1.LockCoordinator`."""
+class LockCoordinatorService(grpc.GenericRpcHandler):
+    """
+    The service `zklock.v1.LockCoordinator`.
+
+    It reads the requests itself, and not by generated code: a client must be known before its messages are read.
+    """
 
     def __init__(self, coordinator: Coordinator, access: Access) -> None:
         self._coordinator = coordinator
         self._access = access
         self._streams: Counter[str] = Counter()  # by client
+        self._tasks: set[asyncio.Task[Any]] = set()  # of the open streams
+        self._ended = False
+        self._methods: dict[str, Any] = {
+            f"/{SERVICE}/{name}": make(functools.partial(self._answer, handler, request), response_serializer=_to_bytes)
+            for name, make, handler, request in (
+                ("RecordLock", grpc.stream_unary_rpc_method_handler, self._record_lock, pb.RecordLockRequest),
+                ("ReleaseLock", grpc.stream_unary_rpc_method_handler, self._release_lock, pb.ReleaseLockRequest),
+                ("KeepAlive", grpc.stream_stream_rpc_method_handler, self._keep_alive, None),
+                ("WatchQueue", grpc.stream_stream_rpc_method_handler, self._watch_queue, pb.WatchQueueRequest),
+            )
+        }
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a call; None for an unknown method."""
+        return self._methods.get(handler_call_details.method)
+
+    async def _answer(
+        self, handler: _Handler, message: type[Message] | None, _requests: object, context: Context
+    ) -> Any:
+        """Answer a call; `message` is the type of its only request, or None if it is a stream."""
+        try:
+            client = await self._client(context)
+            request = None if message is None else await _only_request(message, context)
+            return await handler(client, request, context)
+        except Refusal as refusal:
+            await _abort(context, refusal)
+        except asyncio.CancelledError:
+            if not self._ended:
+                raise
+            await _abort(context, Refusal(Code.UNAVAILABLE, "The coordinator has ended."))
+
+    async def end_streams(self) -> None:
+        """End all streams with a status: gRPC would log a traceback for each one that its server cancels."""
+        self._ended = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.copy())
+
+    async def _client(self, context: Context) -> LeaseClient:
+        authorization = str(dict(context.invocation_metadata() or ()).get("authorization", ""))
+        auth = context.auth_context()
+        names = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
+        address = context.peer().rpartition(":")[0]
+        return await self._access.client(address, authorization, [name.decode(errors="replace") for name in names])
 
     @contextlib.contextmanager
     def _stream(self, client: LeaseClient) -> Iterator[None]:
@@ -75,38 +132,31 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
                 Code.TOO_MANY, f"{client.max_waiting} streams of the client {client.name!r} are open, its limit."
             )
         self._streams[client.name] += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             yield
         finally:
+            self._tasks.discard(task)
             self._streams[client.name] -= 1
 
-    def _client(self, context: Context) -> LeaseClient:
-        metadata = dict(context.invocation_metadata() or ())
-        auth = context.auth_context()
-        names = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
-        authorization = str(metadata.get("authorization", ""))
-        return self._access.client(context.peer(), authorization, [name.decode(errors="replace") for name in names])
-
-    @_refusing
-    async def RecordLock(self, request: pb.RecordLockRequest, context: Context) -> pb.RecordLockResponse:  # noqa: N802
-        """Acquire a lock as a lease."""
-        client = self._client(context)
+    async def _record_lock(
+        self, client: LeaseClient, request: pb.RecordLockRequest, _: Context
+    ) -> pb.RecordLockResponse:
         try:
-            lease_id, lease = await self._coordinator.acquire(client, _lease_request(request))
+            lease = await self._coordinator.acquire(client, _lease_request(request))
         except Refusal as refusal:
             if refusal.code is not Code.BUSY:
                 raise
             ahead = await self._coordinator.count_ahead(request.resource_path)
             return pb.RecordLockResponse(acquired=False, place=ahead, detail=refusal.detail)
-        response = _acquired(lease_id, lease)
-        if request.signed_token:
-            response.signed_token = self._coordinator.sign(lease, response.lease_expires_at)
-        return response
+        answer = lease.describe(signed=request.signed_token)
+        return pb.RecordLockResponse(acquired=True, acquired_znode_path=lease.path, **answer)
 
-    @_refusing
-    async def ReleaseLock(self, request: pb.ReleaseLockRequest, context: Context) -> pb.ReleaseLockResponse:  # noqa: N802
-        """End a lease."""
-        client = self._client(context)
+    async def _release_lock(
+        self, client: LeaseClient, request: pb.ReleaseLockRequest, _: Context
+    ) -> pb.ReleaseLockResponse:
         try:
             await self._coordinator.release(client, request.lease_id)
         except Refusal as refusal:
@@ -115,27 +165,17 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
             return pb.ReleaseLockResponse(released=False, detail=refusal.detail)
         return pb.ReleaseLockResponse(released=True)
 
-    async def KeepAlive(self, requests: AsyncIterator[pb.KeepAliveRequest], context: Context) -> None:  # noqa: N802
-        """Renew leases, and report each change."""
-        try:
-            client = self._client(context)
-            with self._stream(client):
-                await _KeepAliveStream(self._coordinator, self._access, client, context).run(requests)
-        except Refusal as refusal:
-            await _abort(context, refusal)
+    async def _keep_alive(self, client: LeaseClient, _: None, context: Context) -> None:
+        with self._stream(client):
+            await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
-    async def WatchQueue(self, request: pb.WatchQueueRequest, context: Context) -> None:  # noqa: N802
-        """Follow a position in the queue, or a lease, until it ends."""
-        try:
-            client = self._client(context)
-            if request.lease_id:
-                lease = self._coordinator.find(client, request.lease_id)
-            else:
-                lease = self._coordinator.find_queued(client, request.resource_path, request.client_id)
-            with self._stream(client):
-                await self._watch(request.lease_id, lease, context)
-        except Refusal as refusal:
-            await _abort(context, refusal)
+    async def _watch_queue(self, client: LeaseClient, request: pb.WatchQueueRequest, context: Context) -> None:
+        if request.lease_id:
+            lease = self._coordinator.find(client, request.lease_id)
+        else:
+            lease = self._coordinator.find_queued(client, request.resource_path, request.client_id)
+        with self._stream(client):
+            await self._watch(request.lease_id, lease, context)
 
     async def _watch(self, lease_id: str, lease: Lease, context: Context) -> None:
         changed, reported = asyncio.Event(), None
@@ -167,8 +207,8 @@ class _KeepAliveStream:
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
 
-    async def run(self, requests: AsyncIterator[pb.KeepAliveRequest]) -> None:
-        reader = asyncio.create_task(self._read(requests))
+    async def run(self) -> None:
+        reader = asyncio.create_task(self._read())
         reader.add_done_callback(lambda _: self._changed.set())
         try:
             while self._unsent or not reader.done():
@@ -186,19 +226,22 @@ class _KeepAliveStream:
             for lease, observer in self._leases.values():
                 lease.ignore(observer)
 
-    async def _read(self, requests: AsyncIterator[pb.KeepAliveRequest]) -> None:
-        async for request in requests:
+    async def _read(self) -> None:
+        while (received := await self._context.read()) is not grpc.aio.EOF:
+            request = _parsed(pb.KeepAliveRequest, received)
             while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
                 self._sent.clear()
                 await self._sent.wait()
-            while early := self._access.delay(self._client):  # noqa: ASYNC110 - there is no event, only the time
-                await asyncio.sleep(early)
+            if delay := self._access.delay(self._client, COST_OF_KEEPING):
+                await asyncio.sleep(delay)
             self._keep(request.lease_id, request.sent_at)
 
     def _keep(self, lease_id: str, sent_at: int) -> None:
         try:
             lease = self._coordinator.keep(self._client, lease_id)
         except Refusal as refusal:
+            if refusal.elsewhere.grpc:
+                raise  # the stream ends with the address of the coordinator that has the lease
             over = pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=refusal.detail)
             self._send(lease_id, None if lease_id in self._leases else over)  # a known lease tells of its end itself
             return
@@ -226,53 +269,58 @@ class _KeepAliveStream:
         return state
 
 
+_to_bytes = operator.methodcaller("SerializeToString")
+
+
+async def _only_request(message: type[Message], context: Context) -> Any:
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    timer = loop.call_later(REQUEST_TIMEOUT, task.cancel)  # `asyncio.wait_for` would cost a tenth of a call
+    try:
+        received = await context.read()
+    except asyncio.CancelledError:
+        if loop.time() < timer.when():
+            raise
+        received = grpc.aio.EOF
+    finally:
+        timer.cancel()
+    if received is grpc.aio.EOF:
+        raise Refusal(Code.INVALID, f"There was no message within {REQUEST_TIMEOUT:g} s.")
+    return _parsed(message, received)
+
+
+def _parsed(message: type[Message], received: bytes) -> Any:
+    try:
+        return message.FromString(received)
+    except DecodeError as error:
+        raise Refusal(Code.INVALID, f"The message is no {message.DESCRIPTOR.name}.") from error
+
+
 def _lease_request(request: pb.RecordLockRequest) -> LeaseRequest:
-    for name in ("session_timeout_ms", "wait_limit_ms", "limit"):
-        if getattr(request, name) < 0:
-            raise Refusal(Code.INVALID, f"{name} is below 0.")
-    wait: float | None = 0.0
-    if request.wait_blocking:
-        wait = request.wait_limit_ms / 1000 or None
-    elif request.wait_limit_ms:
+    if request.wait_limit_ms and not request.wait_blocking:
         raise Refusal(Code.INVALID, "wait_limit_ms needs wait_blocking.")
+    known = request.kind in pb.Kind.values()
     return LeaseRequest(
-        resource=request.resource_path,
+        resource_path=request.resource_path,
         client_id=request.client_id,
-        term=request.session_timeout_ms / 1000,
-        wait=wait,
-        kind=KINDS.get(request.kind, f"number {request.kind}"),
+        session_timeout_ms=request.session_timeout_ms,
+        wait_limit_ms=request.wait_limit_ms or None if request.wait_blocking else 0,
+        kind=pb.Kind.Name(request.kind).removeprefix("KIND_").lower() if known else f"number {request.kind}",
         limit=request.limit,
     )
 
 
-def _acquired(lease_id: str, lease: Lease) -> pb.RecordLockResponse:
-    hold = lease.hold
-    assert hold is not None
-    expires_at, duration = lease.tell()
-    return pb.RecordLockResponse(
-        acquired=True,
-        acquired_znode_path=hold.path,
-        fencing_token=hold.token,
-        lease_expires_at=expires_at,
-        lease_id=lease_id,
-        lease_duration_ms=duration,
-    )
-
-
 def _state(lease_id: str, lease: Lease, position: int = 0) -> pb.LeaseState:
+    """Return the state for a client that knows this lease id, which may be empty."""
     if lease.end_reason:
         return pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=lease.end_reason)
     if lease.hold is None:
         return pb.LeaseState(state=pb.LeaseState.STATE_WAITING, place=position)
-    expires_at, duration = lease.tell()
     return pb.LeaseState(
         state=pb.LeaseState.STATE_HELD,
-        lease_id=lease_id,
-        lease_expires_at=expires_at,
-        lease_duration_ms=duration,
         release_requested=bool(lease.release_requested),
         detail=lease.release_requested,
-        fencing_token=lease.hold.token,
+        **{**lease.describe(), "lease_id": lease_id},
     )
 
 
@@ -294,18 +342,11 @@ class Server:
     """A gRPC server with the service, its health and its reflection."""
 
     def __init__(self, coordinator: Coordinator, access: Access, address: str, credentials: Any = None) -> None:
-        options = [
-            ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-            ("grpc.max_metadata_size", LARGEST_MESSAGE),
-            ("grpc.server_handshake_timeout_ms", 10_000),  # of a connection that says nothing
-            ("grpc.so_reuseport", 0),  # a second coordinator on the same port is an error, not a lottery
-            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-        ]
-        self._server = grpc.aio.server(options=options)
+        self._service = LockCoordinatorService(coordinator, access)
+        self._server = grpc.aio.server(handlers=[self._service], options=[*OPTIONS.items()])
         self._health = health.aio.HealthServicer()
         self._loop: asyncio.AbstractEventLoop
         self._ending = False
-        pb_grpc.add_LockCoordinatorServicer_to_server(LockCoordinatorService(coordinator, access), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:
@@ -342,4 +383,5 @@ class Server:
     async def stop(self) -> None:
         """End all calls."""
         connection_state_changed.disconnect(self._on_connection)
+        await self._service.end_streams()
         await self._server.stop(grace=None)

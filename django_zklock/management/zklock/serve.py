@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import secrets
 import signal
-import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django_zklock import conf
 from django_zklock.conf import url
@@ -17,10 +15,14 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_line
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.leases.host import Host
+    from django_zklock.contrib.leases.access import Access
+    from django_zklock.contrib.leases.coordinator import Coordinator
+    from django_zklock.contrib.leases.http_server import HttpServer
+    from django_zklock.contrib.leases.refusal import Addresses
 
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
+EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grpc = "where to serve gRPC (default: %(default)s)"
     add("--grpc", type=_address, default=DEFAULT_GRPC, metavar="HOST:PORT", help=grpc)
     add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
+    advertised = "the host by which clients reach this coordinator (default: the one that it serves at)"
+    add("--advertise", metavar="HOST", help=advertised)
     add("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
     add("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)")
@@ -84,44 +88,73 @@ def _address(text: str) -> str:
 
 
 async def _serve(out: Output, options: argparse.Namespace) -> None:
-    from django_zklock.contrib.leases import host as hosts  # noqa: PLC0415
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
 
     _allow_connections()
-    host = hosts.Host(Coordinator(), Access(conf.current().leases, anybody=True), asyncio.get_running_loop())
-    hosts.use(host)
+    coordinator = Coordinator()
     try:
-        await _serve_until_drained(out, options, host)
+        await _serve_until_drained(out, options, coordinator, Access(conf.current().leases))
     finally:
-        await host.coordinator.stop()  # after an error, too: the leases end with this process
+        await coordinator.stop()  # after an error, too: the leases end with this process
 
 
-async def _serve_until_drained(out: Output, options: argparse.Namespace, host: Host) -> None:
+async def _serve_until_drained(
+    out: Output, options: argparse.Namespace, coordinator: Coordinator, access: Access
+) -> None:
     from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
 
     credentials = None
     if options.tls_certificate:
         credentials = server_credentials(options.tls_certificate, options.tls_key, options.tls_client_ca)
-    server = Server(host.coordinator, host.access, options.grpc, credentials)
+    server = Server(coordinator, access, options.grpc, credentials)
+    http = _http_server(options, coordinator, access) if options.http else None
+    coordinator.advertise(_addresses(options, server.port, http.port if http else 0))
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
     await server.start()
-    http = _start_http(out, options) if options.http else None
+    serving_http: asyncio.Task[None] | None = None
     if http is not None:
-        http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
-    write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {host.coordinator.id}.")
+        serving_http = asyncio.create_task(http.serve())
+        serving_http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
+        write_line(out, f"HTTP is served on port {http.port}, at /locks/.")
+    write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
     await signals.get()
     write_line(
         out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now."
     )
     await server.announce_end()
-    await _end(host, signals)
+    await _end(coordinator, signals)
     await server.stop()
-    if http is not None and http.done():
-        http.result()
+    if http is not None and serving_http is not None:
+        http.stop()
+        await serving_http
     write_line(out, "Stopped.")
+
+
+def _http_server(options: argparse.Namespace, coordinator: Coordinator, access: Access) -> HttpServer:
+    try:
+        from django_zklock.contrib.leases.http_server import HttpServer  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise failure(f"--http needs a server: pip install uvicorn. ({error})") from error
+    from django_zklock.contrib.leases.http import HttpApplication  # noqa: PLC0415
+
+    application = HttpApplication(coordinator, access)
+    return HttpServer(application, options.http, options.tls_certificate, options.tls_key, options.tls_client_ca)
+
+
+def _addresses(options: argparse.Namespace, grpc: int, http: int) -> Addresses:
+    """Return where clients reach this coordinator, as far as that is known."""
+    from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
+
+    def address(served: str, port: int) -> str:
+        host = (options.advertise or served.rpartition(":")[0]).strip("[]")
+        return "" if not port or host in EVERYWHERE else url.host_port(host, port)
+
+    reached = address(options.http or "", http)
+    scheme = "https" if options.tls_certificate else "http"
+    return Addresses(address(options.grpc, grpc), reached and f"{scheme}://{reached}")
 
 
 def _allow_connections() -> None:
@@ -134,29 +167,10 @@ def _allow_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _end(host: Host, signals: asyncio.Queue[None]) -> None:
-    drain, hurry = asyncio.create_task(host.coordinator.drain()), asyncio.create_task(signals.get())
+async def _end(coordinator: Coordinator, signals: asyncio.Queue[None]) -> None:
+    drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
     await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
     hurry.cancel()
     if not drain.done():
-        await host.coordinator.stop()
+        await coordinator.stop()
     await drain
-
-
-def _start_http(out: Output, options: argparse.Namespace) -> asyncio.Task[None]:
-    """Serve HTTP in this loop; return the task, which ends only by an error."""
-    try:
-        import uvicorn  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise failure(f"--http needs a server: pip install uvicorn. ({error})") from error
-    from django_zklock.contrib.leases.application import application  # noqa: PLC0415
-
-    host, _, port = options.http.rpartition(":")
-    listener = socket.create_server((host.strip("[]"), int(port)))
-    more: dict[str, Any] = {}
-    if options.tls_certificate:
-        more = {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
-    server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off", **more))
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]  # they are ours
-    write_line(out, f"HTTP is served on port {listener.getsockname()[1]}, at /locks/.")
-    return asyncio.create_task(server.serve([listener]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import json
 import random
 import time
 from collections import Counter
@@ -35,11 +37,12 @@ HOUR = 3600.0
 class Coordinator:
     """One coordinator with its networks: to ZooKeeper, and to its clients."""
 
-    def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Relay) -> None:
+    def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Relay, web_link: Relay) -> None:
         self.number = number
         self.serving = serving
         self.proxy = proxy
         self.link = link
+        self.web_link = web_link  # HTTP
         self.faulty = False
 
 
@@ -104,6 +107,55 @@ class LeaseClient:
         self._done["released"] += 1
 
 
+class WebClient(LeaseClient):
+    """A client like the others; it speaks HTTP, in a thread."""
+
+    async def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            try:
+                await asyncio.to_thread(self._hold_one, self._chance.choice(self._coordinators))
+            except (OSError, http.client.HTTPException) as error:
+                self._done[f"error {type(error).__name__}"] += 1
+                await asyncio.sleep(0.1)
+
+    def _hold_one(self, coordinator: Coordinator) -> None:
+        key, term = self._chance.choice(KEYS), self._chance.choice([500, 1000, 3000])
+        connection = http.client.HTTPConnection("127.0.0.1", coordinator.web_link.port, timeout=5)
+
+        def request(method: str, lease_id: str = "", **fields: object) -> tuple[int, Any]:
+            body = json.dumps(fields) if fields else None
+            connection.request(method, f"/locks/{lease_id}", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+
+        with contextlib.closing(connection):
+            wanted: dict[str, Any] = {"resource_path": key, "client_id": self._name, "session_timeout_ms": term}
+            status, lease = request("POST", **wanted, wait_limit_ms=3000)
+            if status != 201:
+                self._done[f"HTTP {status}"] += 1
+                return
+            claim: Claim | None = None
+            stop = time.monotonic() + self._chance.choice([0.1, 0.5, 3.0])
+            while claim is None or time.monotonic() < stop:
+                sent = time.monotonic()
+                status, state = request("PUT", lease["lease_id"])
+                now = time.monotonic()
+                if status != 200 or (claim and now >= claim.until):
+                    self._done["lost by HTTP"] += 1
+                    return
+                if claim is None:
+                    claim = Claim(key, self._name, coordinator.number, int(lease["fencing_token"]), now, now)
+                    self._claims.append(claim)
+                claim.until = max(claim.until, sent + state["lease_duration_ms"] / 1000)
+                if state["release_requested"]:
+                    break
+                time.sleep(max(0.0, claim.until - now) * self._chance.choice([0.2, 0.3, 0.9]))
+            claim.until = min(claim.until, time.monotonic())
+            request("DELETE", lease["lease_id"])
+            self._done["released by HTTP"] += 1
+
+
 class Nemesis:
     """The faults."""
 
@@ -162,13 +214,16 @@ class Nemesis:
     @contextlib.asynccontextmanager
     async def _reset(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.link.reset()
+        coordinator.web_link.reset()
         yield
 
     @contextlib.asynccontextmanager
     async def _freeze(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.link.freeze()
+        coordinator.web_link.freeze()
         yield
         coordinator.link.heal()
+        coordinator.web_link.heal()
 
 
 @contextlib.asynccontextmanager
@@ -179,8 +234,9 @@ async def running_coordinators(zoo: Zoo, clocks: ClockShim) -> AsyncIterator[lis
         for number in range(3):
             proxy = stack.enter_context(Proxy(zoo.address))
             env = clocks.env if number == 2 else {}
-            serving = stack.enter_context(Serving(zoo, hosts=proxy.address, env=env))
-            coordinators.append(Coordinator(number, serving, proxy, stack.enter_context(Relay(serving.port))))
+            serving = stack.enter_context(Serving(zoo, hosts=proxy.address, env=env, http=True))
+            links = [stack.enter_context(Relay(port)) for port in (serving.port, serving.http_port)]
+            coordinators.append(Coordinator(number, serving, proxy, *links))
         clocks.jump(realtime=HOUR)
         yield coordinators
 
@@ -193,12 +249,16 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: 
     with ClockShim() as clocks:
         async with running_coordinators(arena, clocks) as coordinators:
             until = time.monotonic() + SECONDS
-            clients = [LeaseClient(f"client-{number}", coordinators, claims, done, seed) for number in range(CLIENTS)]
+            clients = [
+                (WebClient if number % 3 == 0 else LeaseClient)(f"client-{number}", coordinators, claims, done, seed)
+                for number in range(CLIENTS)
+            ]
             await asyncio.gather(
                 Nemesis(coordinators, done, seed).run(until), *(client.run(until) for client in clients)
             )
             for coordinator in coordinators:
                 coordinator.link.heal()
+                coordinator.web_link.heal()
                 assert await asyncio.to_thread(coordinator.serving.drain) == 0
     figure("leases", len(claims))
     print(f"seed {seed}: {len(claims)} leases; {dict(sorted(done.items()))}")
@@ -206,3 +266,4 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: 
     per_coordinator = Counter((claim.key, claim.coordinator) for claim in claims)
     assert len(per_coordinator) > len(KEYS) * 2, per_coordinator
     assert len(claims) > 5 * SECONDS / 10
+    assert done["released by HTTP"]

@@ -45,13 +45,14 @@ async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
 
 async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> tuple[str, Lease]:
     """Take a lease on `KEY`, unless something else is asked for."""
-    wanted = {"resource": KEY, "client_id": "node-1", "term": LONG, **request}
-    return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 60)
+    wanted = {"resource_path": KEY, "client_id": "node-1", "session_timeout_ms": int(LONG * 1000), **request}
+    lease = await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 60)
+    return lease.id, lease
 
 
 async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[tuple[str, Lease]]:
     """Return a call that waits in line behind one other."""
-    call = asyncio.ensure_future(acquire(coordinator, wait=20.0, **request))
+    call = asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000, **request))
     while len(await asyncio.to_thread(zoo.children, KEY)) < 2:
         await asyncio.sleep(0.02)
     return call
@@ -75,7 +76,7 @@ async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     zoo: Zoo, coordinator: Coordinator, term: float
 ) -> None:
     before = time.time()
-    _, lease = await acquire(coordinator, term=term)
+    _, lease = await acquire(coordinator, session_timeout_ms=int(term * 1000))
     expires_at, duration = lease.tell()
     assert 0 < duration <= min(term, 0.4 * 10) * 1000
     assert before * 1000 < expires_at <= (time.time() + min(term, 0.4 * 10)) * 1000
@@ -98,7 +99,7 @@ async def test_a_pause_while_the_clock_is_read_makes_no_lease_longer(
 
 
 async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, coordinator: Coordinator) -> None:
-    _, lease = await acquire(coordinator, term=0.5)
+    _, lease = await acquire(coordinator, session_timeout_ms=500)
     lease.tell()
     call = await waiting(coordinator, zoo, client_id="node-2")
     _, next_one = await call
@@ -108,7 +109,7 @@ async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, co
 
 
 async def test_a_lease_ends_in_time_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
-    lease_id, lease = await acquire(coordinator, term=0.2)
+    lease_id, lease = await acquire(coordinator, session_timeout_ms=200)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
         coordinator.keep(ANYBODY, lease_id)
@@ -121,7 +122,7 @@ async def test_reads_of_queues_by_one_client_are_bounded(
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     for resource in "abc":
-        await acquire(coordinator, resource=resource)
+        await acquire(coordinator, resource_path=resource)
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
@@ -130,7 +131,7 @@ async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator:
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
             with refused(Code.BUSY):
-                await acquire(coordinator, resource=resource)
+                await acquire(coordinator, resource_path=resource)
 
 
 async def test_leases_of_all_kinds_exclude_each_other_as_locks_do(zoo: Zoo, coordinator: Coordinator) -> None:
@@ -140,18 +141,18 @@ async def test_leases_of_all_kinds_exclude_each_other_as_locks_do(zoo: Zoo, coor
     for lease_id, _ in readers:
         await coordinator.release(ANYBODY, lease_id)
     for _ in range(2):
-        await acquire(coordinator, resource="pool", kind="semaphore", limit=2)
+        await acquire(coordinator, resource_path="pool", kind="semaphore", limit=2)
     with refused(Code.BUSY):
-        await acquire(coordinator, resource="pool", kind="semaphore", limit=2)
+        await acquire(coordinator, resource_path="pool", kind="semaphore", limit=2)
 
 
 async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
         for _ in range(2):
-            await acquire(coordinator, resource="printers/7")
+            await acquire(coordinator, resource_path="printers/7")
         with refused(Code.BUSY):
-            await acquire(coordinator, resource="printers/7")
+            await acquire(coordinator, resource_path="printers/7")
 
 
 async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator: Coordinator) -> None:
@@ -182,15 +183,16 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coor
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"resource": ""}, "empty"),
-        ({"resource": "a//b"}, "empty"),
-        ({"resource": "../etc"}, "relative path"),
-        ({"resource": "x" * 2000}, "1000"),
-        ({"resource": "a\x00b"}, "character"),
+        ({"resource_path": ""}, "empty"),
+        ({"resource_path": "a//b"}, "empty"),
+        ({"resource_path": "../etc"}, "relative path"),
+        ({"resource_path": "x" * 2000}, "1000"),
+        ({"resource_path": "a\x00b"}, "character"),
         ({"client_id": " "}, "client_id"),
-        ({"term": 1e6}, "term"),
-        ({"term": -1.0}, "term"),
-        ({"term": float("nan")}, "term"),
+        ({"session_timeout_ms": 10**9}, "session_timeout_ms"),
+        ({"session_timeout_ms": -1}, "session_timeout_ms"),
+        ({"wait_limit_ms": -1}, "below 0"),
+        ({"limit": -1}, "below 0"),
         ({"kind": "mutex"}, "kind"),
         ({"limit": 2}, "limit"),
         ({"kind": "semaphore"}, "limit"),
@@ -206,22 +208,22 @@ async def test_an_invalid_request_is_refused(
 async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coordinator: Coordinator) -> None:
     client = LeaseClient(name="billing", prefixes=("invoices",), kinds=("lock",), max_leases=2, max_waiting=1)
     with refused(Code.FORBIDDEN, "'orders/1'"):
-        await acquire(coordinator, client, resource="orders/1")
+        await acquire(coordinator, client, resource_path="orders/1")
     with refused(Code.FORBIDDEN, "invoices-old"):
-        await acquire(coordinator, client, resource="invoices-old")
+        await acquire(coordinator, client, resource_path="invoices-old")
     with refused(Code.FORBIDDEN, "'write'"):
         await acquire(coordinator, client, kind="write")
     await acquire(coordinator)
-    call = asyncio.ensure_future(acquire(coordinator, client, wait=20.0))
+    call = asyncio.ensure_future(acquire(coordinator, client, wait_limit_ms=20_000))
     await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
     with refused(Code.TOO_MANY, "calls"):
-        await acquire(coordinator, client, resource="invoices/2")
+        await acquire(coordinator, client, resource_path="invoices/2")
     call.cancel()
     await asyncio.wait([call])
     for number in range(2):
-        await acquire(coordinator, client, resource=f"invoices/{number}")
+        await acquire(coordinator, client, resource_path=f"invoices/{number}")
     with refused(Code.TOO_MANY, "leases"):
-        await acquire(coordinator, client, resource="invoices/2")
+        await acquire(coordinator, client, resource_path="invoices/2")
 
 
 async def test_the_paths_of_a_session_are_bounded(
@@ -230,9 +232,9 @@ async def test_the_paths_of_a_session_are_bounded(
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_PATHS", 270)
     lease_id, _ = await acquire(coordinator)
     with refused(Code.UNAVAILABLE, "no room"):
-        await acquire(coordinator, resource="x" * 150)
+        await acquire(coordinator, resource_path="x" * 150)
     await coordinator.release(ANYBODY, lease_id)
-    await acquire(coordinator, resource="x" * 150)
+    await acquire(coordinator, resource_path="x" * 150)
 
 
 async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:
@@ -275,13 +277,13 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(
 
 async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
-    lease_id, lease = await acquire(coordinator, term=1.0)
+    lease_id, lease = await acquire(coordinator, session_timeout_ms=1000)
     call = await waiting(coordinator, zoo)
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
         await call
     with refused(Code.UNAVAILABLE):
-        await acquire(coordinator, resource="other")
+        await acquire(coordinator, resource_path="other")
     assert lease.release_requested
     began = time.monotonic()
     with refused(Code.OVER):
@@ -294,7 +296,7 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
 
 async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
     """Its lease is ended before its task has begun."""
-    call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource=KEY, client_id="node-1")))
+    call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource_path=KEY, client_id="node-1")))
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
         await call
@@ -304,7 +306,7 @@ async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, c
 async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
     zoo: Zoo, short_session: None, coordinator: Coordinator
 ) -> None:
-    lease_id, lease = await acquire(coordinator, term=LONG)
+    lease_id, lease = await acquire(coordinator, session_timeout_ms=int(LONG * 1000))
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())
     await asyncio.sleep(0)  # it has begun

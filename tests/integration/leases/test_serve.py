@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import subprocess
 import time
@@ -117,3 +118,33 @@ def _refuses(stub: Any) -> bool:
     except grpc.RpcError as error:
         return "about to end" in str(error)
     return False
+
+
+def test_an_end_with_open_streams_logs_no_traceback(zoo: Zoo) -> None:
+    with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
+        open_stream: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        open_stream.put(pb.KeepAliveRequest(lease_id=lease.lease_id))
+        states = stub.KeepAlive(iter(open_stream.get, None))
+        assert next(states).state == pb.LeaseState.STATE_HELD
+        stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20)
+        assert serving.drain() == 0
+        open_stream.put(None)
+        assert "Traceback" not in serving.log(), serving.log()
+        assert "ERROR" not in serving.log()
+
+
+def test_a_loss_of_many_leases_is_one_line(zoo: Zoo) -> None:
+    with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        for number in range(20):
+            wanted = pb.RecordLockRequest(resource_path=f"many/{number}", client_id="x", session_timeout_ms=60_000)
+            assert stub.RecordLock(wanted, timeout=20).acquired
+        with serving.paused():
+            for number in range(20):
+                zoo.wait_contenders(f"many/{number}", 0, timeout=30)
+        eventually(lambda: "leases were lost" in serving.log(), 20)
+        assert serving.log().count("20 leases were lost") == 1
+        assert "after the abort" not in serving.log()
+        assert serving.drain() == 0

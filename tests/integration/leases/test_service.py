@@ -43,7 +43,7 @@ class Served:
 
     def __init__(self, options: LeaseOptions, credentials: Any = None) -> None:
         self.coordinator = Coordinator()
-        self.server = Server(self.coordinator, Access(options, anybody=True), "127.0.0.1:0", credentials)
+        self.server = Server(self.coordinator, Access(options), "127.0.0.1:0", credentials)
         self.address = f"localhost:{self.server.port}"
         self.channel = grpc.aio.insecure_channel(self.address)
         self.stub = stub_of(self.channel)
@@ -156,7 +156,7 @@ async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served
 
 async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Served) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
-    assert "below 0" in await refused(served.acquire(session_timeout_ms=-1), invalid)
+    assert "session_timeout_ms" in await refused(served.acquire(session_timeout_ms=-1), invalid)
     assert "wait_blocking" in await refused(served.acquire(wait_limit_ms=5), invalid)
     assert "kind" in await refused(served.acquire(kind=17), invalid)
     assert "empty" in await refused(served.acquire(""), invalid)
@@ -227,7 +227,7 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
 
 async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
     """Its requests are all answered, no more of them than it may send."""
-    client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
+    client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=2.0)
     async with Served(LeaseOptions(clients={"eager": client})) as served:
         metadata = (("authorization", "Bearer secret"),)
         request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
@@ -287,3 +287,57 @@ async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: 
 async def _flood(stream: Any, lease_id: str) -> None:
     for number in range(100_000):
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
+
+
+async def test_a_message_that_cannot_be_read_is_refused(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """After the client is known; and no traceback fills the log."""
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        for name in ("RecordLock", "ReleaseLock"):
+            call: Any = served.channel.unary_unary(f"/{SERVICE}/{name}")
+            assert "Bearer" in await refused(call(b"\xff" * 9, timeout=20), grpc.StatusCode.UNAUTHENTICATED)
+            metadata = (("authorization", "Bearer secret"),)
+            invalid = await refused(call(b"\xff" * 9, metadata=metadata, timeout=20), grpc.StatusCode.INVALID_ARGUMENT)
+            assert f"no {name}Request" in invalid
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_call_without_its_message_is_ended(zoo: Zoo, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
+    call: Any = served.channel.stream_unary(f"/{SERVICE}/RecordLock")(timeout=20)
+    assert "no message" in await refused(call, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_thousands_of_calls_at_once_all_get_in(zoo: Zoo, served: Served) -> None:
+    """Each waits, and none is cancelled at random."""
+    calls = 1500  # the default of gRPC's core is 1000
+    request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True)
+    async with zk_lock(KEY):
+        waiting = [asyncio.ensure_future(_code(served.stub.RecordLock(request))) for _ in range(calls)]
+        while served.coordinator._waiting["anybody"] < calls:
+            assert not any(call.done() for call in waiting)
+            await asyncio.sleep(0.05)
+        for call in waiting:
+            call.cancel()
+        await asyncio.wait(waiting)
+
+
+async def test_a_client_that_floods_has_few_acquisitions_under_way(zoo: Zoo) -> None:
+    """So another one hardly waits for them."""
+    clients = {name: LeaseClient(name=name, tokens=(hash_of(name),)) for name in ("eager", "calm")}
+    async with Served(LeaseOptions(clients=clients)) as served:
+
+        def acquire(name: str, key: str) -> Any:
+            request = pb.RecordLockRequest(resource_path=key, client_id="x", wait_blocking=True)
+            return served.stub.RecordLock(request, metadata=(("authorization", f"Bearer {name}"),), timeout=60)
+
+        eager = [asyncio.ensure_future(_code(acquire("eager", f"flood/{number}"))) for number in range(200)]
+        while not any(call.done() for call in eager):
+            await asyncio.sleep(0)
+        await acquire("calm", "calm")
+        assert not all(call.done() for call in eager)
+        assert {*await asyncio.gather(*eager)} == {grpc.StatusCode.OK}
+
+
+async def _code(call: Any) -> Any:
+    return await call.code()

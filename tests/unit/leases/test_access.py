@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 from unittest import mock
 
@@ -10,6 +12,7 @@ import pytest
 from django_zklock import conf
 from django_zklock.conf.errors import Problems
 from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
+from django_zklock.contrib.leases import access
 from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code, Refusal
@@ -18,55 +21,80 @@ BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=
 OPTIONS = LeaseOptions(clients={"billing": BILLING})
 
 
-def test_a_client_is_known_by_its_token_or_certificate() -> None:
-    known = Access(OPTIONS, anybody=True)
-    assert known.client("somewhere", "Bearer secret") is BILLING
-    assert known.client("somewhere", "", ["other", "billing.internal"]) is BILLING
+@pytest.fixture(autouse=True)
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse unknown clients at once."""
+    monkeypatch.setattr(access, "DELAY", 0.0)
+
+
+async def test_a_client_is_known_by_its_token_or_certificate() -> None:
+    known = Access(OPTIONS)
+    assert await known.client("somewhere", "Bearer secret") is BILLING
+    assert await known.client("somewhere", "", ["other", "billing.internal"]) is BILLING
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
-def test_an_unknown_token_or_certificate_is_refused(authorization: str) -> None:
+async def test_an_unknown_token_or_certificate_is_refused(authorization: str) -> None:
     with pytest.raises(Refusal, match="Authorization") as caught:
-        Access(OPTIONS, anybody=True).client("somewhere", authorization, ["stranger"])
+        await Access(OPTIONS).client("somewhere", authorization, ["stranger"])
     assert caught.value.code is Code.UNAUTHENTICATED
 
 
-def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
+async def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
     with pytest.raises(Refusal):
-        Access(OPTIONS, anybody=True).client("somewhere", "Bearer wrong", ["billing.internal"])
+        await Access(OPTIONS).client("somewhere", "Bearer wrong", ["billing.internal"])
 
 
-def test_without_clients_the_settings_decide_who_is_served() -> None:
-    assert Access(LeaseOptions(), anybody=True).client("somewhere", "") is ANYBODY
-    with pytest.raises(Refusal, match="no clients"):
-        Access(LeaseOptions(), anybody=False).client("somewhere", "Bearer secret")
+async def test_without_clients_all_programs_are_served() -> None:
+    assert await Access(LeaseOptions()).client("somewhere", "") is ANYBODY
 
 
-def test_a_client_sends_no_more_requests_than_it_may() -> None:
-    known = Access(OPTIONS, anybody=False)
-    with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
-        for _ in range(2):
-            known.client("somewhere", "Bearer secret")
-        with pytest.raises(Refusal, match="2 requests a second") as caught:
-            known.client("somewhere", "Bearer secret")
-        assert caught.value.code is Code.TOO_MANY
-        clock.return_value = 100.5
-        known.client("somewhere", "Bearer secret")
+async def test_failed_tries_from_one_address_are_one_line_and_a_count(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that guesses tokens cannot fill the log."""
+    monkeypatch.setattr(access, "LOG_PERIOD", 0.2)
+    known = Access(OPTIONS)
+    for address in ["10.0.0.1"] * 5 + ["10.0.0.2"]:
         with pytest.raises(Refusal):
-            known.client("somewhere", "Bearer secret")
+            await known.client(address, "Bearer wrong")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the lock coordinator does not know a client at {address}" for address in ("10.0.0.1", "10.0.0.2")
+    ]
+    while len(caplog.records) < 3:
+        await asyncio.sleep(0.01)
+    assert "10.0.0.1 (4 more times" in caplog.records[2].getMessage()
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.0])
-def test_a_rate_below_one_allows_less_than_a_request_a_second(rate: float) -> None:
-    slow = LeaseClient(name="slow", tokens=(hash_of("secret"),), max_rate=rate)
-    known = Access(LeaseOptions(clients={"slow": slow}), anybody=False)
+async def test_an_unknown_client_waits_for_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known one does not, meanwhile."""
+    monkeypatch.setattr(access, "DELAY", 0.2)
+    known = Access(OPTIONS)
+    began = time.monotonic()
+    refusal = asyncio.ensure_future(known.client("somewhere", "Bearer wrong"))
+    await known.client("somewhere", "Bearer secret")
+    assert not refusal.done()
+    with pytest.raises(Refusal):
+        await refusal
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_client_that_sends_too_many_requests_is_slowed_down() -> None:
+    """Far too many are refused."""
+    known = Access(OPTIONS)
     with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
-        for now in (100.0, 102.0):
-            clock.return_value = now
-            if rate:
-                known.client("somewhere", "Bearer secret")
-            with pytest.raises(Refusal):
-                known.client("somewhere", "Bearer secret")
+        assert [known.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+        clock.return_value = 101.0
+        assert known.delay(BILLING) == 0.5
+        with pytest.raises(Refusal, match="2 requests a second") as caught:
+            for _ in range(50):
+                known.delay(BILLING)
+        assert caught.value.code is Code.TOO_MANY
+
+
+def test_a_rate_of_zero_refuses_all() -> None:
+    with pytest.raises(Refusal):
+        Access(OPTIONS).delay(LeaseClient(name="none", tokens=(hash_of("x"),), max_rate=0.0))
 
 
 @pytest.mark.parametrize(

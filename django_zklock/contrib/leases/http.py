@@ -1,0 +1,214 @@
+"""The HTTP interface of the coordinator, as an ASGI application. Errors are problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import http
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from django_zklock.conf import url
+from django_zklock.conf.leases import LeaseClient
+from django_zklock.contrib.leases.access import Access
+from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
+from django_zklock.contrib.leases.lease import LEFT, Lease
+from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal, over
+
+LONGEST_WAIT: Final = 30.0
+"""Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
+LARGEST_BODY: Final = 16 * 1024  # bytes
+_FIELDS: Final[Mapping[str, Any]] = {field.name: field.default for field in dataclasses.fields(LeaseRequest)}
+_KINDS_OF_JSON: Final[Mapping[type, str]] = {str: "string", int: "whole number from 0", bool: "boolean"}
+_DESCRIPTION: Final = Path(__file__).with_name("openapi.json")
+
+_Receive = Callable[[], Coroutine[Any, Any, Any]]
+_Send = Callable[[Any], Awaitable[None]]
+
+
+class _Request(NamedTuple):
+    """A request of a known client."""
+
+    client: LeaseClient
+    lease_id: str
+    headers: Mapping[bytes, str]
+    receive: _Receive
+
+
+class _Response(NamedTuple):
+    status: int
+    content: object = None
+    """The body, before it is written as JSON; None for no body."""
+    headers: Mapping[str, str] = {}
+    content_type: str = "application/json"
+
+
+class _HttpError(Exception):
+    """An error that HTTP itself has a status for."""
+
+    def __init__(self, status: int, detail: str, **headers: str) -> None:
+        super().__init__(detail)
+        self.response = _problem(status, "about:blank", http.HTTPStatus(status).phrase, detail, headers=headers)
+
+
+class _ClientLeft(Exception):
+    """The client has closed the connection."""
+
+
+class HttpApplication:
+    """The application. It serves all at /locks/."""
+
+    def __init__(self, coordinator: Coordinator, access: Access) -> None:
+        self._coordinator = coordinator
+        self._access = access
+
+    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
+        """Answer a request."""
+        try:
+            response = await self._answer(scope, receive)
+        except Refusal as refusal:
+            response = _refused(refusal)
+        except _HttpError as error:
+            response = error.response
+        except _ClientLeft:
+            return
+        body = b"" if response.content is None else json.dumps(response.content).encode()
+        headers = {"content-length": str(len(body)), "cache-control": "no-store", **response.headers}
+        if body:
+            headers["content-type"] = response.content_type
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": encoded})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Any, receive: _Receive) -> _Response:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if self._access.anybody:
+            _check_host(headers.get(b"host", ""))
+        folder, _, name = scope["path"].rpartition("/")
+        handlers: Mapping[str, Callable[[_Request], Coroutine[Any, Any, _Response]]]
+        if folder != "/locks":
+            raise _HttpError(404, "There is nothing at this path. All is below /locks/; see /locks/openapi.json.")
+        if name == "openapi.json":
+            if scope["method"] == "GET":
+                return _Response(200, json.loads(_DESCRIPTION.read_bytes()))
+            handlers = {"GET": self._describe}
+        elif name:
+            handlers = {"GET": self._describe, "PUT": self._keep, "DELETE": self._release}
+        else:
+            handlers = {"POST": self._acquire}
+        handler = handlers.get(scope["method"])
+        if handler is None:
+            allowed = ", ".join(handlers)
+            raise _HttpError(405, f"The method {scope['method']} is not for this path, but {allowed}.", allow=allowed)
+        address = (scope.get("client") or ("unknown",))[0]
+        names = scope.get("state", {}).get("certificate_names", ())
+        client = await self._access.client(address, headers.get(b"authorization", ""), names)
+        return await handler(_Request(client, name, headers, receive))
+
+    async def _acquire(self, request: _Request) -> _Response:
+        wanted = _lease_request(request.headers.get(b"content-type", ""), await _body(request.receive))
+        lease = await _unless_left(self._coordinator.acquire(request.client, wanted), request.receive)
+        answer = _description(lease, signed=wanted.signed_token)
+        return _Response(201, answer, {"location": f"/locks/{lease.id}"})
+
+    async def _describe(self, request: _Request) -> _Response:
+        return _Response(200, _description(self._coordinator.find(request.client, request.lease_id)))
+
+    async def _keep(self, request: _Request) -> _Response:
+        return _Response(200, _description(self._coordinator.keep(request.client, request.lease_id)))
+
+    async def _release(self, request: _Request) -> _Response:
+        await self._coordinator.release(request.client, request.lease_id)
+        return _Response(204)
+
+
+def _check_host(host: str) -> None:
+    """
+    Refuse a request to another name than one of this machine; it is for a coordinator that asks nobody for a token.
+
+    A page on the internet can let its name point to 127.0.0.1, and then send requests from the browser of a developer.
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if not url.is_loopback(name.strip("[]")):
+        raise Refusal(
+            Code.INVALID,
+            f"The host is {host[:60]!r}. Without clients in its settings, the coordinator serves localhost only.",
+        )
+
+
+def _problem(status: int, kind: str, title: str, detail: str, *, headers: Mapping[str, str], **more: str) -> _Response:
+    content = {"type": kind, "title": title, "status": status, "detail": detail, **more}
+    return _Response(status, content, headers, "application/problem+json")
+
+
+def _refused(refusal: Refusal) -> _Response:
+    code, headers = refusal.code, {}
+    if code.may_succeed_later:
+        headers["retry-after"] = RETRY_AFTER
+    if code is Code.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
+    more = {"address": refusal.elsewhere.http} if refusal.elsewhere.http else {}
+    return _problem(code.http, f"urn:zklock:problem:{code.slug}", code.title, refusal.detail, headers=headers, **more)
+
+
+def _description(lease: Lease, *, signed: bool = False) -> dict[str, Any]:
+    if lease.hold is None or lease.end_reason:
+        raise over(lease.end_reason)
+    answer = {
+        **lease.describe(signed=signed),
+        "resource_path": lease.hold.key,
+        "client_id": lease.client_id,
+        "acquired_znode_path": lease.hold.path,
+        "release_requested": lease.release_requested or None,
+    }
+    return {**answer, "fencing_token": str(lease.hold.token)}  # 64 bits; numbers in JavaScript have 53
+
+
+async def _unless_left(acquiring: Coroutine[Any, Any, Lease], receive: _Receive) -> Lease:
+    """Return the new lease. If the client closes the connection first, it leaves the queue: raise `_ClientLeft`."""
+    call, left = asyncio.ensure_future(acquiring), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((call, left), return_when=asyncio.FIRST_COMPLETED)
+        if not left.done():
+            return call.result()
+        if call.done() and call.exception() is None:
+            call.result().end(LEFT)
+        raise _ClientLeft
+    finally:
+        call.cancel()
+        left.cancel()
+
+
+async def _body(receive: _Receive) -> bytes:
+    body: bytes = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientLeft
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            raise _HttpError(413, f"The body has more than {LARGEST_BODY} bytes.")
+        if not message.get("more_body"):
+            return body
+
+
+def _lease_request(content_type: str, body: bytes) -> LeaseRequest:
+    """Return the request in a body, checked. Raises `Refusal` and `_HttpError`."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":  # a form of another site cannot send this
+        raise _HttpError(415, "The content type is not application/json.")
+    try:
+        given = json.loads(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise Refusal(Code.INVALID, "The body is not JSON.") from error
+    if not isinstance(given, dict):
+        raise Refusal(Code.INVALID, "The body is not a JSON object.")
+    for name, value in given.items():
+        if name not in _FIELDS:
+            raise Refusal(Code.INVALID, f"Unknown field {name[:60]!r}. Known fields: {', '.join(_FIELDS)}.")
+        kind = type(_FIELDS[name])
+        if type(value) is not kind or (kind is int and not 0 <= value < 2**53):  # True is no number here
+            raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.")
+    wanted = LeaseRequest(**given)
+    return dataclasses.replace(wanted, wait_limit_ms=min(wanted.wait_limit_ms or 0, int(LONGEST_WAIT * 1000)))

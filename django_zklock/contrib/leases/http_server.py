@@ -1,0 +1,110 @@
+"""The HTTP server of the coordinator: uvicorn, with limits on connections, and with the clients' certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from django_zklock.contrib.leases.http import HttpApplication
+
+REQUEST_TIMEOUT: Final = 20.0
+"""Seconds in which a connection must bring a complete request: from its start, or from the last response."""
+MOST_CONNECTIONS: Final = 20_000
+END_TIMEOUT: Final = 5  # seconds for responses that are under way at the end
+
+
+class Protocol(H11Protocol):
+    """One connection."""
+
+    _timer: asyncio.TimerHandle | None = None  # while no complete request has come
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+        # Without it, a response takes 40 ms: head and body are sent apart (Nagle's algorithm, delayed acknowledgement).
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.app_state = {"certificate_names": _names(transport.get_extra_info("peercert") or {})}
+        self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of a request."""
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request, or for the rest of the last one."""
+        super().on_response_complete()
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        self._stop_timer()
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _names(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the common names and the subject alternative names in a certificate that TLS has checked."""
+    subject = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    return [*subject, *(value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str))]
+
+
+class HttpServer:
+    """Serves the application at one address."""
+
+    def __init__(
+        self, application: HttpApplication, address: str, certificate: Path | None, key: Path | None, ca: Path | None
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host.strip("[]"), int(port)), family=family)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            application,
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # a warning about each invalid request could fill the log
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=int(REQUEST_TIMEOUT),
+            timeout_graceful_shutdown=END_TIMEOUT,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            ssl_ca_certs=None if ca is None else str(ca),
+            ssl_cert_reqs=ssl.CERT_NONE if ca is None else ssl.CERT_REQUIRED,
+        )
+        config.load()  # errors of the certificate show now
+        self._server = uvicorn.Server(config)
+        self._server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]  # they are ours
+
+    async def serve(self) -> None:
+        """Serve until `stop` is called. Ends otherwise only by an error."""
+        await self._server.serve([self._socket])
+
+    def stop(self) -> None:
+        """End as soon as the responses that are under way are sent."""
+        self._server.should_exit = True
