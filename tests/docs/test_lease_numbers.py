@@ -53,7 +53,7 @@ def test_the_worst_case_is_that_of_the_default_timeout() -> None:
 
 
 def test_the_margin_of_the_metric_is_that_of_the_lease() -> None:
-    """What is left of a lease when the next heartbeat is due."""
+    """It is measured when the next heartbeat is due."""
     text = " ".join(text_of("reference/metrics.md").split())
     due = BEAT_SHARE / LEASE_SHARE
     assert f"normally {1 - due:.2f}, because a heartbeat is due after {due:.2f} of the lease" in text
