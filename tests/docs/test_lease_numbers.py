@@ -38,7 +38,9 @@ def test_the_worst_case_is_that_of_the_default_timeout() -> None:
     """Each second of the table."""
     (timeout,) = (field.default for field in fields(conf.Config) if field.name == "session_timeout")
     assert isinstance(timeout, float)
-    seconds = re.findall(r"^\| ([\d.]+)(?: to ([\d.]+))? (?:\(|\|)", PAGE.partition("second by second")[2], re.MULTILINE)
+    seconds = re.findall(
+        r"^\| ([\d.]+)(?: to ([\d.]+))? (?:\(|\|)", PAGE.partition("second by second")[2], re.MULTILINE
+    )
     assert str(timeout) in {f"{row[0]}.0" for row in ROWS}
     assert seconds == [
         ("0", ""),
