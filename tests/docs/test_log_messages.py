@@ -13,6 +13,7 @@ from support.docs import text_of
 
 import django_zklock
 from django_zklock.operations import audit
+from django_zklock.zk import troubles
 
 PACKAGE = Path(django_zklock.__file__).parent
 METHODS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR", "log": ""}
@@ -101,6 +102,12 @@ def test_every_logged_message_is_on_the_page(call: Message) -> None:
 def test_every_message_on_the_page_is_logged(row: Message) -> None:
     """A row whose message has changed, or is gone, misleads its reader."""
     assert any(same(call, row) for call in CALLS), row
+
+
+def test_every_reason_of_a_loss_is_on_the_page() -> None:
+    """Those that no person and no option has caused."""
+    reasons = text_of("reference/log-messages.md").partition("### Reasons of a loss")[2].partition("\n## ")[0]
+    assert set(troubles.ALL) - set(re.findall(r"`([^`]+)`", reasons)) == set()
 
 
 def test_the_calls_are_found() -> None:
