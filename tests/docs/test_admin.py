@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.test import RequestFactory
-from support.docs import assert_settings, files_of, run
+from support.docs import assert_settings, files_of, run, text_of
 from support.zoo import Zoo
 
-from django_zklock.admin import LockAdmin
+from django_zklock.admin import LockAdmin, LockAdminMixin
 from django_zklock.models import Lock
 
 
@@ -52,3 +53,35 @@ def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFac
     """Without a user."""
     names = run(blocks["probes.py"])
     assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200
+
+
+REFERENCE = text_of("reference/admin.md")
+
+
+def test_the_reference_has_every_permission() -> None:
+    """Those that `migrate` makes."""
+    names = [
+        *(f"{name}_lock" for name in Lock._meta.default_permissions),
+        *(name for name, _ in Lock._meta.permissions),
+    ]
+    assert re.findall(r"^\| `zklock\.(\w+)` \|", REFERENCE, re.MULTILINE) == names
+
+
+def test_the_reference_has_every_url_with_its_address() -> None:
+    """The names of the admin's own pages, which Django's pages for adding and deleting are not."""
+    shown: dict[str, str] = {}
+    for names, addresses in re.findall(r"^\| (`zklock_lock_[^|]*)\|([^|]*)\|", REFERENCE, re.MULTILINE):
+        pairs = zip(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", addresses) or [""], strict=True)
+        shown.update(pairs)
+    made = {
+        str(pattern.name): str(pattern.pattern).replace("<path:object_id>", "<key>")
+        for pattern in reversed(admin.site.get_model_admin(Lock).get_urls())
+        if pattern.name and not pattern.name.endswith(("_add", "_delete")) and "?P" not in str(pattern.pattern)
+    }
+    assert shown == made
+
+
+def test_the_reference_has_the_attributes_of_the_mixin() -> None:
+    """With their defaults."""
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", REFERENCE, re.MULTILINE))
+    assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("long_held", "reply_timeout", "refresh")}

@@ -36,6 +36,7 @@ from django_zklock.exceptions import ZkLockError
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 RUN = text_of("how-to/run-zookeeper.md")
+LOOK_AFTER = text_of("how-to/look-after-zookeeper.md")
 SECURE = text_of("how-to/secure-zookeeper.md")
 
 
@@ -238,7 +239,7 @@ def test_the_locks_belong_to_the_account_and_to_the_certificate(guide: Guide) ->
 @pytest.mark.chaos
 def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide: Guide) -> None:
     """The leader is the last one. Without a server there are locks all the same, and a hold lives through all of it."""
-    upgrade = section(RUN, "Upgrade without a stop")
+    upgrade = section(LOOK_AFTER, "Upgrade without a stop")
     (line,) = re.findall(r"`(zk_\w+ \d)`", upgrade)
     assert "the leader last" in upgrade
     assert "`Mode: follower`" in upgrade

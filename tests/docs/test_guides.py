@@ -9,7 +9,7 @@ from support.docs import assert_passes, assert_settings, files_of, written
 
 ASKING = """
 import threading
-from asking import make_way
+from django_zklock.operations import request_release
 from celery import Celery
 from reindexing import reindex
 import pytest
@@ -24,7 +24,7 @@ class Asks(list):
     def append(self, document):
         super().append(document)
         if len(self) == 1:
-            make_way("search/index", "anna")
+            request_release("search/index", "deploy 42", by="anna")
             threading.Event().wait(0.5)
 
 
@@ -34,7 +34,7 @@ def test_a_loop_stops_when_somebody_asks(zklock):
     assert index == ["a"]
     assert reindex(["a"], []) == "done"
     with pytest.raises(LockChangedHands):
-        make_way("search/index", "anna")
+        request_release("search/index", "deploy 42", by="anna")
 
 
 def test_a_task_goes_on_until_somebody_asks(zklock):
@@ -92,8 +92,7 @@ def test_a_task_runs(zklock):
 
 STEPPING_IN = """
 import pytest
-from breaking import free
-from deploying import drained_deploy
+from intervening import drained_deploy, free, make_way
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockLost
 
@@ -115,6 +114,13 @@ def test_a_lock_is_broken(zklock):
         with zk_lock("invoice/7") as hold:
             assert free("invoice/7", "stuck since Monday", "anna").holder.token == hold.token
             hold.wait_lost(2)
+
+
+def test_a_holder_is_asked(zklock):
+    with zk_lock("invoice/7") as hold:
+        (holder,) = make_way("invoice/7", "anna")
+        assert holder.token == hold.token
+        assert str(hold.wait_release_requested(5)) == "anna: deploy 42"
 """
 
 PERMITS = """
@@ -145,18 +151,18 @@ def test_a_limit_counts_until_it_is_cleared(zklock):
 """
 
 GUIDES = {
-    "ask-a-holder-to-release": ASKING,
-    "bound-a-hold": BOUNDED,
-    "linger": LINGERING,
-    "break-or-hold-a-lock": STEPPING_IN,
-    "semaphores": PERMITS,
+    "how-to/bound-a-hold": BOUNDED,
+    "how-to/intervene": ASKING,
+    "how-to/linger": LINGERING,
+    "how-to/semaphores": PERMITS,
+    "reference/operations": STEPPING_IN,
 }
 
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_the_examples_of_a_guide_do_as_it_says(page: str, tmp_path: Path) -> None:
-    project = written(f"how-to/{page}.md", tmp_path)
-    assert_passes(project, GUIDES[page], 2)
+    test = GUIDES[page]
+    assert_passes(written(f"{page}.md", tmp_path), test, test.count("\ndef test_"))
 
 
 @pytest.mark.parametrize("page", ["linger", "semaphores"])

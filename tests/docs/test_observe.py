@@ -1,4 +1,4 @@
-"""The code in the how-to about metrics, traces and logs runs, and its tables have all metrics."""
+"""The code in the how-to about metrics, traces and logs runs, and the reference has all metrics."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def test_every_metric_is_in_the_table() -> None:
     }
     disconnect(registry)
     assert list(registry.collect()) == []
-    text = text_of("how-to/observe.md")
+    text = text_of("reference/metrics.md")
     assert dict(re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text, flags=re.MULTILINE)) == made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import inspect
 import re
@@ -14,12 +15,14 @@ from django.dispatch import Signal
 from support.docs import DOCS, run, text_of
 
 import django_zklock
-from django_zklock import checks, conf, signals, zk_lock
+from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
+from django_zklock.conf import settings as read_settings
 from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.multi import MultiHold, MultiLock
+from django_zklock.queue import escaping, names
 from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")
@@ -27,13 +30,13 @@ ARCHITECTURE = text_of("explanation/architecture.md")
 INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
 SIGNALS = text_of("reference/signals.md")
-COLUMNS = (
-    arguments.LockArguments,
-    arguments.SideArguments,
-    arguments.LeaderArguments,
-    arguments.LockedOptions,
-)
-"""The columns of the table of options, from left to right."""
+COLUMNS: dict[str, Any] = {
+    "zk_lock": arguments.LockArguments,
+    "zk_read": arguments.SideArguments,
+    "zk_leader": arguments.LeaderArguments,
+    "zk_locked": arguments.LockedOptions,
+}
+"""The options of each call."""
 
 
 def section(heading: str) -> str:
@@ -43,12 +46,77 @@ def section(heading: str) -> str:
 
 def named(text: str) -> set[str]:
     """Return the names in backticks: those of `name(arguments)`, too."""
-    return set(re.findall(r"`(\w+)[`(]", text))
+    return set(re.findall(r"`@?(\w+)[`(]", text))
 
 
 def test_every_public_name_is_in_the_reference() -> None:
     """Each name that `django_zklock` exports has an entry."""
     assert set(django_zklock.__all__) <= named(LOCKS)
+
+
+PAGES = {
+    "": ("locks",),
+    "admin": ("admin",),
+    "contrib.celery": ("settings",),
+    "contrib.leases.client": ("api",),
+    "contrib.metrics": ("metrics",),
+    "contrib.otel": ("metrics",),
+    "fencing": ("fencing",),
+    "fencing.stores": ("fencing",),
+    "inspection": ("inspection",),
+    "operations": ("operations",),
+    "testing": ("testing",),
+    "testing.server": ("testing",),
+    "testing.tester": ("testing",),
+}
+"""The pages that explain the names of each public module. The API page has those that they leave out."""
+INTERNAL = {"conf", "dashboard.lazy", "locks.protocol.contender", "queue.names"}
+"""Modules whose `__all__` is for this package alone."""
+MADE_FROM_DOCSTRINGS = set(re.findall(r"^\.\. auto\w+:: (\w+)", text_of("reference/api.md"), flags=re.MULTILINE))
+
+
+def exporting() -> dict[str, set[str]]:
+    """Return the names in `__all__` of each module that has one, by the module's name in the package."""
+    modules = {}
+    for path in Path(str(django_zklock.__file__)).parent.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                parts = path.relative_to(Path(str(django_zklock.__file__)).parent).with_suffix("").parts
+                modules[".".join(part for part in parts if part != "__init__")] = set(ast.literal_eval(node.value))
+    return modules
+
+
+EXPORTED = exporting()
+
+
+def test_every_module_that_exports_names_has_a_page() -> None:
+    """Or it is internal."""
+    assert set(EXPORTED) == {*PAGES, *INTERNAL}
+
+
+@pytest.mark.parametrize("module", sorted(PAGES))
+def test_every_exported_name_is_on_its_page(module: str) -> None:
+    """Or it is on the API page."""
+    explained = set().union(*(named(text_of(f"reference/{page}.md")) for page in PAGES[module]))
+    assert EXPORTED[module] - explained - MADE_FROM_DOCSTRINGS == set()
+
+
+def test_the_api_page_repeats_no_other_page() -> None:
+    """A name that is explained twice is explained in two ways."""
+    explained = set().union(*(named(text_of(f"reference/{page}.md")) for pages in PAGES.values() for page in pages))
+    assert MADE_FROM_DOCSTRINGS & explained == set()
+
+
+def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
+    """The root and the builtins, but for `Exception`."""
+    page = text_of("reference/exceptions.md")
+    for name, kind in vars(exceptions).items():
+        if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == exceptions.__name__:
+            builtins = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"]
+            named_base = re.search(rf"\*\*`{name}`\*\*(?: \(an? `(\w+)`\))?", page)
+            if kind is not exceptions.ZkLockError:
+                assert named_base is not None, name
+                assert [base for base in named_base.groups() if base] == builtins, name
 
 
 @pytest.mark.parametrize("name", ["Lock", "MultiLock", "ReadWriteLock", "Hold", "MultiHold", "Leader"])
@@ -67,12 +135,16 @@ def test_every_field_of_the_values_is_named(kind: Any) -> None:
     assert set(kind.__dataclass_fields__) <= named(INSPECTION)
 
 
-def test_the_table_of_options_is_that_of_the_code() -> None:
+@pytest.mark.parametrize("call", COLUMNS)
+def test_the_table_of_options_is_that_of_the_code(call: str) -> None:
     """Each option of each call, and no other; `zk_semaphore` has its limit as an argument."""
-    rows = re.findall(r"^\| (?:\[)?`(\w+)`[^|]*\|[^|]*((?:\|[^|]*){4})\|$", section("Options"), flags=re.MULTILINE)
-    table = {option: [cell.strip() for cell in cells.split("|")[1:]] for option, cells in rows}
-    for column, options in enumerate(COLUMNS):
-        assert {option for option, cells in table.items() if "yes" in cells[column]} == set(options.__annotations__)
+    text = section("Options")
+    ((common,),) = [re.findall(r"Every call takes (.*?)\. In addition", " ".join(text.split()))]
+    options = named(common)
+    for calls, row in re.findall(r"^\| (.*?) \| (`.*?) \|$", text, flags=re.MULTILINE):
+        if (call in named(calls)) != calls.startswith("all but"):
+            options |= named(row)
+    assert options == set(COLUMNS[call].__annotations__)
 
 
 def test_the_settings_explain_every_option_that_they_can_have() -> None:
@@ -87,12 +159,58 @@ def test_the_signature_of_the_decorator_has_every_option() -> None:
     assert {*parameters} - {"name", "more", "unknown"} == set(arguments.LockedOptions.__annotations__)
 
 
-def test_the_table_of_checks_is_that_of_the_code() -> None:
+def test_the_list_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
     ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
-    rows = re.findall(r"^\| ([EW]\d{3}) \| [^|]+ \| [^|]+ \|$", SETTINGS, flags=re.MULTILINE)
+    rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == sorted(ids)
+
+
+BOUNDS = re.findall(r"^\| ([`\w, ]+) \| (above 0|\d+) \| (none|\d+)[^|]*\|$", SETTINGS, flags=re.MULTILINE)
+
+
+def placed(key: str, value: float) -> dict[str, Any]:
+    """Return the settings of a lock coordinator's project with this value at its place."""
+    client: dict[str, Any] = {"TOKENS": ["0" * 64]}
+    settings: dict[str, Any] = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
+    if key in OPTION_NAMES:
+        settings["DEFAULTS"][key] = value
+    elif key in ("MAX_TERM", "MAX_WAIT"):
+        settings["LEASES"][key] = value
+    else:
+        (client if key in ("MAX_LEASES", "MAX_WAITING", "MAX_RATE") else settings)[key] = value
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"),
+    [(key, least, most) for keys, least, most in BOUNDS for key in re.findall(r"`(\w+)`", keys) if key != "LEASES"],
+)
+def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, most: str) -> None:
+    """A value on the bound is accepted, and one beyond it is refused."""
+    smallest = 0.001 if least == "above 0" else int(least)
+    assert conf.problems(placed(key, smallest)) == []
+    assert conf.problems(placed(key, 0 if least == "above 0" else smallest - 1))
+    if most == "none":
+        assert conf.problems(placed(key, 10**12)) == []
+    else:
+        assert conf.problems(placed(key, int(most))) == []
+        assert conf.problems(placed(key, int(most) + 1))
+
+
+def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
+    """Each option and each setting that refuses a negative number."""
+    keys = {*OPTION_NAMES, *read_settings._KEYS, "MAX_TERM", "MAX_WAIT", "MAX_LEASES", "MAX_WAITING", "MAX_RATE"}
+    numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
+    assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
+
+
+def test_the_bounds_of_texts_are_those_of_the_code() -> None:
+    """The lengths of a key, of its parts, and of a secret."""
+    text = " ".join(SETTINGS.split())
+    assert f"A key has at most {names.MAX_KEY} characters, and each part of it {escaping.MAX_SEGMENT}" in text
+    assert f"A key of `TOKEN_KEYS` has at least {read_settings._SHORTEST_KEY} characters" in text
 
 
 def test_every_field_of_the_json_is_named() -> None:

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 if TYPE_CHECKING:
     from django_zklock.decorators.context import FunctionContext
 
-__all__ = ["CeleryLibrary", "connect"]
+__all__ = ["connect"]
 
 _LISTENERS: Final = ("worker", "leaks", "events", "unique.lifecycle")
 """The modules here that connect to Celery's signals when they are imported."""

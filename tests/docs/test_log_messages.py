@@ -1,0 +1,116 @@
+"""`reference/log-messages.md` has each message that the package logs, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from support.docs import text_of
+
+import django_zklock
+from django_zklock.operations import audit
+from django_zklock.zk import troubles
+
+PACKAGE = Path(django_zklock.__file__).parent
+METHODS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR", "log": ""}
+"""The level of each method; empty if the call chooses it."""
+KAZOO = "django_zklock.zk.kazoo"
+FORMAT = re.compile(r"%(?:\(\w+\))?[\d.]*[a-z]")
+VALUE = re.compile(r"\b[A-Z]{2,}\b|\bN\b")
+"""A word of the page that is a value of the message."""
+
+Message = tuple[tuple[str, ...], str, str]
+"""The logger, the level, and the text. A row of the page may belong to one of several loggers."""
+
+
+def loggers(tree: ast.Module, module: str) -> dict[str, str]:
+    """Return the loggers of a module, by the expression that it uses."""
+    names = {"self.logger": KAZOO}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("logging.getLogger("):
+            (argument,) = node.value.args  # type: ignore[attr-defined]
+            names[ast.unparse(node.targets[0])] = module if ast.unparse(argument) == "__name__" else argument.value
+        elif isinstance(node, ast.ImportFrom) and "logger" in [alias.name for alias in node.names]:
+            names["logger"] = import_module(str(node.module)).logger.name
+    return names
+
+
+def texts(argument: ast.expr) -> list[str]:
+    """Return the texts that a call may log."""
+    if isinstance(argument, ast.Constant):
+        return ["No connection to ZooKeeper at %s: %s."] if argument.value == "%s" else [str(argument.value)]
+    assert ast.unparse(argument) == "_MESSAGES[what]"
+    return list(audit._MESSAGES.values())
+
+
+def logged() -> Iterator[Message]:
+    """Yield the messages of the package. The requests that kazoo logs at DEBUG are left out."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        module = "django_zklock." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        names = loggers(tree, module)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+                logger, level = names.get(ast.unparse(node.func.value)), METHODS[node.func.attr]
+                if logger and (logger, level) != (KAZOO, "DEBUG"):
+                    yield from (((logger,), level, text) for text in texts(node.args[0 if level else 1]))
+
+
+def documented() -> Iterator[Message]:
+    """Yield the rows of the page: those below the heading of their loggers, and the defects."""
+    sections = re.split(r"^## ", text_of("reference/log-messages.md"), flags=re.MULTILINE)[1:]
+    for section in sections:
+        heading = section.partition("\n")[0]
+        names = tuple(re.sub(r"^\.", "django_zklock.", name) for name in re.findall(r"`([\w.]+)`", heading))
+        for level, text in re.findall(r"^\* (DEBUG|INFO|WARNING|ERROR) `([^`]+)`:", section, re.MULTILINE):
+            yield names, level, text
+        if heading == "Defects":
+            for logger, messages in re.findall(r"^`([\w.]+)`:\n\n((?:\* `.*\n)+)", section, re.MULTILINE):
+                yield from (((logger,), "ERROR", text) for text in re.findall(r"`([^`]+)`", messages))
+
+
+def pattern(text: str, value: re.Pattern[str]) -> str:
+    """Return a pattern with anything in place of each value."""
+    return ".*".join(map(re.escape, value.split(text)))
+
+
+def same(call: Message, row: Message) -> bool:
+    """Return whether a row of the page is about a call. A text of the page may end in an ellipsis."""
+    ((logger,), level, text), (names, shown_level, shown) = call, row
+    if logger.removesuffix(".kazoo") not in names or level not in ("", shown_level):
+        return False
+    if shown.endswith("..."):
+        return re.match(pattern(shown.removesuffix("...").rstrip(), VALUE), text) is not None
+    return re.fullmatch(pattern(text, FORMAT), shown) is not None
+
+
+CALLS = sorted(set(logged()))
+ROWS = list(documented())
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[2][:60])
+def test_every_logged_message_is_on_the_page(call: Message) -> None:
+    """Below its logger, with its level."""
+    assert any(same(call, row) for row in ROWS), call
+
+
+@pytest.mark.parametrize("row", sorted(set(ROWS)), ids=lambda row: row[2][:60])
+def test_every_message_on_the_page_is_logged(row: Message) -> None:
+    """A row whose message has changed, or is gone, misleads its reader."""
+    assert any(same(call, row) for call in CALLS), row
+
+
+def test_every_reason_of_a_loss_is_on_the_page() -> None:
+    """Those that no person and no option has caused."""
+    reasons = text_of("reference/log-messages.md").partition("### Reasons of a loss")[2].partition("\n## ")[0]
+    assert set(troubles.ALL) - set(re.findall(r"`([^`]+)`", reasons)) == set()
+
+
+def test_the_calls_are_found() -> None:
+    """The comparison is not empty."""
+    assert len(CALLS) > 75
+    assert len(ROWS) > 75
