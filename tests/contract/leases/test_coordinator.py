@@ -23,7 +23,7 @@ from django_zklock.contrib.leases.refusal import Code, Refusal
 pytestmark = pytest.mark.zookeeper
 
 KEY = "invoices/2026"
-LONG = 30.0  # seconds; no test waits for its end
+LONG = 30_000  # milliseconds; no test waits for its end
 
 
 @pytest.fixture
@@ -43,15 +43,15 @@ async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
     await asyncio.wait_for(coordinator.drain(), 20)
 
 
-async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> tuple[str, Lease]:
+async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> Lease:
     """Take a lease on `KEY`, unless something else is asked for."""
-    wanted = {"resource": KEY, "client_id": "node-1", "term": LONG, **request}
+    wanted = {"resource_path": KEY, "client_id": "node-1", "session_timeout_ms": LONG, **request}
     return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 60)
 
 
-async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[tuple[str, Lease]]:
-    """Return a call that waits in line behind one other."""
-    call = asyncio.ensure_future(acquire(coordinator, wait=20.0, **request))
+async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[Lease]:
+    """Return a call that waits in the queue behind one other."""
+    call = asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000, **request))
     while len(await asyncio.to_thread(zoo.children, KEY)) < 2:
         await asyncio.sleep(0.02)
     return call
@@ -70,21 +70,21 @@ def refused(code: Code, match: str = ".") -> Iterator[None]:
     assert caught.value.code is code
 
 
-@pytest.mark.parametrize("term", [0.5, LONG])
+@pytest.mark.parametrize("term", [500, LONG])
 async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
-    zoo: Zoo, coordinator: Coordinator, term: float
+    zoo: Zoo, coordinator: Coordinator, term: int
 ) -> None:
     before = time.time()
-    _, lease = await acquire(coordinator, term=term)
+    lease = await acquire(coordinator, session_timeout_ms=term)
     expires_at, duration = lease.tell()
-    assert 0 < duration <= min(term, 0.4 * 10) * 1000
-    assert before * 1000 < expires_at <= (time.time() + min(term, 0.4 * 10)) * 1000
+    assert 0 < duration <= min(term, 4000)
+    assert before * 1000 < expires_at <= time.time() * 1000 + min(term, 4000)
 
 
 async def test_a_pause_while_the_clock_is_read_makes_no_lease_longer(
     zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, lease = await acquire(coordinator)
+    lease = await acquire(coordinator)
     clock = time.time
 
     def pause() -> float:
@@ -98,20 +98,20 @@ async def test_a_pause_while_the_clock_is_read_makes_no_lease_longer(
 
 
 async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, coordinator: Coordinator) -> None:
-    _, lease = await acquire(coordinator, term=0.5)
+    lease = await acquire(coordinator, session_timeout_ms=500)
     lease.tell()
     call = await waiting(coordinator, zoo, client_id="node-2")
-    _, next_one = await call
+    next_one = await call
     assert asyncio.get_running_loop().time() >= lease.promised_until
     assert lease.end_reason == "it was not kept in time"
     assert next_one.hold is not None
 
 
 async def test_a_lease_ends_in_time_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
-    lease_id, lease = await acquire(coordinator, term=0.2)
+    lease = await acquire(coordinator, session_timeout_ms=200)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
-        coordinator.keep(ANYBODY, lease_id)
+        coordinator.keep(ANYBODY, lease.id)
     assert lease.tell()[1] == 0
 
 
@@ -121,7 +121,7 @@ async def test_reads_of_queues_by_one_client_are_bounded(
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     for resource in "abc":
-        await acquire(coordinator, resource=resource)
+        await acquire(coordinator, resource_path=resource)
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
@@ -130,36 +130,36 @@ async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator:
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
             with refused(Code.BUSY):
-                await acquire(coordinator, resource=resource)
+                await acquire(coordinator, resource_path=resource)
 
 
 async def test_leases_of_all_kinds_exclude_each_other_as_locks_do(zoo: Zoo, coordinator: Coordinator) -> None:
     readers = [await acquire(coordinator, kind="read") for _ in range(2)]
     with refused(Code.BUSY):
         await acquire(coordinator, kind="write")
-    for lease_id, _ in readers:
-        await coordinator.release(ANYBODY, lease_id)
+    for reader in readers:
+        await coordinator.release(ANYBODY, reader.id)
     for _ in range(2):
-        await acquire(coordinator, resource="pool", kind="semaphore", limit=2)
+        await acquire(coordinator, resource_path="pool", kind="semaphore", limit=2)
     with refused(Code.BUSY):
-        await acquire(coordinator, resource="pool", kind="semaphore", limit=2)
+        await acquire(coordinator, resource_path="pool", kind="semaphore", limit=2)
 
 
 async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
         for _ in range(2):
-            await acquire(coordinator, resource="printers/7")
+            await acquire(coordinator, resource_path="printers/7")
         with refused(Code.BUSY):
-            await acquire(coordinator, resource="printers/7")
+            await acquire(coordinator, resource_path="printers/7")
 
 
 async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator: Coordinator) -> None:
     with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 1.0}}):
-        lease_id, lease = await acquire(coordinator)
+        lease = await acquire(coordinator)
         assert 0 < lease.tell()[1] <= 1000
         while lease.is_held:
-            coordinator.keep(ANYBODY, lease_id)
+            coordinator.keep(ANYBODY, lease.id)
             lease.tell()
             await asyncio.sleep(0.05)
     await until(lease)
@@ -172,25 +172,26 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coor
     with zoo.configured(LOCKS={"hot": {"path": KEY, "linger": 5.0}}):
         tokens = []
         for kind in ("lock", "lock", "read"):
-            lease_id, lease = await acquire(coordinator, kind=kind)
+            lease = await acquire(coordinator, kind=kind)
             assert lease.hold is not None
             tokens.append(lease.hold.token)
-            await coordinator.release(ANYBODY, lease_id)
+            await coordinator.release(ANYBODY, lease.id)
         assert tokens == sorted(set(tokens))
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"resource": ""}, "empty"),
-        ({"resource": "a//b"}, "empty"),
-        ({"resource": "../etc"}, "relative path"),
-        ({"resource": "x" * 2000}, "1000"),
-        ({"resource": "a\x00b"}, "character"),
+        ({"resource_path": ""}, "empty"),
+        ({"resource_path": "a//b"}, "empty"),
+        ({"resource_path": "../etc"}, "relative path"),
+        ({"resource_path": "x" * 2000}, "1000"),
+        ({"resource_path": "a\x00b"}, "character"),
         ({"client_id": " "}, "client_id"),
-        ({"term": 1e6}, "term"),
-        ({"term": -1.0}, "term"),
-        ({"term": float("nan")}, "term"),
+        ({"session_timeout_ms": 2**62}, "from 100 to 300000"),
+        ({"session_timeout_ms": -1}, "from 100 to 300000"),
+        ({"wait_limit_ms": -1}, "below 0"),
+        ({"kind": "semaphore", "limit": -1}, "below 0"),
         ({"kind": "mutex"}, "kind"),
         ({"limit": 2}, "limit"),
         ({"kind": "semaphore"}, "limit"),
@@ -206,52 +207,52 @@ async def test_an_invalid_request_is_refused(
 async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coordinator: Coordinator) -> None:
     client = LeaseClient(name="billing", prefixes=("invoices",), kinds=("lock",), max_leases=2, max_waiting=1)
     with refused(Code.FORBIDDEN, "'orders/1'"):
-        await acquire(coordinator, client, resource="orders/1")
+        await acquire(coordinator, client, resource_path="orders/1")
     with refused(Code.FORBIDDEN, "invoices-old"):
-        await acquire(coordinator, client, resource="invoices-old")
+        await acquire(coordinator, client, resource_path="invoices-old")
     with refused(Code.FORBIDDEN, "'write'"):
         await acquire(coordinator, client, kind="write")
     await acquire(coordinator)
-    call = asyncio.ensure_future(acquire(coordinator, client, wait=20.0))
+    call = asyncio.ensure_future(acquire(coordinator, client, wait_limit_ms=20_000))
     await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
     with refused(Code.TOO_MANY, "calls"):
-        await acquire(coordinator, client, resource="invoices/2")
+        await acquire(coordinator, client, resource_path="invoices/2")
     call.cancel()
     await asyncio.wait([call])
     for number in range(2):
-        await acquire(coordinator, client, resource=f"invoices/{number}")
+        await acquire(coordinator, client, resource_path=f"invoices/{number}")
     with refused(Code.TOO_MANY, "leases"):
-        await acquire(coordinator, client, resource="invoices/2")
+        await acquire(coordinator, client, resource_path="invoices/2")
 
 
 async def test_the_paths_of_a_session_are_bounded(
     zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_PATHS", 270)
-    lease_id, _ = await acquire(coordinator)
+    lease = await acquire(coordinator)
     with refused(Code.UNAVAILABLE, "no room"):
-        await acquire(coordinator, resource="x" * 150)
-    await coordinator.release(ANYBODY, lease_id)
-    await acquire(coordinator, resource="x" * 150)
+        await acquire(coordinator, resource_path="x" * 150)
+    await coordinator.release(ANYBODY, lease.id)
+    await acquire(coordinator, resource_path="x" * 150)
 
 
 async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:
     """The client must learn of it, also if it asks before the lock is given back."""
-    lease_id, lease = await acquire(coordinator)
+    lease = await acquire(coordinator)
     lease.end("it was lost")
     with refused(Code.OVER, "it was lost"):
-        await coordinator.release(ANYBODY, lease_id)
+        await coordinator.release(ANYBODY, lease.id)
 
 
 async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator) -> None:
-    lease_id, lease = await acquire(coordinator)
+    lease = await acquire(coordinator)
     other = LeaseClient(name="other")
     with refused(Code.OVER):
-        coordinator.keep(other, lease_id)
+        coordinator.keep(other, lease.id)
     with refused(Code.OVER):
-        await coordinator.release(other, lease_id)
+        await coordinator.release(other, lease.id)
     with refused(Code.ELSEWHERE, coordinator.id):
-        coordinator.keep(ANYBODY, f"deadbeef{lease_id[8:]}")
+        coordinator.keep(ANYBODY, f"deadbeef{lease.id[8:]}")
     assert lease.is_held
 
 
@@ -259,11 +260,11 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(
     zoo: Zoo, proxy: Proxy, coordinator: Coordinator
 ) -> None:
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
-    lease_id, lease = await acquire(coordinator)
+    lease = await acquire(coordinator)
     proxy.hang = True
     ends = []
     while lease.is_held:
-        coordinator.keep(ANYBODY, lease_id)
+        coordinator.keep(ANYBODY, lease.id)
         before, left, now = time.monotonic(), lease.remaining, time.monotonic()
         if left and now - before < 0.05:  # it was not paused in between
             ends.append(now + left)
@@ -275,18 +276,18 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(
 
 async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
-    lease_id, lease = await acquire(coordinator, term=1.0)
+    lease = await acquire(coordinator, session_timeout_ms=1000)
     call = await waiting(coordinator, zoo)
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
         await call
     with refused(Code.UNAVAILABLE):
-        await acquire(coordinator, resource="other")
+        await acquire(coordinator, resource_path="other")
     assert lease.release_requested
     began = time.monotonic()
     with refused(Code.OVER):
         while time.monotonic() < began + 10:
-            coordinator.keep(ANYBODY, lease_id)
+            coordinator.keep(ANYBODY, lease.id)
             await asyncio.sleep(0.05)
     await asyncio.wait_for(drain, 10)
     assert zoo.children(KEY) == []
@@ -294,7 +295,7 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
 
 async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
     """Its lease is ended before its task has begun."""
-    call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource=KEY, client_id="node-1")))
+    call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource_path=KEY, client_id="node-1")))
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
         await call
@@ -304,12 +305,12 @@ async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, c
 async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
     zoo: Zoo, short_session: None, coordinator: Coordinator
 ) -> None:
-    lease_id, lease = await acquire(coordinator, term=LONG)
+    lease = await acquire(coordinator)
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())
     await asyncio.sleep(0)  # it has begun
     while lease.is_held:
-        coordinator.keep(ANYBODY, lease_id)
+        coordinator.keep(ANYBODY, lease.id)
         lease.tell()
         await asyncio.sleep(0.05)
     assert asyncio.get_running_loop().time() >= lease.promised_until

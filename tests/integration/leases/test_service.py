@@ -16,53 +16,19 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from support.certificates import authority, certificate
+from support.coordinators import KEY, Served, stub_of
 from support.proxy import Proxy
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
-from django_zklock.contrib.leases.access import Access, hash_of
-from django_zklock.contrib.leases.coordinator import Coordinator
-from django_zklock.contrib.leases.service import SERVICE, Server, server_credentials
+from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.service import SERVICE, server_credentials
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 pytestmark = pytest.mark.zookeeper
 
-KEY = "invoices/2026"
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
-
-
-def stub_of(channel: grpc.aio.Channel) -> Any:
-    """Return the stub of the service; the generated one has no types."""
-    return pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
-
-
-class Served:
-    """A coordinator and its gRPC server, on the loop of the test."""
-
-    def __init__(self, options: LeaseOptions, credentials: Any = None) -> None:
-        self.coordinator = Coordinator()
-        self.server = Server(self.coordinator, Access(options), "127.0.0.1:0", credentials)
-        self.address = f"localhost:{self.server.port}"
-        self.channel = grpc.aio.insecure_channel(self.address)
-        self.stub = stub_of(self.channel)
-
-    async def acquire(self, resource: str = KEY, **more: Any) -> Any:
-        """Take a lease."""
-        request = pb.RecordLockRequest(resource_path=resource, client_id="node-1", **more)
-        return await self.stub.RecordLock(request, timeout=20)
-
-    async def __aenter__(self) -> Served:
-        await self.server.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for lease in list(self.coordinator._leases.values()):
-            lease.end("the test is over")
-        await asyncio.wait_for(self.coordinator.drain(), 20)
-        await self.channel.close()
-        await self.server.stop()
 
 
 @pytest_asyncio.fixture
@@ -156,7 +122,7 @@ async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served
 
 async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Served) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
-    assert "below 0" in await refused(served.acquire(session_timeout_ms=-1), invalid)
+    assert "from 100" in await refused(served.acquire(session_timeout_ms=-1), invalid)
     assert "wait_blocking" in await refused(served.acquire(wait_limit_ms=5), invalid)
     assert "kind" in await refused(served.acquire(kind=17), invalid)
     assert "empty" in await refused(served.acquire(""), invalid)
@@ -226,7 +192,7 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
 
 
 async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
-    """Its requests are all answered, no more of them than it may send."""
+    """Its requests are all answered, no more of them than it may send; ten on a stream count as one."""
     client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
     async with Served(LeaseOptions(clients={"eager": client})) as served:
         metadata = (("authorization", "Bearer secret"),)
@@ -234,9 +200,9 @@ async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
         lease = await served.stub.RecordLock(request, metadata=metadata)
         stream = served.stub.KeepAlive(metadata=metadata)
         began = time.monotonic()
-        for number in range(1, 51):
+        for number in range(1, 501):
             await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=number))
-        while (await asyncio.wait_for(stream.read(), 20)).sent_at < 50:
+        while (await asyncio.wait_for(stream.read(), 20)).sent_at < 500:
             pass
         assert time.monotonic() - began >= 1.2
         stream.cancel()

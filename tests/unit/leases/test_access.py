@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 from unittest import mock
 
@@ -10,7 +12,7 @@ import pytest
 from django_zklock import conf
 from django_zklock.conf.errors import Problems
 from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
-from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
+from django_zklock.contrib.leases.access import ANYBODY, DELAY, MOST_DELAYED, Access, Denials, hash_of
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
@@ -18,55 +20,82 @@ BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=
 OPTIONS = LeaseOptions(clients={"billing": BILLING})
 
 
-def test_a_client_is_known_by_its_token_or_certificate() -> None:
-    known = Access(OPTIONS, anybody=True)
-    assert known.client("somewhere", "Bearer secret") is BILLING
-    assert known.client("somewhere", "", ["other", "billing.internal"]) is BILLING
+async def test_a_client_is_known_by_its_token_or_certificate() -> None:
+    access = Access(OPTIONS)
+    assert await access.client("somewhere", "Bearer secret") is BILLING
+    assert await access.client("somewhere", "", ["other", "billing.internal"]) is BILLING
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
-def test_an_unknown_token_or_certificate_is_refused(authorization: str) -> None:
+async def test_an_unknown_token_or_certificate_is_refused(authorization: str) -> None:
     with pytest.raises(Refusal, match="Authorization") as caught:
-        Access(OPTIONS, anybody=True).client("somewhere", authorization, ["stranger"])
+        await Access(OPTIONS).client("somewhere", authorization, ["stranger"])
     assert caught.value.code is Code.UNAUTHENTICATED
 
 
-def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
+async def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
     with pytest.raises(Refusal):
-        Access(OPTIONS, anybody=True).client("somewhere", "Bearer wrong", ["billing.internal"])
+        await Access(OPTIONS).client("somewhere", "Bearer wrong", ["billing.internal"])
 
 
-def test_without_clients_the_settings_decide_who_is_served() -> None:
-    assert Access(LeaseOptions(), anybody=True).client("somewhere", "") is ANYBODY
-    with pytest.raises(Refusal, match="no clients"):
-        Access(LeaseOptions(), anybody=False).client("somewhere", "Bearer secret")
+async def test_without_clients_anybody_is_served() -> None:
+    assert await Access(LeaseOptions()).client("somewhere", "") is ANYBODY
 
 
-def test_a_client_sends_no_more_requests_than_it_may() -> None:
-    known = Access(OPTIONS, anybody=False)
+async def test_guesses_of_tokens_are_slowed_down_and_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.access.LOG_PERIOD", 0.5)
+    access, began = Access(OPTIONS), time.monotonic()
+    guesses = [access.client("10.0.0.7", f"Bearer {number}") for number in range(MOST_DELAYED + 100)]
+    refusals = await asyncio.gather(*guesses, return_exceptions=True)
+    assert {type(refusal) for refusal in refusals} == {Refusal}
+    assert time.monotonic() - began >= DELAY
+    while len(caplog.messages) < 2:
+        await asyncio.sleep(0.05)
+    assert caplog.messages == [
+        "the lock coordinator does not know a client at 10.0.0.7",
+        f"the lock coordinator does not know a client at 10.0.0.7 ({MOST_DELAYED + 99} more times in 0.5 s)",
+    ]
+
+
+async def test_clients_at_many_addresses_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.access.MOST_LOGGED", 3)
+    denials = Denials()
+    for number in range(100):
+        denials.report(f"address {number}")
+    assert len(caplog.messages) == 4
+    assert "others" in caplog.messages[-1]
+
+
+async def test_a_client_sends_no_more_requests_than_it_may() -> None:
+    """Two at once; those beyond them wait, until the wait would be too long."""
+    access = Access(OPTIONS)
     with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
-        for _ in range(2):
-            known.client("somewhere", "Bearer secret")
+        assert [access.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+        clock.return_value = 101.0
+        assert access.delay(BILLING) == 0.5
+        for _ in range(37):
+            access.delay(BILLING)
         with pytest.raises(Refusal, match="2 requests a second") as caught:
-            known.client("somewhere", "Bearer secret")
+            for _ in range(3):
+                access.delay(BILLING)
         assert caught.value.code is Code.TOO_MANY
-        clock.return_value = 100.5
-        known.client("somewhere", "Bearer secret")
-        with pytest.raises(Refusal):
-            known.client("somewhere", "Bearer secret")
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.0])
-def test_a_rate_below_one_allows_less_than_a_request_a_second(rate: float) -> None:
-    slow = LeaseClient(name="slow", tokens=(hash_of("secret"),), max_rate=rate)
-    known = Access(LeaseOptions(clients={"slow": slow}), anybody=False)
+async def test_a_client_of_rate_0_may_send_nothing() -> None:
+    with pytest.raises(Refusal, match="0 requests a second"):
+        Access(OPTIONS).delay(LeaseClient(name="closed", max_rate=0.0))
+
+
+async def test_a_rate_below_one_allows_less_than_a_request_a_second() -> None:
+    slow, access = LeaseClient(name="slow", max_rate=0.5), Access(OPTIONS)
     with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
-        for now in (100.0, 102.0):
-            clock.return_value = now
-            if rate:
-                known.client("somewhere", "Bearer secret")
-            with pytest.raises(Refusal):
-                known.client("somewhere", "Bearer secret")
+        assert [access.delay(slow) for _ in range(2)] == [0.0, 2.0]
+        clock.return_value = 102.0
+        assert access.delay(slow) == 2.0
 
 
 @pytest.mark.parametrize(
