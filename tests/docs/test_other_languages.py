@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.docs import assert_settings, files_of, run
+from support.docs import files_of, run
 from support.serving import Serving
 from support.zoo import Zoo
-
-from django_zklock.contrib.leases import views
 
 pytestmark = pytest.mark.zookeeper
 
@@ -34,10 +32,3 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
 
         asyncio.run(areport["write_report"](coordinator.address, "june", write))
         assert tokens[0] > written[0][1]
-
-
-def test_the_settings_and_urls_of_the_coordinator_are_sound() -> None:
-    files = files_of("how-to/lock-coordinator.md")
-    assert_settings(files["settings.py"])
-    (leases,) = run(files["urls.py"])["urlpatterns"]
-    assert leases.resolve("locks/").func is views.leases
