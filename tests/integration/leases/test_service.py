@@ -22,7 +22,8 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
-from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.access import DELAY, hash_of
+from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.contrib.leases.service import SERVICE, server_credentials
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
@@ -253,3 +254,64 @@ async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: 
 async def _flood(stream: Any, lease_id: str) -> None:
     for number in range(100_000):
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
+
+
+async def _raw(served: Served, method: str, message: bytes, authorization: str = "") -> Any:
+    """Send bytes as the only message of a call."""
+    call = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
+    await call.write(message)
+    await call.done_writing()
+    return await call.read()
+
+
+@pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"])
+async def test_a_malformed_message_is_an_invalid_request(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """It leaves no traceback in the log, and says nothing to a client that is not known."""
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        known = _raw(served, method, b"\xff" * 9, "Bearer secret")
+        assert "no " in await refused(known, grpc.StatusCode.INVALID_ARGUMENT)
+        await refused(_raw(served, method, b"\xff" * 9), grpc.StatusCode.UNAUTHENTICATED)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a client could open calls that never end."""
+    monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
+    async with Served(LeaseOptions()) as served:
+        call = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
+        assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_guesses_of_tokens_are_slow_and_do_not_delay_others(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        request, guesses = pb.RecordLockRequest(resource_path=KEY, client_id="x"), []
+        began = time.monotonic()
+        for number in range(100):
+            metadata = (("authorization", f"Bearer guess-{number}"),)
+            by_grpc = refused(served.stub.RecordLock(request, metadata=metadata), grpc.StatusCode.UNAUTHENTICATED)
+            guesses += [asyncio.ensure_future(by_grpc), asyncio.ensure_future(_guess_by_http(served, number))]
+        known = served.stub.RecordLock(request, metadata=(("authorization", "Bearer secret"),))
+        assert (await known).acquired
+        await asyncio.gather(*guesses)
+        assert time.monotonic() >= began + DELAY
+    failures = [message for message in caplog.messages if "does not know a client" in message]
+    assert len(failures) <= 2, "one for each protocol: gRPC says ipv4:127.0.0.1"
+
+
+async def _guess_by_http(served: Served, number: int) -> None:
+    assert (await served.http("GET", f"/locks/{number}", authorization="Bearer guess")).status == 401
+
+
+async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo: Zoo, served: Served) -> None:
+    async with Served(LeaseOptions()) as other:
+        other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
+        lease = await other.acquire()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        metadata = dict(caught.value.trailing_metadata())
+        assert (metadata["zklock-code"], metadata["zklock-address"]) == ("lease-elsewhere", "locks-2.example.com:50051")
