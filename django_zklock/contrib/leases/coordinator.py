@@ -21,12 +21,13 @@ from django.core.signing import BadSignature, Signer
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials
-from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease, LeaseLock
+from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease, LeaseLock, wake
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.queue import names
 from django_zklock.queue.escaping import printable
+from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.leases")
 
@@ -40,6 +41,8 @@ Acquisitions of one client that are on their way to ZooKeeper at a time. Its oth
 
 So a client that sends thousands of calls has a small part of the processor, and others hardly wait.
 """
+LONGEST_START: Final = 1.0
+"""Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 MOST_PATHS: Final = 1_500_000
 """
 Characters in the paths of all znodes of this process, at most.
@@ -141,7 +144,8 @@ class Coordinator:
         except BaseException:
             starting.release()
             raise
-
+        # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
+        loop.call_later(LONGEST_START if process.current().connected else 0, wake, lease.started)
         lease.started.add_done_callback(lambda _: starting.release())
         return lease
 

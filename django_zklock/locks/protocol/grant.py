@@ -264,6 +264,8 @@ class Grant:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
+        if "lease" in self.about:
+            level = logging.INFO  # a coordinator may lose thousands at once, and warns of all in one line
         if not self.is_quiet:  # last, because a log handler may be slow
             logger.log(
                 level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()

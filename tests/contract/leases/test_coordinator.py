@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from support import faults
 from support.proxy import Proxy
 from support.zoo import Zoo
 
@@ -19,6 +21,7 @@ from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
 
@@ -315,3 +318,56 @@ async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
         await asyncio.sleep(0.05)
     assert asyncio.get_running_loop().time() >= lease.promised_until
     await asyncio.wait_for(stop, 20)
+
+
+async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(
+    zoo: Zoo, coordinator: Coordinator
+) -> None:
+    """The others do not wait behind its calls, but for a few of them only."""
+    greedy, modest = LeaseClient(name="greedy"), LeaseClient(name="modest")
+    flood = [asyncio.ensure_future(acquire(coordinator, greedy, resource_path=f"g/{number}")) for number in range(200)]
+    await asyncio.sleep(0)  # they have begun
+    assert (await acquire(coordinator, modest)).is_held
+    assert sum(call.done() for call in flood) < 20
+    assert all(lease.is_held for lease in await asyncio.gather(*flood))
+
+
+async def test_a_client_whose_calls_all_wait_asks_for_more_locks(zoo: Zoo, coordinator: Coordinator) -> None:
+    """A call that waits in a queue is no longer on its way to ZooKeeper."""
+    async with zk_lock(KEY):
+        calls = [asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000)) for _ in range(50)]
+        assert (await acquire(coordinator, resource_path="other")).is_held
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+    assert (await acquire(coordinator, wait_limit_ms=20_000)).is_held
+
+
+async def test_a_call_ends_in_time_behind_others_of_its_client(zoo: Zoo, proxy: Proxy) -> None:
+    """Also if ZooKeeper does not answer, so that each of them takes as long as it may."""
+    coordinator = Coordinator()
+    await acquire(coordinator, resource_path="connects")
+    proxy.hang = True
+    began = time.monotonic()
+    calls = [acquire(coordinator, resource_path=f"g/{number}", wait_limit_ms=1000) for number in range(20)]
+    refusals = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(refusal) for refusal in refusals} == {Refusal}
+    assert time.monotonic() - began < 10
+    proxy.hang = False
+    await asyncio.wait_for(coordinator.stop(), 20)
+
+
+async def test_leases_that_are_lost_together_are_one_line_of_the_log(
+    zoo: Zoo, coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    leases = [await acquire(coordinator, resource_path=f"many/{number}") for number in range(20)]
+    await asyncio.to_thread(faults.expire, zoo)
+    for lease in leases:
+        await until(lease)
+        assert isinstance(lease.error, LockLost)
+    while not any("were lost" in message for message in caplog.messages):
+        await asyncio.sleep(0.05)
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    about_leases = [record.getMessage() for record in warnings if "many/" in record.getMessage()]
+    assert len(about_leases) == 1, about_leases
+    assert about_leases[0].startswith("20 leases were lost. The first one: ")

@@ -64,12 +64,15 @@ async def test_a_request_that_waits_for_a_lock_is_no_idle_connection(zoo: Zoo, m
 
 async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.MOST_CONNECTIONS", 2)
-    async with Served(LeaseOptions()) as served:
-        async with HttpConnection(served.http_server.port) as first, HttpConnection(served.http_server.port):
-            assert (await first.request("GET", "/locks/1.2.3")).status == 421
-            async with HttpConnection(served.http_server.port) as third:
-                assert await _is_ended(third)
-            assert (await first.request("GET", "/locks/1.2.3")).status == 421
+    async with (
+        Served(LeaseOptions()) as served,
+        HttpConnection(served.http_server.port) as first,
+        HttpConnection(served.http_server.port),
+    ):
+        assert (await first.request("GET", "/locks/1.2.3")).status == 421
+        async with HttpConnection(served.http_server.port) as third:
+            assert await _is_ended(third)
+        assert (await first.request("GET", "/locks/1.2.3")).status == 421
 
 
 async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: Path) -> None:
