@@ -140,7 +140,7 @@ async def test_a_form_of_another_site_is_refused(served: Served) -> None:
         ("DELETE", "/locks/openapi.json", 405, "get"),
     ],
 )
-async def test_what_does_not_exist_is_a_problem(
+async def test_an_unknown_path_or_method_is_refused_with_problem_details(
     served: Served, method: str, path: str, status: int, allowed: str | None
 ) -> None:
     """With the same fields as any refusal, and not a page of HTML."""

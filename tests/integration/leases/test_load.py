@@ -52,7 +52,7 @@ async def test_a_request_by_http_is_about_as_fast_as_one_by_grpc(zoo: Zoo) -> No
 
 
 async def test_calls_that_come_all_at_once_are_all_answered(zoo: Zoo) -> None:
-    """As after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
+    """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
     with Serving(zoo, session_timeout=10) as serving:
         async with zk_lock(KEY), grpc.aio.insecure_channel(serving.address) as channel:
             request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True, wait_limit_ms=5000)
