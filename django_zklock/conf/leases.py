@@ -34,8 +34,8 @@ class LeaseClient:
     """How many leases it may have or wait for, at one coordinator."""
     max_waiting: int = 10_000
     """How many of its calls may wait, and how many streams it may open, at one coordinator."""
-    max_rate: float = 5000.0
-    """The requests a second that it may send, on average."""
+    max_rate: float = 500.0
+    """The requests a second that it may send, on average. With the default, those of one client hardly delay others."""
 
     def may_lock(self, key: str) -> bool:
         """Return whether it may lock this key."""

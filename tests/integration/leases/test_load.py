@@ -14,7 +14,7 @@ import grpc
 import pytest
 from support.coordinators import KEY, HttpConnection, stub_of
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 from django_zklock import zk_lock
 from django_zklock.contrib.leases.access import hash_of
@@ -83,6 +83,61 @@ async def test_a_request_by_http_that_waits_costs_no_thread(zoo: Zoo) -> None:
                 pass  # not all of them wait
             assert _threads(serving) <= before + 5
         assert await asyncio.to_thread(serving.drain) == 0
+
+
+FLOOD = """
+import asyncio, contextlib, sys
+import grpc
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.contrib.leases.v1.lock_coordinator_pb2_grpc import LockCoordinatorStub
+
+async def flood(stub, number):
+    options = {"metadata": (("authorization", "Bearer flood"),)}
+    lease = pb.RecordLockResponse(lease_id="unknown")
+    while True:
+        with contextlib.suppress(grpc.RpcError):
+            if sys.argv[2] == "locks":
+                wanted = pb.RecordLockRequest(resource_path=f"flood/{number}", client_id="flood", session_timeout_ms=1000)
+                lease = await stub.RecordLock(wanted, **options)
+            await stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), **options)
+            if number == 0:
+                print("flooding", flush=True)
+
+async def main():
+    async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
+        await asyncio.gather(*(flood(LockCoordinatorStub(channel), number) for number in range(50)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("what", ["locks", "refusals"])
+async def test_a_client_that_sends_as_much_as_it_can_hardly_delays_others(zoo: Zoo, what: str) -> None:
+    """The goal is twice the time at most. It is in the benchmark, and the bound here is for a busy machine."""
+    clients = {name: {"TOKENS": [hash_of(name)]} for name in ("modest", "flood")}
+    with Serving(zoo, session_timeout=10, leases={"CLIENTS": clients}) as serving:
+        async with grpc.aio.insecure_channel(serving.address) as channel:
+            alone = [await _median(stub_of(channel))]
+            with zoo.running(FLOOD, serving.address, what) as flood:
+                for _ in range(20):
+                    await asyncio.to_thread(next_line, flood)
+                during = await _median(stub_of(channel))
+                flood.kill()
+            alone.append(await _median(stub_of(channel)))
+        assert await asyncio.to_thread(serving.drain) == 0
+    assert during < 5 * max(alone), (alone, during)
+
+
+async def _median(stub: Any) -> float:
+    """Return the seconds in which a client has a lock."""
+    options, times = {"metadata": (("authorization", "Bearer modest"),)}, []
+    for _ in range(100):
+        began = time.perf_counter()
+        lease = await stub.RecordLock(pb.RecordLockRequest(resource_path=KEY, client_id="modest"), **options)
+        times.append(time.perf_counter() - began)
+        await stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), **options)
+    return statistics.median(times)
 
 
 def _threads(serving: Serving) -> int:

@@ -124,7 +124,8 @@ def test_the_end_of_open_streams_is_no_error(zoo: Zoo, signals: int) -> None:
         streams += [stub.WatchQueue(pb.WatchQueueRequest(lease_id=lease.lease_id)) for _ in range(5)]
         for stream in streams:
             assert next(stream).state == pb.LeaseState.STATE_HELD
-        assert next(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())).status
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        assert next(health.Watch(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
         for _ in range(signals - 1):
             serving.process.send_signal(signal.SIGTERM)
             eventually(lambda: "No more leases" in serving.log())
@@ -147,7 +148,8 @@ def test_a_coordinator_says_where_the_lease_of_another_one_is(zoo: Zoo) -> None:
         with grpc.insecure_channel(second.address) as channel, pytest.raises(grpc.RpcError) as caught:
             stub = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
             stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20)
-        assert dict(caught.value.trailing_metadata())["zklock-address"] == first.address
+        metadata: Any = caught.value.trailing_metadata()
+        assert dict(metadata)["zklock-address"] == first.address
 
 
 def _refuses(stub: Any) -> bool:

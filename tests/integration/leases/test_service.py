@@ -258,7 +258,7 @@ async def _flood(stream: Any, lease_id: str) -> None:
 
 async def _raw(served: Served, method: str, message: bytes, authorization: str = "") -> Any:
     """Send bytes as the only message of a call."""
-    call = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
+    call: Any = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
     await call.write(message)
     await call.done_writing()
     return await call.read()
@@ -281,7 +281,7 @@ async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch
     """Or a client could open calls that never end."""
     monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
     async with Served(LeaseOptions()) as served:
-        call = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
+        call: Any = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
         assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
 
 
