@@ -49,6 +49,7 @@ BUDGETS = {
     "kB a lease": 13.0,
 }
 FLOOD = 64  # calls at a time
+CLIENTS: dict[str, dict[str, object]] = {"bench": {"MAX_RATE": 100_000}, "crowd": {}, "flood": {}}
 TURNS = 5  # with the flood, and as many without
 
 
@@ -146,7 +147,7 @@ async def compare(address: str, http_port: int, rounds: int) -> dict[str, float]
 
 async def burst(address: str, calls: int) -> dict[str, float]:
     """Send so many calls at once for one key; each that has the lock passes it on."""
-    client = GrpcClient(address, "bench")
+    client = GrpcClient(address, "crowd")
     answers: Counter[str] = Counter()
 
     async def call() -> None:
@@ -307,8 +308,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         django.setup()
         from django_zklock.contrib.leases.access import hash_of  # noqa: PLC0415
 
-        leases = {"CLIENTS": {name: {"TOKENS": [hash_of(name)]} for name in ("bench", "flood")}}
-        with Serving(zoo, hosts=follower, session_timeout=SESSION, leases=leases, http=True) as serving:
+        clients = {name: {"TOKENS": [hash_of(name)], **more} for name, more in CLIENTS.items()}
+        with Serving(zoo, hosts=follower, session_timeout=SESSION, leases={"CLIENTS": clients}, http=True) as serving:
             figures = asyncio.run(measure(serving, options))
     about = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()}
     options.json.write_text(json.dumps({"about": about, **figures}, indent=2) + "\n")
