@@ -129,7 +129,8 @@ class Coordinator:
         finally:
             self._waiting[client.name] -= 1
         if lease.error is not None:
-            raise _refusal(lease.error)
+            code = Code.BUSY if isinstance(lease.error, LockNotAcquired) else Code.UNAVAILABLE
+            raise Refusal(code, str(lease.error))
         if not lease.is_held:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
         return lease
@@ -371,9 +372,3 @@ def _read_queue(key: str) -> LockInfo | None:
 
 def _label(client_id: str) -> str:
     return printable(client_id.strip(), LONGEST_CLIENT_ID)
-
-
-def _refusal(error: ZkLockError) -> Refusal:
-    if isinstance(error, LockNotAcquired):
-        return Refusal(Code.BUSY, str(error))
-    return Refusal(Code.UNAVAILABLE, str(error))

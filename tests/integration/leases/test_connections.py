@@ -1,4 +1,4 @@
-"""Connections by HTTP: those that say nothing end, and certificates guard them."""
+"""Connections: those that say nothing end, and certificates guard them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
+from django_zklock.contrib.leases.service import OPTIONS
 
 pytestmark = pytest.mark.zookeeper
 
 WANTED = {"resource_path": KEY, "client_id": "curl"}
 POST = b"POST /locks/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /locks/ HT", POST, POST + b'content-length: 90\r\n\r\n{"resource'])
@@ -73,6 +75,19 @@ async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch
         async with HttpConnection(served.http_server.port) as third:
             assert await _is_ended(third)
         assert (await first.request("GET", "/locks/1.2.3")).status == 421
+
+
+@pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n", PREFACE])
+async def test_a_connection_by_grpc_that_makes_no_call_ends(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """It has sent nothing, half of a preface, or a preface and no call."""
+    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
+    monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
+    async with Served(LeaseOptions()) as served, HttpConnection(served.server.port) as connection:
+        connection.writer.write(sent)
+        while await asyncio.wait_for(connection.reader.read(1000), 10):
+            pass  # the settings of HTTP/2, and its goodbye
 
 
 async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: Path) -> None:

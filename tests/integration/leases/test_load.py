@@ -97,7 +97,7 @@ async def flood(stub, number):
     while True:
         with contextlib.suppress(grpc.RpcError):
             if sys.argv[2] == "locks":
-                wanted = pb.RecordLockRequest(resource_path=f"flood/{number}", client_id="flood", session_timeout_ms=1000)
+                wanted = pb.RecordLockRequest(resource_path=f"flood/{number}", client_id="x", session_timeout_ms=1000)
                 lease = await stub.RecordLock(wanted, **options)
             await stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), **options)
             if number == 0:
