@@ -5,7 +5,7 @@ Three real ZooKeeper servers sync every write to disk; the coordinator and the d
 
 * In turns, a lock is acquired directly, by gRPC and by HTTP on loopback, and a lease is kept by each of them.
 * Thousands of calls come at once for one key. Each must get in, or be refused with a code.
-* One client acquires and releases, first alone, then while another one takes leases as fast as it can.
+* One client acquires and releases, in turns alone and while another one floods the coordinator.
 * Thousands of leases are kept every three seconds, for a while; none may be lost.
 
 `--check` fails if a figure is over its budget.
@@ -18,13 +18,16 @@ import asyncio
 import http.client
 import itertools
 import json
+import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,8 @@ BUDGETS = {
     "kB a lease": 13.0,
 }
 FLOOD = 64  # calls at a time
+CLIENTS: dict[str, dict[str, object]] = {"bench": {"MAX_RATE": 100_000}, "crowd": {}, "flood": {}}
+TURNS = 5  # with the flood, and as many without
 
 
 class GrpcClient:
@@ -59,11 +64,18 @@ class GrpcClient:
         self.channel = grpc.aio.insecure_channel(address)
         stub: Any = lock_coordinator_pb2_grpc.LockCoordinatorStub
         self.stub = stub(self.channel)
+        self.blocking_stub = stub(grpc.insecure_channel(address))
 
     async def acquire(self, resource: str, **more: Any) -> Any:
-        """Take a lease."""
-        request = self.pb.RecordLockRequest(resource_path=resource, client_id="bench", wait_blocking=True, **more)
-        return await self.stub.RecordLock(request, metadata=self.metadata)
+        """Acquire a lease."""
+        return await self.stub.RecordLock(self._request(resource, **more), metadata=self.metadata)
+
+    def acquire_blocking(self, resource: str) -> Any:
+        """Acquire a lease, and block the event loop meanwhile, as `HttpClient` does."""
+        return self.blocking_stub.RecordLock(self._request(resource), metadata=self.metadata)
+
+    def _request(self, resource: str, **more: Any) -> Any:
+        return self.pb.RecordLockRequest(resource_path=resource, client_id="bench", wait_blocking=True, **more)
 
     async def release(self, lease_id: str) -> None:
         """Release a lease."""
@@ -101,12 +113,12 @@ async def compare(address: str, http_port: int, rounds: int) -> dict[str, float]
         times[name].append((time.perf_counter() - began) * 1000)
 
     for number in range(-20, rounds):
-        key = f"compared/{number % 50}"
+        key = number % 50
         began = time.perf_counter()
-        async with zk_lock(key):
+        async with zk_lock(f"direct/{key}"):
             measured("direct", began)
         began = time.perf_counter()
-        lease = await client.acquire(key)
+        lease = client.acquire_blocking(f"grpc/{key}")
         measured("gRPC", began)
         began = time.perf_counter()
         await stream.write(client.pb.KeepAliveRequest(lease_id=lease.lease_id))
@@ -115,7 +127,8 @@ async def compare(address: str, http_port: int, rounds: int) -> dict[str, float]
         await client.release(lease.lease_id)
         await stream.read()  # that it is over
         began = time.perf_counter()
-        lease_id = web.request("POST", "", resource_path=key, client_id="bench", wait_limit_ms=30_000)["lease_id"]
+        granted = web.request("POST", "", resource_path=f"http/{key}", client_id="bench", wait_limit_ms=30_000)
+        lease_id = granted["lease_id"]
         measured("HTTP", began)
         began = time.perf_counter()
         web.request("PUT", lease_id)
@@ -134,7 +147,7 @@ async def compare(address: str, http_port: int, rounds: int) -> dict[str, float]
 
 async def burst(address: str, calls: int) -> dict[str, float]:
     """Send so many calls at once for one key; each that has the lock passes it on."""
-    client = GrpcClient(address, "bench")
+    client = GrpcClient(address, "crowd")
     answers: Counter[str] = Counter()
 
     async def call() -> None:
@@ -158,60 +171,54 @@ async def burst(address: str, calls: int) -> dict[str, float]:
     }
 
 
-async def flood(address: str) -> None:
-    """Take and release leases as fast as possible, until killed."""
+def flood(address: str, started: Event) -> None:
+    """Acquire and release leases as fast as possible, until killed."""
+    asyncio.run(_flood(address, started))
+
+
+async def _flood(address: str, started: Event) -> None:
     client, numbers = GrpcClient(address, "flood"), itertools.count()
-    done = itertools.count()
 
     async def acquire_and_release() -> None:
         while True:
-            lease = await client.acquire(f"flood/{next(numbers) % 1000}")
+            number = next(numbers)
+            lease = await client.acquire(f"flood/{number % 1000}")
             await client.release(lease.lease_id)
-            if next(done) == FLOOD:
-                sys.stdout.write("flooding\n")
-                sys.stdout.flush()
+            if number > FLOOD:
+                started.set()
 
     await asyncio.gather(*(acquire_and_release() for _ in range(FLOOD)))
 
 
-async def during_a_flood(address: str, rounds: int) -> dict[str, float]:
-    """Measure a client that acquires and releases: alone, during a flood, alone again."""
-    client, medians = GrpcClient(address, "bench"), []
-    for flooding in (False, True, False):
-        process = await _flood_process(address) if flooding else None
-        try:
-            times = []
-            for number in range(rounds):
-                began = time.perf_counter()
-                await client.release((await client.acquire(f"quiet/{number % 50}")).lease_id)
-                times.append(time.perf_counter() - began)
-            medians.append(statistics.median(times) * 1000)
-        finally:
-            if process is not None:
-                process.kill()
-                await process.wait()
+async def with_a_flood(address: str, rounds: int) -> dict[str, float]:
+    """Measure a client that acquires and releases: in turns alone, and next to a flood."""
+    client, context = GrpcClient(address, "bench"), multiprocessing.get_context("spawn")
+    started = context.Event()
+    process = context.Process(target=flood, args=(address, started), daemon=True)
+    process.start()
+    await asyncio.to_thread(started.wait)
+    times: dict[signal.Signals, list[float]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
+    for state in (*times,) * TURNS:
+        os.kill(process.pid or 0, state)
+        await asyncio.sleep(1)  # until its last calls are answered, or it is at full speed
+        for number in range(rounds // TURNS):
+            began = time.perf_counter()
+            await client.release((await client.acquire(f"quiet/{number % 50}")).lease_id)
+            times[state].append((time.perf_counter() - began) * 1000)
+    process.kill()
     await client.channel.close()
-    alone = statistics.mean((medians[0], medians[2]))
-    return {"alone ms": alone, "flood ms": medians[1], "flood: median to that alone": medians[1] / alone}
-
-
-async def _flood_process(address: str) -> asyncio.subprocess.Process:
-    """Return a process that floods the coordinator by now."""
-    command = (sys.executable, __file__, "--flood", address)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    assert await process.stdout.readline()
-    return process
+    alone, flooded = (statistics.median(values) for values in times.values())
+    return {"alone ms": alone, "flood ms": flooded, "flood: median to that alone": flooded / alone}
 
 
 async def keep_many(address: str, process: psutil.Process, count: int, seconds: float) -> dict[str, float]:  # noqa: PLR0915
-    """Take leases and keep them for some seconds."""
+    """Acquire leases and keep them for some seconds."""
     client = GrpcClient(address, "bench")
     ids: list[str] = []
     together = asyncio.Semaphore(100)
     stream = client.keep_alive()
     ends: dict[str, float] = {}
-    lost: set[str] = set()
+    lost: dict[str, str] = {}  # by lease id: why
     kept = 0
     before, began, cpu = process.memory_info().rss, time.monotonic(), sum(process.cpu_times()[:2])
 
@@ -227,8 +234,10 @@ async def keep_many(address: str, process: psutil.Process, count: int, seconds: 
         async for state in stream:
             kept += 1
             now = time.monotonic()
-            if state.state != client.pb.LeaseState.STATE_HELD or now > ends[state.lease_id]:
-                lost.add(state.lease_id)
+            if state.state != client.pb.LeaseState.STATE_HELD:
+                lost[state.lease_id] = state.detail
+            elif now > ends[state.lease_id]:
+                lost.setdefault(state.lease_id, "the answer came after the end of the lease")
             ends[state.lease_id] = state.sent_at / 1e9 + state.lease_duration_ms / 1000
 
     async def keep() -> None:
@@ -240,15 +249,17 @@ async def keep_many(address: str, process: psutil.Process, count: int, seconds: 
 
     reader, keeper = asyncio.ensure_future(read()), asyncio.ensure_future(keep())
     await asyncio.gather(*(acquire(number) for number in range(count)))
-    acquired_within, kept = time.monotonic() - began, 0
+    acquired_after, kept = time.monotonic() - began, 0
     await asyncio.sleep(seconds)
     keeper.cancel()
     reader.cancel()
     await asyncio.wait((keeper, reader))
+    for reason, times in Counter(lost.values()).most_common(3):
+        sys.stdout.write(f"{times} leases were lost: {reason}\n")
     return {
         "leases": len(ids),
         "leases lost": len(lost),
-        "taken a second": count / acquired_within,
+        "acquired a second": count / acquired_after,
         "kept a second": kept / seconds,
         "kB a lease": (process.memory_info().rss - before) / 1000 / max(1, len(ids)),
         "CPU share": (sum(process.cpu_times()[:2]) - cpu) / (time.monotonic() - began),
@@ -261,7 +272,7 @@ async def measure(serving: Any, options: argparse.Namespace) -> dict[str, float]
     process, address = psutil.Process(serving.process.pid), serving.address
     parts: dict[str, Callable[[], Any]] = {
         "compare": lambda: compare(address, serving.http_port, options.rounds),
-        "flood": lambda: during_a_flood(address, options.rounds),
+        "flood": lambda: with_a_flood(address, options.rounds),
         "many": lambda: keep_many(address, process, options.leases, options.seconds),
         "burst": lambda: burst(address, options.burst),
     }
@@ -271,7 +282,7 @@ async def measure(serving: Any, options: argparse.Namespace) -> dict[str, float]
     return figures
 
 
-def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0915
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="acquisitions of each kind (default: %(default)s)")
@@ -281,10 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0915
     parser.add_argument("--only", action="append", choices=("compare", "flood", "many", "burst"), help="this part")
     parser.add_argument("--json", type=Path, default=Path("bench-leases.json"), metavar="FILE")
     parser.add_argument("--check", action="store_true", help="fail if something is over its budget")
-    parser.add_argument("--flood", metavar="ADDRESS", help=argparse.SUPPRESS)  # be the client that floods
     options = parser.parse_args(arguments)
-    if options.flood:
-        asyncio.run(flood(options.flood))
 
     from support.ensemble import Ensemble  # noqa: PLC0415
     from support.serving import Serving  # noqa: PLC0415
@@ -300,8 +308,8 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0915
         django.setup()
         from django_zklock.contrib.leases.access import hash_of  # noqa: PLC0415
 
-        leases = {"CLIENTS": {name: {"TOKENS": [hash_of(name)]} for name in ("bench", "flood")}}
-        with Serving(zoo, hosts=follower, session_timeout=SESSION, leases=leases, http=True) as serving:
+        clients = {name: {"TOKENS": [hash_of(name)], **more} for name, more in CLIENTS.items()}
+        with Serving(zoo, hosts=follower, session_timeout=SESSION, leases={"CLIENTS": clients}, http=True) as serving:
             figures = asyncio.run(measure(serving, options))
     about = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()}
     options.json.write_text(json.dumps({"about": about, **figures}, indent=2) + "\n")

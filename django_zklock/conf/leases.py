@@ -35,7 +35,7 @@ class LeaseClient:
     max_waiting: int = 10_000
     """How many of its calls may wait, and how many streams it may open, at one coordinator."""
     max_rate: float = 500.0
-    """The requests a second that are served; further ones wait. A message on a KeepAlive stream is a tenth of one."""
+    """The requests a second that it may send, on average. With the default, those of one client hardly delay others."""
 
     def may_lock(self, key: str) -> bool:
         """Return whether it may lock this key."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import lease_clients
-from support.docs import assert_settings, files_of, programs_of, run
+from support.docs import files_of, programs_of, run
 from support.serving import Serving
 from support.zoo import Zoo
 
@@ -62,8 +62,3 @@ def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str,
     pages, tokens = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
     assert pages == ("one", "two")
     assert int(tokens[0]) == int(tokens[1]) > 0
-
-
-def test_the_settings_of_the_coordinator_are_sound() -> None:
-    files = files_of("how-to/lock-coordinator.md")
-    assert_settings(files["settings.py"])

@@ -54,8 +54,12 @@ class Serving:
         with self._log.open("ab") as log:
             before = log.tell()
             self.process = subprocess.Popen(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
-        eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:], 60)
-        assert self.process.poll() is None, self.log()
+        try:
+            eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:], 60)
+            assert self.process.poll() is None
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(self.log()) from error
 
     @property
     def _log(self) -> Path:

@@ -21,12 +21,13 @@ from django.core.signing import BadSignature, Signer
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials
-from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease, LeaseLock
+from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease, LeaseLock, wake
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.queue import names
 from django_zklock.queue.escaping import printable
+from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.leases")
 
@@ -34,12 +35,14 @@ DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
-MOST_STARTING: Final = 2
+MOST_STARTING: Final = 1
 """
 Acquisitions of one client that are on their way to ZooKeeper at a time. Its others wait for them, in order.
 
 So a client that sends thousands of calls has a small part of the processor, and others hardly wait.
 """
+LONGEST_START: Final = 1.0
+"""Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 MOST_PATHS: Final = 1_500_000
 """
 Characters in the paths of all znodes of this process, at most.
@@ -126,7 +129,8 @@ class Coordinator:
         finally:
             self._waiting[client.name] -= 1
         if lease.error is not None:
-            raise _refusal(lease.error)
+            code = Code.BUSY if isinstance(lease.error, LockNotAcquired) else Code.UNAVAILABLE
+            raise Refusal(code, str(lease.error))
         if not lease.is_held:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
         return lease
@@ -137,11 +141,13 @@ class Coordinator:
         called = loop.time()
         await starting.acquire()
         try:
-            lease = self._new_lease(client, request, loop.time() - called)
+            # In tenths of a second: calls with the same options share them.
+            lease = self._new_lease(client, request, round(loop.time() - called, 1))
         except BaseException:
             starting.release()
             raise
-
+        # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
+        loop.call_later(LONGEST_START if process.current().connected else 0, wake, lease.started)
         lease.started.add_done_callback(lambda _: starting.release())
         return lease
 
@@ -367,9 +373,3 @@ def _read_queue(key: str) -> LockInfo | None:
 
 def _label(client_id: str) -> str:
     return printable(client_id.strip(), LONGEST_CLIENT_ID)
-
-
-def _refusal(error: ZkLockError) -> Refusal:
-    if isinstance(error, LockNotAcquired):
-        return Refusal(Code.BUSY, str(error))
-    return Refusal(Code.UNAVAILABLE, str(error))

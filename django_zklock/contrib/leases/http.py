@@ -40,7 +40,7 @@ class _Request(NamedTuple):
 class _Response(NamedTuple):
     status: int
     content: object = None
-    """The body, before it is written as JSON; None for no body."""
+    """The body becomes this in JSON. With None, there is no body."""
     headers: Mapping[str, str] = {}
     content_type: str = "application/json"
 

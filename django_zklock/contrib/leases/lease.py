@@ -60,10 +60,8 @@ class Lease:
         self._observers: dict[Callable[[], object], None] = {}
         self._loop = asyncio.get_running_loop()
         self._woken: asyncio.Future[None] | None = None  # awaited by the task while it holds the lock
-        self.started: asyncio.Future[None] = (
-            self._loop.create_future()
-        )  # done when it waits in the queue, held, or over
-        lock.on_queued = functools.partial(self._loop.call_soon_threadsafe, _wake, self.started)
+        self.started: asyncio.Future[None] = self._loop.create_future()  # done when it waits in the queue, or settled
+        lock.on_queued = functools.partial(self._loop.call_soon_threadsafe, wake, self.started)
         self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
         self.task = self._loop.create_task(self._run())  # done when the lock is released, too
 
@@ -185,6 +183,7 @@ class Lease:
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
+        hold._grant.is_quiet = True  # noqa: SLF001 - the coordinator logs all losses of a second in one line
         audit.info(
             "lease %s: %r of client %r has the lock %r, token %d",
             self.number,
@@ -203,7 +202,7 @@ class Lease:
                 self._over(NOT_KEPT)
                 return
             self._woken = self._loop.create_future()
-            timer = self._loop.call_at(self._kept_until, _wake, self._woken)
+            timer = self._loop.call_at(self._kept_until, wake, self._woken)
             try:
                 await self._woken
             finally:
@@ -226,8 +225,9 @@ class Lease:
         self._settle()
 
     def _settle(self) -> None:
-        _wake(self.started)
-        _wake(self.settled)  # the call that waits may have been cancelled
+        self.lock.on_queued = None
+        wake(self.started)
+        wake(self.settled)  # the call that waits may have been cancelled
         self._changed()
 
     def _on_release_request(self, hold: Hold) -> None:
@@ -255,6 +255,7 @@ class Lease:
             observer()
 
 
-def _wake(woken: asyncio.Future[None]) -> None:
+def wake(woken: asyncio.Future[None]) -> None:
+    """Set the result of a future, unless it is done."""
     if not woken.done():
         woken.set_result(None)

@@ -33,9 +33,9 @@ class Addresses(NamedTuple):
     """Where clients reach a coordinator; an address is empty if it does not serve this protocol, or is not known."""
 
     grpc: str = ""
-    """The address as `host:port`."""
+    """It is written as `host:port`."""
     http: str = ""
-    """The address as `https://host:port`."""
+    """It is written as `https://host:port`."""
 
 
 class Refusal(Exception):

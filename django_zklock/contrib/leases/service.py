@@ -9,7 +9,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access
-from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
+from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
@@ -78,7 +78,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self._coordinator = coordinator
         self._access = access
         self._streams: Counter[str] = Counter()  # by client
-        self._tasks: set[asyncio.Task[Any]] = set()  # of the open streams
+        self._calls: set[asyncio.Task[None]] = set()  # that are under way
         self._ended = False
         self._methods: dict[str, Any] = {
             f"/{SERVICE}/{name}": make(functools.partial(self._answer, handler, request), response_serializer=_to_bytes)
@@ -98,6 +98,8 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self, handler: _Handler, message: type[Message] | None, _requests: object, context: Context
     ) -> Any:
         """Answer a call; `message` is the type of its only request, or None if it is a stream."""
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._calls.add(task)
         try:
             client = await self._client(context)
             request = None if message is None else await _only_request(message, context)
@@ -107,15 +109,17 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         except asyncio.CancelledError:
             if not self._ended:
                 raise
-            await _abort(context, Refusal(Code.UNAVAILABLE, "The coordinator has ended."))
+            await _abort(context, Refusal(Code.UNAVAILABLE, f"The call ends: {DRAINING}."))
+        finally:
+            self._calls.discard(task)
 
-    async def end_streams(self) -> None:
-        """End all streams with a status: gRPC would log a traceback for each one that its server cancels."""
+    async def end(self) -> None:
+        """End all calls. gRPC would log each one that it has to end as an error."""
         self._ended = True
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks.copy())
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
 
     async def _client(self, context: Context) -> LeaseClient:
         authorization = str(dict(context.invocation_metadata() or ()).get("authorization", ""))
@@ -132,13 +136,9 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
                 Code.TOO_MANY, f"{client.max_waiting} streams of the client {client.name!r} are open, its limit."
             )
         self._streams[client.name] += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             yield
         finally:
-            self._tasks.discard(task)
             self._streams[client.name] -= 1
 
     async def _record_lock(
@@ -383,5 +383,5 @@ class Server:
     async def stop(self) -> None:
         """End all calls."""
         connection_state_changed.disconnect(self._on_connection)
-        await self._service.end_streams()
+        await self._service.end()
         await self._server.stop(grace=None)

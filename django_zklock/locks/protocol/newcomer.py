@@ -195,6 +195,7 @@ class Newcomer(SessionObserver):
 
     def _conclude(self, outcome: Outcome) -> None:
         on_outcome, self._on_outcome = self._on_outcome, None
+        self.on_queued = None  # it refers to the caller's waiter
         if on_outcome is not None:
             on_outcome(outcome)
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from support.chaos.clocks import ClockShim
 from support.chaos.lease_claims import Claim, violations
 from support.chaos.report import Figures
+from support.coordinators import HttpConnection, Response, stub_of
 from support.proxy import Proxy
 from support.relay import Relay
 from support.serving import Serving
 from support.zoo import Zoo
 
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -37,22 +35,140 @@ HOUR = 3600.0
 class Coordinator:
     """One coordinator with its networks: to ZooKeeper, and to its clients."""
 
-    def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Relay, web_link: Relay) -> None:
+    def __init__(self, number: int, serving: Serving, proxy: Proxy, grpc_link: Relay, http_link: Relay) -> None:
         self.number = number
         self.serving = serving
         self.proxy = proxy
-        self.link = link
-        self.web_link = web_link  # HTTP
-        self.faulty = False
+        self.grpc_link = grpc_link
+        self.http_link = http_link
+
+    @property
+    def links(self) -> tuple[Relay, Relay]:
+        """The networks to its clients."""
+        return self.grpc_link, self.http_link
+
+
+class Kept(NamedTuple):
+    """The answer of a coordinator about a lease that is held."""
+
+    until: float
+    """Its end, on `time.monotonic()`."""
+    release_requested: bool
+
+
+class Refused(Exception):
+    """The coordinator refused a request by HTTP; the text is the status."""
+
+
+class GrpcLeases:
+    """The leases of one client at one coordinator, by gRPC."""
+
+    def __init__(self, channel: grpc.aio.Channel, client_id: str) -> None:
+        self._stub = stub_of(channel)
+        self._client_id = client_id
+        self._stream: Any = None
+
+    async def acquire(self, key: str, term: int, *, wait: bool) -> tuple[str, int] | None:
+        """Return the id of a lease and its token; None if the lock is busy."""
+        wanted = pb.RecordLockRequest(
+            resource_path=key, client_id=self._client_id, session_timeout_ms=term, wait_blocking=wait
+        )
+        lease = await self._stub.RecordLock(wanted, timeout=3)
+        return (lease.lease_id, lease.fencing_token) if lease.acquired else None
+
+    async def keep(self, lease_id: str) -> Kept | None:
+        """Keep a lease; None if it is over."""
+        self._stream = self._stream or self._stub.KeepAlive()
+        request = pb.KeepAliveRequest(lease_id=lease_id, sent_at=time.monotonic_ns())
+        await asyncio.wait_for(self._stream.write(request), 5)
+        state = await asyncio.wait_for(self._stream.read(), 5)
+        if state == grpc.aio.EOF or state.state != pb.LeaseState.STATE_HELD:
+            return None
+        return Kept(state.sent_at / 1e9 + state.lease_duration_ms / 1000, state.release_requested)
+
+    async def release(self, lease_id: str) -> None:
+        """Release a lease."""
+        await self._stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease_id), timeout=5)
+
+
+class HttpLeases:
+    """The leases of one client at one coordinator, by HTTP, on one connection."""
+
+    def __init__(self, connection: HttpConnection, client_id: str) -> None:
+        self._connection = connection
+        self._client_id = client_id
+
+    async def acquire(self, key: str, term: int, *, wait: bool) -> tuple[str, int] | None:
+        """Return the id of a lease and its token; None if the lock is busy."""
+        wanted = {
+            "resource_path": key,
+            "client_id": self._client_id,
+            "session_timeout_ms": term,
+            "wait_limit_ms": 3000 if wait else 0,
+        }
+        response = await self._request("POST", "", wanted)
+        if response.status == 409:
+            return None
+        lease = content_of(response)
+        return lease["lease_id"], int(lease["fencing_token"])
+
+    async def keep(self, lease_id: str) -> Kept | None:
+        """Keep a lease; None if it is over."""
+        sent = time.monotonic()
+        response = await self._request("PUT", lease_id)
+        if response.status == 404:
+            return None
+        lease = content_of(response)
+        return Kept(sent + lease["lease_duration_ms"] / 1000, lease["release_requested"] is not None)
+
+    async def release(self, lease_id: str) -> None:
+        """Release a lease."""
+        response = await self._request("DELETE", lease_id)
+        if response.status != 404:
+            content_of(response)
+
+    async def _request(self, method: str, lease_id: str, content: object = None) -> Response:
+        return await asyncio.wait_for(self._connection.request(method, f"/locks/{lease_id}", content), 5)
+
+
+def content_of(response: Response) -> Any:
+    """Return the content of a response. Raises `Refused`."""
+    if response.status >= 400:
+        raise Refused(str(response.status))
+    return response.content
+
+
+Leases = GrpcLeases | HttpLeases
+
+
+@contextlib.asynccontextmanager
+async def by_grpc(coordinator: Coordinator, client_id: str) -> AsyncIterator[Leases]:
+    """Connect to a coordinator by gRPC."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{coordinator.grpc_link.port}") as channel:
+        yield GrpcLeases(channel, client_id)
+
+
+@contextlib.asynccontextmanager
+async def by_http(coordinator: Coordinator, client_id: str) -> AsyncIterator[Leases]:
+    """Connect to a coordinator by HTTP."""
+    async with HttpConnection(coordinator.http_link.port) as connection:
+        yield HttpLeases(connection, client_id)
 
 
 class LeaseClient:
     """A program that takes leases from any coordinator, keeps them for a while, and releases them, or vanishes."""
 
     def __init__(
-        self, name: str, coordinators: list[Coordinator], claims: list[Claim], done: Counter[str], seed: int
+        self,
+        name: str,
+        connect: Callable[[Coordinator, str], AbstractAsyncContextManager[Leases]],
+        coordinators: list[Coordinator],
+        claims: list[Claim],
+        done: Counter[str],
+        seed: int,
     ) -> None:
         self._name = name
+        self._connect = connect
         self._coordinators = coordinators
         self._claims = claims
         self._done = done
@@ -61,99 +177,46 @@ class LeaseClient:
     async def run(self, until: float) -> None:
         while time.monotonic() < until:
             coordinator = self._chance.choice(self._coordinators)
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{coordinator.link.port}") as channel:
-                try:
-                    await self._acquire(pb_grpc.LockCoordinatorStub(channel), coordinator)  # type: ignore[no-untyped-call]
-                except (grpc.aio.AioRpcError, asyncio.TimeoutError, asyncio.InvalidStateError) as error:
-                    self._done[f"error {error.code().name if isinstance(error, grpc.aio.AioRpcError) else ''}"] += 1
-                    await asyncio.sleep(0.1)
+            try:
+                async with self._connect(coordinator, self._name) as leases:
+                    await self._acquire(leases, coordinator.number)
+                continue
+            except grpc.aio.AioRpcError as error:
+                self._done[f"error {error.code().name}"] += 1
+            except Refused as error:
+                self._done[f"error {error}"] += 1
+            except (asyncio.TimeoutError, OSError, EOFError, asyncio.InvalidStateError) as error:
+                self._done[f"error {type(error).__name__}"] += 1
+            await asyncio.sleep(0.1)
 
-    async def _acquire(self, stub: Any, coordinator: Coordinator) -> None:
+    async def _acquire(self, leases: Leases, coordinator: int) -> None:
         key, term = self._chance.choice(KEYS), self._chance.choice([500, 1000, 3000])
-        wanted = pb.RecordLockRequest(
-            resource_path=key,
-            client_id=self._name,
-            session_timeout_ms=term,
-            wait_blocking=self._chance.random() < 0.8,
-        )
-        lease = await stub.RecordLock(wanted, timeout=3)
-        if not lease.acquired:
+        lease = await leases.acquire(key, term, wait=self._chance.random() < 0.8)
+        if lease is None:
             self._done["busy"] += 1
             return
-        stream = stub.KeepAlive()
+        lease_id, token = lease
         claim: Claim | None = None
         stop = time.monotonic() + self._chance.choice([0.1, 0.5, 3.0])
         while True:
-            request = pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=time.monotonic_ns())
-            await asyncio.wait_for(stream.write(request), 5)
-            state = await asyncio.wait_for(stream.read(), 5)
+            kept = await leases.keep(lease_id)
             now = time.monotonic()
-            if state == grpc.aio.EOF or state.state != pb.LeaseState.STATE_HELD or (claim and now >= claim.until):
+            if kept is None or (claim and now >= claim.until):
                 self._done["lost"] += 1
                 return
             if claim is None:
-                claim = Claim(key, self._name, coordinator.number, lease.fencing_token, now, now)
+                claim = Claim(key, self._name, coordinator, token, now, now)
                 self._claims.append(claim)
-            claim.until = max(claim.until, state.sent_at / 1e9 + state.lease_duration_ms / 1000)
-            if now > stop or state.release_requested:
+            claim.until = max(claim.until, kept.until)
+            if now > stop or kept.release_requested:
                 break
             await asyncio.sleep((claim.until - now) * self._chance.choice([0.2, 0.3, 0.9]))
         if self._chance.random() < 0.15:
             self._done["vanished"] += 1
-            stream.cancel()
             return
         claim.until = min(claim.until, time.monotonic())
-        await stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=5)
+        await leases.release(lease_id)
         self._done["released"] += 1
-
-
-class WebClient(LeaseClient):
-    """A client like the others; it speaks HTTP, in a thread."""
-
-    async def run(self, until: float) -> None:
-        while time.monotonic() < until:
-            try:
-                await asyncio.to_thread(self._hold_one, self._chance.choice(self._coordinators))
-            except (OSError, http.client.HTTPException) as error:
-                self._done[f"error {type(error).__name__}"] += 1
-                await asyncio.sleep(0.1)
-
-    def _hold_one(self, coordinator: Coordinator) -> None:
-        key, term = self._chance.choice(KEYS), self._chance.choice([500, 1000, 3000])
-        connection = http.client.HTTPConnection("127.0.0.1", coordinator.web_link.port, timeout=5)
-
-        def request(method: str, lease_id: str = "", **fields: object) -> tuple[int, Any]:
-            body = json.dumps(fields) if fields else None
-            connection.request(method, f"/locks/{lease_id}", body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            text = response.read()
-            return response.status, json.loads(text) if text else None
-
-        with contextlib.closing(connection):
-            wanted: dict[str, Any] = {"resource_path": key, "client_id": self._name, "session_timeout_ms": term}
-            status, lease = request("POST", **wanted, wait_limit_ms=3000)
-            if status != 201:
-                self._done[f"HTTP {status}"] += 1
-                return
-            claim: Claim | None = None
-            stop = time.monotonic() + self._chance.choice([0.1, 0.5, 3.0])
-            while claim is None or time.monotonic() < stop:
-                sent = time.monotonic()
-                status, state = request("PUT", lease["lease_id"])
-                now = time.monotonic()
-                if status != 200 or (claim and now >= claim.until):
-                    self._done["lost by HTTP"] += 1
-                    return
-                if claim is None:
-                    claim = Claim(key, self._name, coordinator.number, int(lease["fencing_token"]), now, now)
-                    self._claims.append(claim)
-                claim.until = max(claim.until, sent + state["lease_duration_ms"] / 1000)
-                if state["release_requested"]:
-                    break
-                time.sleep(max(0.0, claim.until - now) * self._chance.choice([0.2, 0.3, 0.9]))
-            claim.until = min(claim.until, time.monotonic())
-            request("DELETE", lease["lease_id"])
-            self._done["released by HTTP"] += 1
 
 
 class Nemesis:
@@ -213,17 +276,17 @@ class Nemesis:
 
     @contextlib.asynccontextmanager
     async def _reset(self, coordinator: Coordinator) -> AsyncIterator[None]:
-        coordinator.link.reset()
-        coordinator.web_link.reset()
+        for link in coordinator.links:
+            link.reset()
         yield
 
     @contextlib.asynccontextmanager
     async def _freeze(self, coordinator: Coordinator) -> AsyncIterator[None]:
-        coordinator.link.freeze()
-        coordinator.web_link.freeze()
+        for link in coordinator.links:
+            link.freeze()
         yield
-        coordinator.link.heal()
-        coordinator.web_link.heal()
+        for link in coordinator.links:
+            link.heal()
 
 
 @contextlib.asynccontextmanager
@@ -242,7 +305,11 @@ async def running_coordinators(zoo: Zoo, clocks: ClockShim) -> AsyncIterator[lis
 
 
 async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: pytest.Config, figure: Figures) -> None:
-    """Killed, stopped and replaced coordinators; cuts on both sides; clients that vanish; a clock an hour off."""
+    """
+    Killed, stopped and replaced coordinators; cuts on both sides; clients that vanish; a clock an hour off.
+
+    Half of the clients speak gRPC, and half HTTP.
+    """
     seed = pytestconfig.getoption("--soak-seed") or random.randrange(10**6)
     claims: list[Claim] = []
     done: Counter[str] = Counter()
@@ -250,20 +317,21 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: 
         async with running_coordinators(arena, clocks) as coordinators:
             until = time.monotonic() + SECONDS
             clients = [
-                (WebClient if number % 3 == 0 else LeaseClient)(f"client-{number}", coordinators, claims, done, seed)
-                for number in range(CLIENTS)
+                LeaseClient(f"{name}-{number}", connect, coordinators, claims, done, seed)
+                for name, connect in (("grpc", by_grpc), ("http", by_http))
+                for number in range(CLIENTS // 2)
             ]
             await asyncio.gather(
                 Nemesis(coordinators, done, seed).run(until), *(client.run(until) for client in clients)
             )
             for coordinator in coordinators:
-                coordinator.link.heal()
-                coordinator.web_link.heal()
+                for link in coordinator.links:
+                    link.heal()
                 assert await asyncio.to_thread(coordinator.serving.drain) == 0
     figure("leases", len(claims))
     print(f"seed {seed}: {len(claims)} leases; {dict(sorted(done.items()))}")
     assert violations(claims) == [], f"--soak-seed={seed}"
     per_coordinator = Counter((claim.key, claim.coordinator) for claim in claims)
     assert len(per_coordinator) > len(KEYS) * 2, per_coordinator
-    assert len(claims) > 5 * SECONDS / 10
-    assert done["released by HTTP"]
+    per_protocol = Counter(claim.client.partition("-")[0] for claim in claims)
+    assert min(per_protocol["grpc"], per_protocol["http"]) > 2 * SECONDS / 10, per_protocol

@@ -16,53 +16,20 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from support.certificates import authority, certificate
+from support.coordinators import KEY, Served, stub_of
 from support.proxy import Proxy
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
-from django_zklock.contrib.leases.access import Access, hash_of
-from django_zklock.contrib.leases.coordinator import Coordinator
-from django_zklock.contrib.leases.service import SERVICE, Server, server_credentials
+from django_zklock.contrib.leases.access import DELAY, hash_of
+from django_zklock.contrib.leases.refusal import Addresses
+from django_zklock.contrib.leases.service import SERVICE, server_credentials
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 pytestmark = pytest.mark.zookeeper
 
-KEY = "invoices/2026"
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
-
-
-def stub_of(channel: grpc.aio.Channel) -> Any:
-    """Return the stub of the service; the generated one has no types."""
-    return pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
-
-
-class Served:
-    """A coordinator and its gRPC server, on the loop of the test."""
-
-    def __init__(self, options: LeaseOptions, credentials: Any = None) -> None:
-        self.coordinator = Coordinator()
-        self.server = Server(self.coordinator, Access(options), "127.0.0.1:0", credentials)
-        self.address = f"localhost:{self.server.port}"
-        self.channel = grpc.aio.insecure_channel(self.address)
-        self.stub = stub_of(self.channel)
-
-    async def acquire(self, resource: str = KEY, **more: Any) -> Any:
-        """Take a lease."""
-        request = pb.RecordLockRequest(resource_path=resource, client_id="node-1", **more)
-        return await self.stub.RecordLock(request, timeout=20)
-
-    async def __aenter__(self) -> Served:
-        await self.server.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for lease in list(self.coordinator._leases.values()):
-            lease.end("the test is over")
-        await asyncio.wait_for(self.coordinator.drain(), 20)
-        await self.channel.close()
-        await self.server.stop()
 
 
 @pytest_asyncio.fixture
@@ -156,7 +123,7 @@ async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served
 
 async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Served) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
-    assert "session_timeout_ms" in await refused(served.acquire(session_timeout_ms=-1), invalid)
+    assert "from 100" in await refused(served.acquire(session_timeout_ms=-1), invalid)
     assert "wait_blocking" in await refused(served.acquire(wait_limit_ms=5), invalid)
     assert "kind" in await refused(served.acquire(kind=17), invalid)
     assert "empty" in await refused(served.acquire(""), invalid)
@@ -226,17 +193,17 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
 
 
 async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
-    """Its requests are all answered, no more of them than it may send."""
-    client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=2.0)
+    """Its requests are all answered, no more of them than it may send; ten on a stream count as one."""
+    client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
     async with Served(LeaseOptions(clients={"eager": client})) as served:
         metadata = (("authorization", "Bearer secret"),)
         request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
         lease = await served.stub.RecordLock(request, metadata=metadata)
         stream = served.stub.KeepAlive(metadata=metadata)
         began = time.monotonic()
-        for number in range(1, 51):
+        for number in range(1, 501):
             await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=number))
-        while (await asyncio.wait_for(stream.read(), 20)).sent_at < 50:
+        while (await asyncio.wait_for(stream.read(), 20)).sent_at < 500:
             pass
         assert time.monotonic() - began >= 1.2
         stream.cancel()
@@ -289,55 +256,62 @@ async def _flood(stream: Any, lease_id: str) -> None:
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
 
 
-async def test_a_message_that_cannot_be_read_is_refused(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """After the client is known; and no traceback fills the log."""
+async def _raw(served: Served, method: str, message: bytes, authorization: str = "") -> Any:
+    """Send bytes as the only message of a call."""
+    call: Any = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
+    await call.write(message)
+    await call.done_writing()
+    return await call.read()
+
+
+@pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"])
+async def test_a_malformed_message_is_an_invalid_request(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """It leaves no traceback in the log, and says nothing to a client that is not known."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
-        for name in ("RecordLock", "ReleaseLock"):
-            call: Any = served.channel.unary_unary(f"/{SERVICE}/{name}")
-            assert "Bearer" in await refused(call(b"\xff" * 9, timeout=20), grpc.StatusCode.UNAUTHENTICATED)
-            metadata = (("authorization", "Bearer secret"),)
-            invalid = await refused(call(b"\xff" * 9, metadata=metadata, timeout=20), grpc.StatusCode.INVALID_ARGUMENT)
-            assert f"no {name}Request" in invalid
-    assert not [record for record in caplog.records if record.exc_info]
+        known = _raw(served, method, b"\xff" * 9, "Bearer secret")
+        assert "no " in await refused(known, grpc.StatusCode.INVALID_ARGUMENT)
+        await refused(_raw(served, method, b"\xff" * 9), grpc.StatusCode.UNAUTHENTICATED)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_call_without_its_message_is_ended(zoo: Zoo, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a client could open calls that never end."""
     monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
-    call: Any = served.channel.stream_unary(f"/{SERVICE}/RecordLock")(timeout=20)
-    assert "no message" in await refused(call, grpc.StatusCode.INVALID_ARGUMENT)
+    async with Served(LeaseOptions()) as served:
+        call: Any = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
+        assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
 
 
-async def test_thousands_of_calls_at_once_all_get_in(zoo: Zoo, served: Served) -> None:
-    """Each waits, and none is cancelled at random."""
-    calls = 1500  # the default of gRPC's core is 1000
-    request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True)
-    async with zk_lock(KEY):
-        waiting = [asyncio.ensure_future(_code(served.stub.RecordLock(request))) for _ in range(calls)]
-        while served.coordinator._waiting["anybody"] < calls:
-            assert not any(call.done() for call in waiting)
-            await asyncio.sleep(0.05)
-        for call in waiting:
-            call.cancel()
-        await asyncio.wait(waiting)
+async def test_guesses_of_tokens_are_slow_and_do_not_delay_others(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        request, guesses = pb.RecordLockRequest(resource_path=KEY, client_id="x"), []
+        began = time.monotonic()
+        for number in range(100):
+            metadata = (("authorization", f"Bearer guess-{number}"),)
+            by_grpc = refused(served.stub.RecordLock(request, metadata=metadata), grpc.StatusCode.UNAUTHENTICATED)
+            guesses += [asyncio.ensure_future(by_grpc), asyncio.ensure_future(_guess_by_http(served, number))]
+        known = served.stub.RecordLock(request, metadata=(("authorization", "Bearer secret"),))
+        assert (await known).acquired
+        await asyncio.gather(*guesses)
+        assert time.monotonic() >= began + DELAY
+    failures = [message for message in caplog.messages if "does not know a client" in message]
+    assert len(failures) <= 2, "one for each protocol: gRPC says ipv4:127.0.0.1"
 
 
-async def test_a_client_that_floods_has_few_acquisitions_under_way(zoo: Zoo) -> None:
-    """So another one hardly waits for them."""
-    clients = {name: LeaseClient(name=name, tokens=(hash_of(name),)) for name in ("eager", "calm")}
-    async with Served(LeaseOptions(clients=clients)) as served:
-
-        def acquire(name: str, key: str) -> Any:
-            request = pb.RecordLockRequest(resource_path=key, client_id="x", wait_blocking=True)
-            return served.stub.RecordLock(request, metadata=(("authorization", f"Bearer {name}"),), timeout=60)
-
-        eager = [asyncio.ensure_future(_code(acquire("eager", f"flood/{number}"))) for number in range(200)]
-        while not any(call.done() for call in eager):
-            await asyncio.sleep(0)
-        await acquire("calm", "calm")
-        assert not all(call.done() for call in eager)
-        assert {*await asyncio.gather(*eager)} == {grpc.StatusCode.OK}
+async def _guess_by_http(served: Served, number: int) -> None:
+    assert (await served.http("GET", f"/locks/{number}", authorization="Bearer guess")).status == 401
 
 
-async def _code(call: Any) -> Any:
-    return await call.code()
+async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo: Zoo, served: Served) -> None:
+    async with Served(LeaseOptions()) as other:
+        other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
+        lease = await other.acquire()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        metadata = dict(caught.value.trailing_metadata())
+        assert (metadata["zklock-code"], metadata["zklock-address"]) == ("lease-elsewhere", "locks-2.example.com:50051")

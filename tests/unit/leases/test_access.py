@@ -12,8 +12,7 @@ import pytest
 from django_zklock import conf
 from django_zklock.conf.errors import Problems
 from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
-from django_zklock.contrib.leases import access
-from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
+from django_zklock.contrib.leases.access import ANYBODY, DELAY, MOST_DELAYED, Access, Denials, hash_of
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
@@ -21,16 +20,10 @@ BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=
 OPTIONS = LeaseOptions(clients={"billing": BILLING})
 
 
-@pytest.fixture(autouse=True)
-def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse unknown clients at once."""
-    monkeypatch.setattr(access, "DELAY", 0.0)
-
-
 async def test_a_client_is_known_by_its_token_or_certificate() -> None:
-    known = Access(OPTIONS)
-    assert await known.client("somewhere", "Bearer secret") is BILLING
-    assert await known.client("somewhere", "", ["other", "billing.internal"]) is BILLING
+    access = Access(OPTIONS)
+    assert await access.client("somewhere", "Bearer secret") is BILLING
+    assert await access.client("somewhere", "", ["other", "billing.internal"]) is BILLING
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
@@ -45,56 +38,64 @@ async def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
         await Access(OPTIONS).client("somewhere", "Bearer wrong", ["billing.internal"])
 
 
-async def test_without_clients_all_programs_are_served() -> None:
+async def test_without_clients_anybody_is_served() -> None:
     assert await Access(LeaseOptions()).client("somewhere", "") is ANYBODY
 
 
-async def test_failed_tries_from_one_address_are_one_line_and_a_count(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_guesses_of_tokens_are_slowed_down_and_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that guesses tokens cannot fill the log."""
-    monkeypatch.setattr(access, "LOG_PERIOD", 0.2)
-    known = Access(OPTIONS)
-    for address in ["10.0.0.1"] * 5 + ["10.0.0.2"]:
-        with pytest.raises(Refusal):
-            await known.client(address, "Bearer wrong")
-    assert [record.getMessage() for record in caplog.records] == [
-        f"the lock coordinator does not know a client at {address}" for address in ("10.0.0.1", "10.0.0.2")
+    monkeypatch.setattr("django_zklock.contrib.leases.access.LOG_PERIOD", 0.5)
+    access, began = Access(OPTIONS), time.monotonic()
+    guesses = [access.client("10.0.0.7", f"Bearer {number}") for number in range(MOST_DELAYED + 100)]
+    refusals = await asyncio.gather(*guesses, return_exceptions=True)
+    assert {type(refusal) for refusal in refusals} == {Refusal}
+    assert time.monotonic() - began >= DELAY
+    while len(caplog.messages) < 2:
+        await asyncio.sleep(0.05)
+    assert caplog.messages == [
+        "the lock coordinator does not know a client at 10.0.0.7",
+        f"the lock coordinator does not know a client at 10.0.0.7 ({MOST_DELAYED + 99} more times in 0.5 s)",
     ]
-    while len(caplog.records) < 3:
-        await asyncio.sleep(0.01)
-    assert "10.0.0.1 (4 more times" in caplog.records[2].getMessage()
 
 
-async def test_an_unknown_client_waits_for_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A known one does not, meanwhile."""
-    monkeypatch.setattr(access, "DELAY", 0.2)
-    known = Access(OPTIONS)
-    began = time.monotonic()
-    refusal = asyncio.ensure_future(known.client("somewhere", "Bearer wrong"))
-    await known.client("somewhere", "Bearer secret")
-    assert not refusal.done()
-    with pytest.raises(Refusal):
-        await refusal
-    assert time.monotonic() - began >= 0.2
+async def test_clients_at_many_addresses_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.access.MOST_LOGGED", 3)
+    denials = Denials()
+    for number in range(100):
+        denials.report(f"address {number}")
+    assert len(caplog.messages) == 4
+    assert "others" in caplog.messages[-1]
 
 
-def test_a_client_that_sends_too_many_requests_is_slowed_down() -> None:
-    """Far too many are refused."""
-    known = Access(OPTIONS)
+async def test_a_client_sends_no_more_requests_than_it_may() -> None:
+    """Two at once; those beyond them wait, until the wait would be too long."""
+    access = Access(OPTIONS)
     with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
-        assert [known.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+        assert [access.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
         clock.return_value = 101.0
-        assert known.delay(BILLING) == 0.5
+        assert access.delay(BILLING) == 0.5
+        for _ in range(37):
+            access.delay(BILLING)
         with pytest.raises(Refusal, match="2 requests a second") as caught:
-            for _ in range(50):
-                known.delay(BILLING)
+            for _ in range(3):
+                access.delay(BILLING)
         assert caught.value.code is Code.TOO_MANY
 
 
-def test_a_rate_of_zero_refuses_all() -> None:
-    with pytest.raises(Refusal):
-        Access(OPTIONS).delay(LeaseClient(name="none", tokens=(hash_of("x"),), max_rate=0.0))
+async def test_a_client_of_rate_0_may_send_nothing() -> None:
+    with pytest.raises(Refusal, match="0 requests a second"):
+        Access(OPTIONS).delay(LeaseClient(name="closed", max_rate=0.0))
+
+
+async def test_a_rate_below_one_allows_less_than_a_request_a_second() -> None:
+    slow, access = LeaseClient(name="slow", max_rate=0.5), Access(OPTIONS)
+    with mock.patch("django_zklock.clock.now", return_value=100.0) as clock:
+        assert [access.delay(slow) for _ in range(2)] == [0.0, 2.0]
+        clock.return_value = 102.0
+        assert access.delay(slow) == 2.0
 
 
 @pytest.mark.parametrize(

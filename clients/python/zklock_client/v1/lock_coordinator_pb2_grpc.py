@@ -60,8 +60,8 @@ class LockCoordinatorServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def RecordLock(self, request, context):
-        """Acquire a lock, or a permit of a semaphore, as a lease. The call waits in the queue if `wait_blocking` is set; to cancel
-        it is to leave the queue.
+        """Acquire a lock, or a permit of a semaphore, as a lease. The call waits in line if `wait_blocking` is set; to cancel
+        it is to leave the line.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,7 +83,7 @@ class LockCoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchQueue(self, request, context):
-        """Follow a place in the queue, or a lease, until it ends: one state now, and one for each change.
+        """Follow a place in line, or a lease, until it ends: one state now, and one for each change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,114 @@
+"""A coordinator on the loop of the test, with its gRPC and its HTTP server; and a connection to the latter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+
+from django_zklock.conf.leases import LeaseOptions
+from django_zklock.contrib.leases.access import Access
+from django_zklock.contrib.leases.coordinator import Coordinator
+from django_zklock.contrib.leases.http import HttpApplication
+from django_zklock.contrib.leases.http_server import HttpServer
+from django_zklock.contrib.leases.service import Server
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+KEY = "invoices/2026"
+
+
+def stub_of(channel: grpc.aio.Channel) -> Any:
+    """Return the stub of the service; the generated one has no types."""
+    return pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+
+
+class Served:
+    """A coordinator and its servers, for the length of a with block."""
+
+    def __init__(self, options: LeaseOptions, credentials: Any = None, tls: tuple[Path | None, ...] = (None,) * 3):
+        """Prepare it; `tls` is the certificate, the key and the clients' authority of HTTP."""
+        self.coordinator = Coordinator()
+        access = Access(options)
+        self.server = Server(self.coordinator, access, "127.0.0.1:0", credentials)
+        self.http_server = HttpServer(HttpApplication(self.coordinator, access), "127.0.0.1:0", *tls)
+        self.address = f"localhost:{self.server.port}"
+        self.channel = grpc.aio.insecure_channel(self.address)
+        self.stub = stub_of(self.channel)
+
+    async def acquire(self, resource: str = KEY, **more: Any) -> Any:
+        """Take a lease by gRPC."""
+        request = pb.RecordLockRequest(resource_path=resource, client_id="node-1", **more)
+        return await self.stub.RecordLock(request, timeout=20)
+
+    async def http(self, method: str, path: str, content: object = None, **headers: str) -> Response:
+        """Send one request by HTTP, on a connection of its own."""
+        async with HttpConnection(self.http_server.port) as connection:
+            return await connection.request(method, path, content, **headers)
+
+    async def __aenter__(self) -> Self:
+        await self.server.start()
+        self._serving = asyncio.ensure_future(self.http_server.serve())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for lease in list(self.coordinator._leases.values()):
+            lease.end("the test is over")
+        await asyncio.wait_for(self.coordinator.drain(), 20)
+        await self.channel.close()
+        await self.server.stop()
+        self.http_server.stop()
+        await asyncio.wait_for(self._serving, 20)
+
+
+class Response(NamedTuple):
+    """A response of the coordinator."""
+
+    status: int
+    headers: dict[str, str]
+    content: Any
+    """From JSON; None if there is no body."""
+
+
+class HttpConnection:
+    """A connection to a coordinator, which is kept; each request waits for its response."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._port = port
+        self._tls = tls
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter
+
+    async def __aenter__(self) -> Self:
+        self.reader, self.writer = await asyncio.open_connection("localhost", self._port, ssl=self._tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def request(self, method: str, path: str, content: object = None, **headers: str) -> Response:
+        """Send a request, whose content becomes JSON unless it is bytes; return the response."""
+        self.send(method, path, content, **headers)
+        return await asyncio.wait_for(self.response(), 30)
+
+    def send(self, method: str, path: str, content: object = None, **headers: str) -> None:
+        """Send a request."""
+        body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
+        fields = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
+        fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
+
+    async def response(self) -> Response:
+        """Return the next response."""
+        status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+        headers = dict(line.lower().split(": ", 1) for line in lines if line)
+        body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return Response(int(status.split()[1]), headers, json.loads(body) if body else None)
