@@ -183,7 +183,7 @@ class Lease:
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
-        hold._grant.is_quiet = True  # noqa: SLF001 - the coordinator logs all losses of a second in one line
+        hold._grant.is_quiet = True
         audit.info(
             "lease %s: %r of client %r has the lock %r, token %d",
             self.number,
