@@ -67,7 +67,7 @@ class Config:
     max_lingering: int = 1000
     """How many locks with `linger` this process keeps at a time."""
     max_metric_locks: int = 100
-    """How many names of locks `django_zklock.contrib.metrics` counts apart."""
+    """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
     """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)

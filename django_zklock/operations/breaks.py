@@ -27,8 +27,8 @@ from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.zk.multi import Create
 
-RECORDS_LAST: Final = 60.0
-"""Seconds after which the next break deletes a left-over record."""
+LEFT_OVER_AFTER: Final = 60.0
+"""Seconds after which a record counts as left over: the next break deletes it."""
 MOST_RECORDS: Final = 100
 """How many records one break checks at most."""
 
@@ -118,7 +118,7 @@ def _purge(client: QueueClient, path: str) -> None:
                 gateway.read(f"{parent}/{name}", partial(on_read, now))
 
     def on_read(now: float, answer: NodeReply) -> None:
-        if isinstance(answer, Node) and answer.ctime < now - RECORDS_LAST:
+        if isinstance(answer, Node) and answer.ctime < now - LEFT_OVER_AFTER:
             gateway.delete(answer.path, lambda answer: None)
 
     client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda answer: None))

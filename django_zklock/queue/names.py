@@ -134,7 +134,7 @@ def check_own_key(key: str) -> None:
 
 
 def is_escaped(text: str) -> bool:
-    """Return True for a key with an escape such as %20, and no character that needs one: it is copied from a list."""
+    """Return True for an escaped key: it has an escape such as %20, and no character that has to be escaped."""
     return "%" in text and _ESCAPED.fullmatch(text) is not None
 
 
@@ -193,9 +193,9 @@ class _Segment:
     """
     The (encoded) literals and the fields between two slashes.
 
-    If a segment has several fields, each literal between two of them has a safe character that is `reserved`: it is
-    percent-encoded in values. So a key shows where each value begins and ends. For example, `{a}:{b}` gives different
-    keys for `x:y`, `z` and for `x`, `y:z`.
+    `reserved` has one safe character of each literal between two fields. These characters are percent-encoded in
+    values, so a key shows where each value begins and ends. For example, `{a}:{b}` gives different keys for `x:y`, `z`
+    and for `x`, `y:z`.
     """
 
     parts: tuple[str | _Field, ...]

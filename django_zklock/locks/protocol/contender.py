@@ -57,16 +57,16 @@ class Contender(Newcomer):
         """
         self.session.post(self._abandon, done)
 
-    def share(self, *, asked: bool = False) -> None:
+    def downgrade(self, *, asked: bool = False) -> None:
         """
-        Make the write lock that is held a read lock; no other writer comes in between.
+        Turn the write lock that is held into a read lock; no other writer comes in between.
 
-        Another call changes nothing. Other readers are admitted after the end of `min_hold`, or at once if the holder
+        The call is idempotent. Other readers are admitted after the end of `min_hold`, or at once if the holder
         has `asked` for it.
         """
         grant = self._grant
         remaining = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - clock.now()
-        self.session.post(self._share, remaining)
+        self.session.post(self._downgrade, remaining)
         if grant is not None and remaining <= 0:
             grant.kind = nodes.Kind.READ  # last, so that an interrupted caller can call this again
 
@@ -186,7 +186,7 @@ class Contender(Newcomer):
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
         self.ahead = Payload.decode(node.data)
-        self._tell_queued()
+        self._report_queued()
 
     def on_ahead_gone(self, *, was_last: bool) -> None:
         """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
@@ -268,13 +268,13 @@ class Contender(Newcomer):
     def _on_described(self) -> None:
         self._is_described = True
 
-    def _share(self, seconds: float) -> None:
+    def _downgrade(self, seconds: float) -> None:
         if self._phase is not Phase.HOLDING:
             return
         if seconds > 0:
-            self.session.loop.call_later(seconds, self.share)
+            self.session.loop.call_later(seconds, self.downgrade)
         else:
-            self._replies.run(self._node.share)
+            self._replies.run(self._node.downgrade)
 
     def _forget_replies(self) -> None:
         """Ignore the replies that are outstanding, and watch no predecessor."""

@@ -139,7 +139,7 @@ class Newcomer(SessionObserver):
         queue.append(self)
         self._phase = Phase.LOCAL_QUEUE
         self.placed = self.in_local_queue = True
-        self._tell_queued()
+        self._report_queued()
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
@@ -173,7 +173,7 @@ class Newcomer(SessionObserver):
         self._phase = Phase.CREATING
         self._node.create()
 
-    def _tell_queued(self) -> None:
+    def _report_queued(self) -> None:
         on_queued, self.on_queued = self.on_queued, None
         if on_queued is not None:
             on_queued()

@@ -1,7 +1,7 @@
 """
 The znode of one contender: create, watch, delete.
 
-The contender reads the queue and decides when to do these.
+The contender reads the queue, and decides when its znode is created and deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, Zk
 from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
 
-MAX_CREATES = 50  # in a row without the znode in the queue; then something is very wrong
+MAX_CREATES = 50  # in a row, none of which the queue has shown; after that, the contender gives up
 
 
 class NodeListener(Protocol):
@@ -291,7 +291,7 @@ class ContenderNode(OwnNode):
         data = replace(payload, **fields).encode()
         self._registry.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
-    def share(self) -> None:
+    def downgrade(self) -> None:
         """Create a marker: the writer with this znode only reads from now on."""
         if self._state is State.THERE and self._marker is None:
             self._marker = ReaderMarker(self._registry, self._parent, self.guid, self._spec.key, self._replies)

@@ -35,7 +35,7 @@ class Registry(SessionObserver):
         self.gateway = session.attached(Gateway)
         self.heartbeat = Heartbeat(self.gateway)
         self.guids: set[str] = set()  # of all znodes that are, or may be, in ZooKeeper; of a marker, its name
-        self.deleting: dict[OwnNode, None] = {}
+        self.deleting: dict[OwnNode, None] = {}  # those whose delete is not confirmed yet
         self._listings: dict[str, SharedListing] = {}  # those under way, by the path of the directory
         self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
         self._audit_timer: Timer | None = None
