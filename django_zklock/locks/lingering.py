@@ -183,12 +183,12 @@ class LingeringLock(SharedLock):
             self.has_other_waiters = None  # until the next listing
             self._watch_others()
 
-    def _on_names(self, answer: NamesReply) -> None:
-        if isinstance(answer, ZkError) or self.base is None:
+    def _on_names(self, reply: NamesReply) -> None:
+        if isinstance(reply, ZkError) or self.base is None:
             return  # without a connection, the lock is in doubt
         own = self.base.path.rpartition("/")[2]
         try:
-            self.has_other_waiters = any(child.name != own for child in order.ordered(answer))
+            self.has_other_waiters = any(child.name != own for child in order.ordered(reply))
         except UnreadableQueue:
             self.has_other_waiters = True
         if self.has_other_waiters:

@@ -117,18 +117,18 @@ class Contender(Newcomer):
         on_listed = self._replies.wrap(self._on_listed)
         self._registry.listing(self.spec.parent).names(on_listed, after_sync=after_sync)
 
-    def _on_listed(self, answer: ListingReply) -> None:
-        if isinstance(answer, ListedNames):
+    def _on_listed(self, reply: ListingReply) -> None:
+        if isinstance(reply, ListedNames):
             try:
-                queue = answer.queue
+                queue = reply.queue
             except UnreadableQueue as error:
                 self.on_refused(error)
             else:
                 self._apply_rule(queue)
-        elif isinstance(answer, NodeMissing):
+        elif isinstance(reply, NodeMissing):
             self._on_absent()
-        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else it lists again when it is connected
-            self.on_refused(answer)
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it lists again when it is connected
+            self.on_refused(reply)
 
     def _apply_rule(self, queue: order.Queue) -> None:
         name = self._node.name
@@ -139,7 +139,7 @@ class Contender(Newcomer):
         self.placed = True
         self._node.creates = 0
         if queue.stale_marker:
-            self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda answer: None)
+            self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
         if isinstance(verdict, rules.Granted):
             self._grant_if_proven()
             return

@@ -128,7 +128,7 @@ class Grant:
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.shares: dict[weakref.ref[Any], bool] = {}  # shares that are not released yet; True: it only reads
+        self.shares: dict[weakref.ref[Any], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.is_quiet = False  # its loss is not logged
