@@ -45,8 +45,8 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     `reason` and `by` are texts for a log. The process of the former holder sends `lock_lost`.
 
 `limit_changed(lock, limit, by, reason)`
-    This process has set the limit of a semaphore for all processes, or has cleared it. Then `limit` is None, and the
-    limit in the code counts again. `by` and `reason` are texts for a log.
+    This process has set the limit of a semaphore for all processes, or has cleared it. If it was
+    cleared, `limit` is None, and the limit in the code applies again. `by` and `reason` are texts for a log.
 
 With `sender` = the `Dispatcher` class of `django_zklock.contrib.celery.dispatch.dispatcher`:
 
@@ -89,7 +89,8 @@ heartbeat = Signal()
 
 
 def _unlock_in_child() -> None:
-    # During the fork, the thread that sends signals may have held such a lock. The child does not have that thread.
+    # During the fork, the thread that sends signals may have held the mutex of a signal. The child does not have that
+    # thread, so nobody would release the mutex.
     for signal in list(globals().values()):
         if isinstance(signal, Signal):
             signal.lock = threading.Lock()

@@ -46,7 +46,7 @@ class LeaderOptions(TypedDict, total=False):
     grace: Seconds
     """How long a suspended connection may last before the abort, never longer than the lease. Default 0."""
     compat: Compat | None
-    """Give the znodes the names of this client's locks, so that its processes share the queue. Not for semaphores."""
+    """The client whose processes share the queue: the znodes get names as from that client. Not for semaphores."""
     max_hold: Seconds | None
     """Seconds of holding after which the lock is lost and the work is aborted. Default None: no limit."""
     warn_after: Seconds | None

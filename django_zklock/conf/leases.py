@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from django_zklock.conf.errors import InvalidValue, Problems, is_text
-from django_zklock.conf.table import SECONDS_ADVICE, Key, positive_seconds, read_keys, whole_number
+from django_zklock.conf.table import SECONDS_ADVICE, Row, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue import names
 
@@ -124,14 +124,14 @@ def _rate(value: object) -> float:
     return float(value) if isinstance(value, float) and value >= 0 else whole_number(value)
 
 
-_NUMBER: Final = Key("E016", whole_number, "Leave it out for the default.")
-_TERMS: Final = dict.fromkeys(("MAX_TERM", "MAX_WAIT"), Key("E016", positive_seconds, SECONDS_ADVICE))
+_NUMBER: Final = Row("E016", whole_number, "Leave it out for the default.")
+_TERMS: Final = dict.fromkeys(("MAX_TERM", "MAX_WAIT"), Row("E016", positive_seconds, SECONDS_ADVICE))
 _CLIENT_KEYS: Final = {
-    "TOKENS": Key("E016", _tokens, _EXAMPLE),
-    "CERTIFICATES": Key("E016", _texts, _EXAMPLE),
-    "PREFIXES": Key("E016", _prefixes, _EXAMPLE),
-    "KINDS": Key("E016", _kinds, _EXAMPLE),
+    "TOKENS": Row("E016", _tokens, _EXAMPLE),
+    "CERTIFICATES": Row("E016", _texts, _EXAMPLE),
+    "PREFIXES": Row("E016", _prefixes, _EXAMPLE),
+    "KINDS": Row("E016", _kinds, _EXAMPLE),
     "MAX_LEASES": _NUMBER,
     "MAX_WAITING": _NUMBER,
-    "MAX_RATE": Key("E016", _rate, "Leave it out for the default."),
+    "MAX_RATE": Row("E016", _rate, "Leave it out for the default."),
 }

@@ -23,7 +23,7 @@ from django_zklock.conf import url as zk_url
 from django_zklock.conf.errors import InvalidValue, Problem, Problems, is_text
 from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
-from django_zklock.conf.table import SECONDS_ADVICE, Key, boolean, must_be, positive_seconds, read_keys, whole_number
+from django_zklock.conf.table import SECONDS_ADVICE, Row, boolean, must_be, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.names import Template
 
@@ -67,7 +67,7 @@ class Config:
     max_lingering: int = 1000
     """How many locks with `linger` this process keeps at a time."""
     max_metric_locks: int = 100
-    """How many names of locks `django_zklock.contrib.metrics` counts apart."""
+    """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
     """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -365,25 +365,25 @@ def _has_plain_fields(text: str) -> bool:
 
 
 _KEYS: Final = {
-    "URL": Key("E003", _url, zk_url.EXAMPLE),
-    "ROOT": Key("E004", _root, f"For example {DEFAULT_ROOT}."),
-    "SESSION_TIMEOUT": Key("E005", positive_seconds, SECONDS_ADVICE),
-    "CONNECT_TIMEOUT": Key("E005", positive_seconds, SECONDS_ADVICE),
-    "AUTH": Key("E006", _auth, 'Give "user:password", or [("digest", "user:password"), ...].'),
-    "ACL": Key(
+    "URL": Row("E003", _url, zk_url.EXAMPLE),
+    "ROOT": Row("E004", _root, f"For example {DEFAULT_ROOT}."),
+    "SESSION_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
+    "CONNECT_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
+    "AUTH": Row("E006", _auth, 'Give "user:password", or [("digest", "user:password"), ...].'),
+    "ACL": Row(
         "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
     ),
-    "TOKEN_KEYS": Key("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
-    "STRICT": Key("E014", boolean, "It is False by default."),
-    "MAX_LINGERING": Key("E015", whole_number, "It is 1000 by default."),
-    "MAX_METRIC_LOCKS": Key("E020", whole_number, "It is 100 by default."),
-    "EVENT_DAYS": Key("E017", _days, "It is 7 by default."),
-    "ADMIN_LINKS": Key("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
+    "TOKEN_KEYS": Row("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
+    "STRICT": Row("E014", boolean, "It is False by default."),
+    "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),
+    "MAX_METRIC_LOCKS": Row("E020", whole_number, "It is 100 by default."),
+    "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),
+    "ADMIN_LINKS": Row("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }
 _DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT")}
 _TLS_KEYS: Final = {
-    **dict.fromkeys(("CA", "CERT", "KEY"), Key("E008", _file, "Give the path of a PEM file.")),
-    "KEY_PASSWORD": Key("E008", _text, "Leave it out if there is none."),
-    "CHECK_HOSTNAME": Key("E008", boolean, "It is True by default."),
+    **dict.fromkeys(("CA", "CERT", "KEY"), Row("E008", _file, "Give the path of a PEM file.")),
+    "KEY_PASSWORD": Row("E008", _text, "Leave it out if there is none."),
+    "CHECK_HOSTNAME": Row("E008", boolean, "It is True by default."),
 }

@@ -14,7 +14,7 @@ _SHOWN: Final = 60  # characters of an invalid value that a message quotes
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class Row:
     """The row of one key: the id of its problems, its reader, and the advice for an invalid value."""
 
     id: str
@@ -25,7 +25,7 @@ class Key:
 
 def read_keys(
     given: Mapping[Any, Any],
-    table: Mapping[str, Key],
+    table: Mapping[str, Row],
     where: str,
     problems: Problems,
     *,
@@ -38,13 +38,13 @@ def read_keys(
     """
     problems.add_unknown_keys(where, given, (*table, *more))
     values: dict[str, Any] = {}
-    for name, key in table.items():
+    for name, row in table.items():
         if given.get(name) is None:
             continue
         try:
-            values[name.lower()] = key.read(given[name])
+            values[name.lower()] = row.read(given[name])
         except InvalidValue as error:
-            problems.add(key.id, f'{where}["{name}"] {error}.', error.hint or key.advice)
+            problems.add(row.id, f'{where}["{name}"] {error}.', error.hint or row.advice)
     return values
 
 

@@ -145,5 +145,5 @@ def _decoded(text: str) -> str:
         return unquote(text, errors="strict")
     except UnicodeError:
         raise InvalidValue(
-            "holds something that is not UTF-8, as it is or percent-encoded", hint="A % itself is written %25."
+            "has text that is not UTF-8, plain or percent-encoded", hint="A % itself is written %25."
         ) from None

@@ -31,7 +31,7 @@ class FunctionContext:
     """The default of the option `timeout`."""
     on_conflict = "raise"
     """The default of the option `on_conflict`, of a call without the option `timeout`."""
-    on_timeout = "raise"
+    on_conflict_with_timeout = "raise"
     """The default of the option `on_conflict`, of a call with the option `timeout`."""
     waits = True
     """Whether the call may wait for its lock; False if it has done so elsewhere."""
@@ -60,7 +60,7 @@ class ViewContext(FunctionContext):
     kind = "view"
     policies = get_args(ViewPolicy)
     timeout = 5.0
-    on_conflict = on_timeout = "respond"
+    on_conflict = on_conflict_with_timeout = "respond"
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         super().__init__(what, {"request": f"{request.method} {responses.route(request)}"})

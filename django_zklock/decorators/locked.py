@@ -205,7 +205,7 @@ class LockedFunction:
             self.check_policy(binding.names, conf.current(), context.kind, context.policies)
             policy = UNSET
         if isinstance(policy, Unset):
-            policy = context.on_conflict if isinstance(timeout, Unset) else context.on_timeout
+            policy = context.on_conflict if isinstance(timeout, Unset) else context.on_conflict_with_timeout
         if not context.waits:
             timeout = 0.0
         elif isinstance(timeout, Unset):
@@ -265,7 +265,7 @@ class LockedFunction:
     def _in_request(self, options: LockOptions, request: HttpRequest) -> LockOptions:
         """Return the options of a view; its transactions include those that `ATOMIC_REQUESTS` asks for."""
         own = () if isinstance(options.atomic, Unset) else options.atomic
-        of_request = atomic_requests.to_begin(self.opted_out, request) if self._innermost else ()
+        of_request = atomic_requests.databases_to_begin(self.opted_out, request) if self._innermost else ()
         by_django = options.release_on is UNSET and atomic_requests.only_around_view(request)
         return replace(
             options,

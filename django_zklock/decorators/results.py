@@ -1,4 +1,4 @@
-"""Check the result of a decorated function: no work, and no body of a response, may remain for after the release."""
+"""Check the result of a decorated function: no work and no response body may be left to run after the release."""
 
 from __future__ import annotations
 

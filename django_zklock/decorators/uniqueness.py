@@ -13,8 +13,8 @@ from django_zklock.conf import errors
 class Uniqueness:
     """How a task is unique."""
 
-    done: bool = False
-    """Whether it is unique until it is done; else until it starts."""
+    until_done: bool = False
+    """Whether it is unique until it is done; if not, until it starts."""
     on_duplicate: str = "return"
     """Whether a later caller gets the first task's result ("return"), or an error ("raise")."""
     seconds: float | None = None
@@ -37,4 +37,4 @@ class Uniqueness:
         seconds = None if unique_for is None else errors.seconds(unique_for)
         if unique_for is not None and not seconds:
             raise ValueError(f"unique_for must be a number of seconds above 0, or a timedelta; got {unique_for!r}.")
-        return cls(done=unique == "until_done", on_duplicate=on_duplicate or "return", seconds=seconds)
+        return cls(until_done=unique == "until_done", on_duplicate=on_duplicate or "return", seconds=seconds)

@@ -1,7 +1,7 @@
 """
 Abort the work that runs in an asyncio task, a greenlet or a thread.
 
-Each kind of work is aborted in another way, and each way has a race at the end of the block: an abort that is requested
+Each kind of work is aborted in its own way, and each way has a race at the end of the block: an abort that is requested
 while the block ends must be dropped. It must never reach the code after the block. `request` runs on the protocol's
 thread; `arm` and `disarm` run in the work itself. The block of a coroutine or generator that is garbage may be disarmed
 in any thread, even in the middle of `request`.
@@ -93,10 +93,10 @@ class TaskAbort(Abort):
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self._task = task
         self._loop = task.get_loop()
-        self._cancelling = 0
+        self._cancellations_before = 0
 
     def arm(self) -> None:
-        self._cancelling = _cancelling(self._task)
+        self._cancellations_before = _cancelling(self._task)
         self.armed = True
 
     def request(self, reason: str) -> None:
@@ -113,7 +113,7 @@ class TaskAbort(Abort):
         """Return whether our cancellation ended the block, and take it back. A cancellation by other code remains."""
         # An abort that was not delivered has not cancelled the task. An inner block may have.
         others = _uncancel(self._task) if self.delivered else _cancelling(self._task)
-        return isinstance(error, asyncio.CancelledError) and others <= self._cancelling
+        return isinstance(error, asyncio.CancelledError) and others <= self._cancellations_before
 
 
 if sys.version_info >= (3, 11):
@@ -139,12 +139,12 @@ class GreenletAbort(Abort):
 
     how = "greenlet"
 
-    def __init__(self, greenlet: Any, in_hub: Callable[..., object]) -> None:
+    def __init__(self, greenlet: Any, call_in_hub: Callable[..., object]) -> None:
         self._greenlet = greenlet
-        self._in_hub = in_hub  # schedules a call in the hub; can be used on the protocol's thread
+        self._call_in_hub = call_in_hub  # schedules a call in the hub; can be used on the protocol's thread
 
     def request(self, reason: str) -> None:
-        self._in_hub(self._deliver, reason)
+        self._call_in_hub(self._deliver, reason)
 
     def _deliver(self, reason: str) -> None:
         # In the hub, so the greenlet has yielded: inside the block if the abort is still armed. It may be waiting for
@@ -278,8 +278,8 @@ def _hub_scheduler(greenlet: Any) -> Callable[..., object] | None:
     """Return the function that schedules a call in the hub of this greenlet, if gevent or eventlet runs it."""
     gevent = sys.modules.get("gevent.hub")
     if gevent is not None and (gevent_patched() or isinstance(greenlet.parent, gevent.Hub)):
-        in_hub: Callable[..., object] = gevent.get_hub().loop.run_callback_threadsafe
-        return in_hub
+        call_in_hub: Callable[..., object] = gevent.get_hub().loop.run_callback_threadsafe
+        return call_in_hub
     if eventlet_patched():
         # Then the protocol runs in greenlets of the same hub. This hub accepts no calls from other threads.
         return functools.partial(sys.modules["eventlet"].hubs.get_hub().schedule_call_global, 0)
@@ -291,8 +291,8 @@ def abort_for(owner: Owner) -> Abort:
     if owner.kind == "task":
         return TaskAbort(owner.subject)
     if owner.kind == "greenlet":
-        in_hub = _hub_scheduler(owner.subject)
-        return GreenletAbort(owner.subject, in_hub) if in_hub is not None else Abort()
+        call_in_hub = _hub_scheduler(owner.subject)
+        return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
     if owner.subject is threading.main_thread():
         return MainThreadAbort()
     return ThreadAbort()

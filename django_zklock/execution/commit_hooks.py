@@ -133,7 +133,8 @@ class ConnectionHooks:
 
     @abort.shielded
     def _end_if_closed(self) -> None:
-        if self._connection.connection is None or self._connection.closed_in_transaction:  # not SQLite in memory
+        # `close` leaves SQLite in memory open.
+        if self._connection.connection is None or self._connection.closed_in_transaction:
             self._end()
 
     @abort.shielded

@@ -35,7 +35,7 @@ class Shared(Generic[_Key, _Value]):
         """
         Return a result of a call that began at most `max_age` seconds before this one, or later.
 
-        The function gets the key, and those of the `timeout` seconds that are left after waiting for other callers.
+        The function gets the key, and the seconds that remain of `timeout`: waiting for other callers takes from them.
         """
         called = clock.now()
         result = self._result(key)

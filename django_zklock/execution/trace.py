@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 items: Callable[[], Mapping[str, str]] | None = None
 """
-Returns "trace" and "span" of the caller, or nothing. None: there are no traces. Set by `contrib.otel`.
+A function that returns "trace" and "span" of the caller, or nothing. `contrib.otel` sets it; None without that app.
 
 "trace" is an id of 32 hexadecimal digits. "span" is an id of 16 of them, and the flags after a dash.
 """
@@ -22,5 +22,5 @@ def of_header(value: object) -> dict[str, str]:
 
 
 def header_of(about: Mapping[str, str]) -> str:
-    """Return the header "traceparent" of these items. Without them, it is invalid."""
+    """Return the header "traceparent" of these items. Without them, the header is invalid."""
     return f"00-{about.get('trace', '')}-{about.get('span', '')}"

@@ -29,18 +29,18 @@ def is_of_test_case(block: Atomic) -> bool:
 
 def open_blocks() -> tuple[str, ...]:
     """Return the databases on which the calling thread is in an `atomic` block, except that of a `TestCase`."""
-    return tuple(connection.alias for connection in in_blocks() if not _is_in_test_case_only(connection))
+    return tuple(connection.alias for connection in connections_in_blocks() if not _is_in_test_case_only(connection))
 
 
-def unfinished() -> list[BaseDatabaseWrapper]:
+def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     """
-    Return the connections with an open transaction, except that of a `TestCase`.
+    Return the connections of the calling thread with an open transaction, except that of a `TestCase`.
 
-    That one ends with the test, so nothing in the test may wait for its end.
+    The transaction of a `TestCase` ends with the test, so nothing in the test may wait for its end.
     """
     return [
         connection
-        for connection in in_blocks()
+        for connection in connections_in_blocks()
         if not any(is_of_test_case(block) for block in connection.atomic_blocks)
     ]
 
@@ -57,7 +57,7 @@ def check_aliases(aliases: Iterable[str]) -> None:
         connections[alias]
 
 
-def in_blocks() -> list[BaseDatabaseWrapper]:
+def connections_in_blocks() -> list[BaseDatabaseWrapper]:
     """Return the connections of the calling thread that are in an `atomic` block, also in that of a `TestCase`."""
     initialized = connections._connections  # type: ignore[attr-defined]  # three times as fast as `all`
     open_connections = []

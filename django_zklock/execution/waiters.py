@@ -42,7 +42,7 @@ class Awaited(Generic[_Value]):
         self._routine = routine
 
     def __await__(self) -> Routine[_Value]:
-        running_loop()  # first: a routine that need not wait, as for a lock that the thread holds, would not notice
+        running_loop()  # raises without a loop; a routine that need not wait would not notice that there is none
         return self._routine
 
 

@@ -58,7 +58,7 @@ def require_transaction(using: str, call: str) -> None:
 
 
 def refusal(fence: Fence, what: str, seen: int) -> StaleToken:
-    """Return the error for a fence that `what` refuses because it has `seen` a higher token, read just now."""
+    """Return the error for an outdated fence: `what`, such as a row, has `seen` a higher token just now."""
     message = f"{what} has seen the token {seen}, and this is {fence.token}"
     if not isinstance(fence, Hold) or fence.lost:
         return StaleToken(f"{message}: the lock {fence.key!r} was granted to another holder since.", lock=fence.key)

@@ -32,7 +32,7 @@ def check_model(model: type[models.Model]) -> None:
 
 
 def table(model: type[models.Model], using: str) -> models.QuerySet[Any]:
-    """Return all rows of the model; not by a manager, which may hide some."""
+    """Return all rows of the model, without its managers, which may hide some."""
     return models.QuerySet(model=model, using=using)
 
 

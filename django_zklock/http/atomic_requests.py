@@ -40,7 +40,7 @@ def _view_of(request: HttpRequest) -> object:
     return getattr(request.resolver_match, "func", None)
 
 
-def to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[str, ...]:
+def databases_to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[str, ...]:
     """Return the databases on which a locked view with these marks begins the transaction of the request."""
     excluded = {*marks, *opted_out(_view_of(request)), *transactions.open_blocks()}
     return tuple(alias for alias in databases() if alias not in excluded)

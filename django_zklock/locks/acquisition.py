@@ -21,7 +21,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.execution import abort, transactions
-from django_zklock.execution.cleanup import Net
+from django_zklock.execution.cleanup import Finalizers
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import Routine, ThreadWaiter
@@ -66,9 +66,9 @@ class Acquisition:
         "block",
         "contender",
         "contenders",
+        "finalizers",
         "holds",
         "mark",
-        "net",
         "open_blocks",
         "outcome",
         "owner",
@@ -90,7 +90,7 @@ class Acquisition:
         self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
         self.block: Block | None = None
         self.open_blocks: OpenBlocks = {}  # of the lock object; it has this acquisition while the block is open
-        self.net: Net | None = None  # it releases the locks if an exception destroys the end of the block
+        self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
     # --- acquire --------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Acquisition:
                     if held is not None:
                         self._acquire_again(held, spec, by_acquire=by_acquire)
                         continue
-                    if new_waiter is ThreadWaiter and transactions.in_blocks():
+                    if new_waiter is ThreadWaiter and transactions.connections_in_blocks():
                         check_no_open_transaction(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
                     waiter = new_waiter()
@@ -129,7 +129,7 @@ class Acquisition:
                     outcome = yield from waiter.outcome(seconds)
                     if outcome is None and not (contender.waits and contender.placed):
                         outcome = yield from waiter.outcome(seconds_for_reply)
-                    # It may have come after the caller's timer, while an event loop had other work to do.
+                    # A busy event loop may run the caller's timer first, so look at `self.outcome`, too.
                     self.conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
                     hold.grant.check()  # it may have been lost during the wait for another
@@ -273,7 +273,7 @@ class Acquisition:
         if self.block is not None:
             error = self.block.close(error)
         waiters = self.release(new_waiter)
-        self.net = None
+        self.finalizers = None
         return error, waiters
 
     @abort.shielded
@@ -351,14 +351,14 @@ class Block:
     @abort.shielded
     def close(self, error: BaseException | None) -> BaseException | None:
         """End the block, but do not release its locks. Return the error to raise, if any."""
-        around = self._disarm()  # first, so that no abort interrupts COMMIT
+        outer_guards = self._disarm()  # first, so that no abort interrupts COMMIT
         committed = False
         inherited = self._holds[0].grant.inherited  # then the locks are the parent's
         if self._transaction is not None:
             error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
         for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
             if guard.abort_requested_at is not None or not hold.uses or hold.grant.why_invalid() is not None:
-                error = self._lost(error, around, committed=committed) or error
+                error = self._report_losses(error, outer_guards, committed=committed) or error
                 break
         self.is_open = False
         return error
@@ -395,11 +395,11 @@ class Block:
     @abort.shielded
     def _disarm(self) -> list[Guard]:
         """Disarm the guards. Return those of the blocks around this one, outermost first. The call is idempotent."""
-        around: list[Guard] = []
+        outer_guards: list[Guard] = []
         for guard in reversed(self._guards):
             guard.disarm()
-            around = held_locks.close_block(self._owner, guard)
-        return around
+            outer_guards = held_locks.close_block(self._owner, guard)
+        return outer_guards
 
     def _check(self) -> None:
         for hold, guard in zip(self._holds, self._guards, strict=True):
@@ -407,9 +407,11 @@ class Block:
                 hold.check()
 
     @abort.shielded
-    def _lost(self, error: BaseException | None, around: list[Guard], *, committed: bool) -> ZkLockError | None:
+    def _report_losses(
+        self, error: BaseException | None, outer_guards: list[Guard], *, committed: bool
+    ) -> ZkLockError | None:
         """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
-        guards = around + self._guards
+        guards = outer_guards + self._guards
         lost: ZkLockError | None = None
         for held in reversed(self._holds):
             guard = guards.pop()

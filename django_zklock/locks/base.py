@@ -19,7 +19,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
-from django_zklock.execution.cleanup import CleanupOnError, net_under
+from django_zklock.execution.cleanup import CleanupOnError, finalizers_of
 from django_zklock.execution.owner import check_no_running_loop, current_owner
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks
@@ -37,7 +37,11 @@ _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to en
 
 
 class BlockExit:
-    """Returns a new `__exit__` for each block: `with` looks it up before it calls `__enter__`; see `net_under`."""
+    """
+    The descriptor of an `__exit__` that is a new object for each block, as `finalizers_of` needs it.
+
+    `with` looks `__exit__` up before it calls `__enter__`.
+    """
 
     def __init__(self, new_end: Callable[[Any], Any], close_innermost: Callable[..., None]) -> None:
         self._new_end = new_end
@@ -106,7 +110,7 @@ class LockBase(Generic[AnyHold]):
         self, acquisition: Acquisition, new_waiter: type[Any], timeout: float | None
     ) -> Routine[AnyHold | None]:
         specs = self.specs
-        _check_no_transaction("acquire()" if new_waiter is ThreadWaiter else "async code", specs[-1])
+        _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
         try:
             yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, by_acquire=True)
         except LockNotAcquired:
@@ -127,7 +131,7 @@ class LockBase(Generic[AnyHold]):
         """
         check_no_running_loop("release", "await lock.arelease()")
         uses: list[_Use] = []
-        with CleanupOnError(functools.partial(_release_anyway, uses, self._uses_to_release, _release)):
+        with CleanupOnError(functools.partial(_finish_release, uses, self._uses_to_release, _release)):
             uses += self._uses_to_release()
             wait_all(_release(uses, ThreadWaiter))
 
@@ -142,7 +146,7 @@ class LockBase(Generic[AnyHold]):
         """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
         uses: list[_Use] = []
         for spec in self.specs:
-            held = _find(spec)
+            held = _held_lock(spec)
             if held is None or not held.uses:  # without uses, a transaction keeps the lock
                 raise not_held(spec.key)
             uses.append((held, held.last_use(), spec.release_on))
@@ -152,19 +156,19 @@ class LockBase(Generic[AnyHold]):
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
         return any(
-            _find(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs
+            _held_lock(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs
         )
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
         for spec in self.specs:
-            if _find(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
+            if _held_lock(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _find(spec)) is not None and bool(held.uses) for spec in self.specs)
+        return all((held := _held_lock(spec)) is not None and bool(held.uses) for spec in self.specs)
 
     # --- with and async with --------------------------------------------------------------------------------------
 
@@ -172,14 +176,14 @@ class LockBase(Generic[AnyHold]):
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = self._expected.pop(get_ident(), None)
         if acquisition is None:
-            return run(self._open_without_net(ThreadWaiter))
+            return run(self._open_without_finalizers(ThreadWaiter))
         return run(self._open(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        return Awaited(self._open_without_net(TaskWaiter))
+        return Awaited(self._open_without_finalizers(TaskWaiter))
 
-    def _open_without_net(self, new_waiter: type[Any]) -> Routine[AnyHold]:
-        """Open a block in a coroutine or an `ExitStack`, where no net is under its end."""
+    def _open_without_finalizers(self, new_waiter: type[Any]) -> Routine[AnyHold]:
+        """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers."""
         acquisition = Acquisition()
         with CleanupOnError(acquisition.release):
             return (yield from self._open(acquisition, new_waiter))
@@ -188,7 +192,7 @@ class LockBase(Generic[AnyHold]):
         try:
             specs = self.specs
             if new_waiter is not ThreadWaiter:
-                _check_no_transaction("async code", specs[-1])
+                _refuse_atomic(specs[-1], is_async=True)
             yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
             acquisition.open_block(self._blocks)
             return self._view(acquisition.holds)
@@ -200,7 +204,7 @@ class LockBase(Generic[AnyHold]):
         """Return the `__exit__` of one block. If an exception destroys it, the locks of the block are released."""
         acquisition = Acquisition()
         end = functools.partial(self._close, acquisition)
-        acquisition.net = net_under(end, functools.partial(self._catch, acquisition))
+        acquisition.finalizers = finalizers_of(end, functools.partial(self._on_destroyed, acquisition))
         self._expected[get_ident()] = acquisition
         return end
 
@@ -241,9 +245,9 @@ class LockBase(Generic[AnyHold]):
     def _end_innermost(
         self, error: BaseException | None, new_waiter: type[Any]
     ) -> tuple[BaseException | None, list[Any]]:
-        """End the innermost block of the caller, which has no net. Return what `Acquisition.end_block` returns."""
+        """End the caller's innermost block, which has no finalizers. Return what `Acquisition.end_block` returns."""
         innermost: list[Acquisition] = []
-        with CleanupOnError(functools.partial(_release_anyway, innermost, self._innermost, _release_block)):
+        with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
             innermost += self._innermost()
             return innermost[0].end_block(error, new_waiter)
 
@@ -251,22 +255,22 @@ class LockBase(Generic[AnyHold]):
         """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
         acquisitions = self._blocks.get(current_owner().subject)
         if not acquisitions and len(self._blocks) == 1:
-            # Other code than the owner may close a generator that it drops, or the coroutines of an event loop.
+            # Python closes a generator that it drops, and an event loop its coroutines, perhaps in another thread.
             acquisitions = next(iter(self._blocks.values()), None)
         if not acquisitions:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
         return acquisitions[-1:]
 
     @abort.shielded
-    def _catch(self, acquisition: Acquisition, end: object) -> None:
+    def _on_destroyed(self, acquisition: Acquisition, end: object) -> None:
         """Release the locks of a block, because an exception has destroyed its end."""
-        if acquisition.net is None:
+        if acquisition.finalizers is None:
             return
         if self._expected.get(get_ident()) is acquisition:
             del self._expected[get_ident()]  # no block was entered
         destroyed = tuple(acquisition.holds) if acquisition.block is not None else ()
         acquisition.release()
-        acquisition.net = None
+        acquisition.finalizers = None
         for held in destroyed:
             logger.warning(
                 "an exception destroyed the end of a block under lock %r, which is released now%s",
@@ -276,12 +280,13 @@ class LockBase(Generic[AnyHold]):
             )
 
 
-def _find(spec: LockSpec) -> HeldLock | None:
+def _held_lock(spec: LockSpec) -> HeldLock | None:
+    """Return what the caller holds of this lock."""
     return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
 
 
 @abort.shielded
-def _release_anyway(
+def _finish_release(
     held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
 ) -> None:
     """
@@ -313,11 +318,11 @@ def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> l
     return waiters
 
 
-def _check_no_transaction(where: str, spec: LockSpec) -> None:
-    """Raise if the lock has the option atomic, for a caller (`where`) that cannot have a transaction."""
+def _refuse_atomic(spec: LockSpec, *, is_async: bool) -> None:
+    """Raise if the lock has the option atomic: neither `acquire()` nor async code can have the transaction."""
     if not spec.atomic:
         return
-    if where == "acquire()":
+    if not is_async:
         raise ZkLockError(
             f"The lock {spec.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
             'be committed. Use "with", or give atomic=False.',

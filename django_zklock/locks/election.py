@@ -143,20 +143,20 @@ class Leader:
     def current_leader(self) -> ContenderInfo | None:
         """Return the current leader, whichever process it is, or None. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("current_leader", "await leader.acurrent_leader()")
-        return run(read_leader(*self._where(), ThreadWaiter()))
+        return run(read_leader(*self._key_and_parent(), ThreadWaiter()))
 
     async def acurrent_leader(self) -> ContenderInfo | None:
         """Return the current leader, as `current_leader` does."""
-        return await Awaited(read_leader(*self._where(), TaskWaiter()))
+        return await Awaited(read_leader(*self._key_and_parent(), TaskWaiter()))
 
     def candidates(self) -> tuple[ContenderInfo, ...]:
         """Return the leader and the candidates behind it, in order, the first fifty. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("candidates", "await leader.acandidates()")
-        return contenders(*self._where())
+        return contenders(*self._key_and_parent())
 
     async def acandidates(self) -> tuple[ContenderInfo, ...]:
         """Return the leader and the candidates behind it, as `candidates` does."""
-        return await Awaited(read_queue(process.current(), *self._where(), TaskWaiter()))
+        return await Awaited(read_queue(process.current(), *self._key_and_parent(), TaskWaiter()))
 
     # --- leading ------------------------------------------------------------------------------------------------
 
@@ -246,9 +246,9 @@ class Leader:
     ) -> None:
         await self._lock.__aexit__(kind, error, traceback)
 
-    # --- small parts --------------------------------------------------------------------------------------------
+    # --- the leadership -------------------------------------------------------------------------------------------
 
-    def _where(self) -> tuple[str, str]:
+    def _key_and_parent(self) -> tuple[str, str]:
         spec = self._lock.spec
         return spec.key, spec.parent
 
@@ -263,7 +263,7 @@ class Leader:
         """End the leadership when the grace is over. The work is aborted then."""
         grant = self._grant
         if grant is not None:
-            grant.session.post(grant.session.loop.call_later, self._grace, functools.partial(_depose, grant))
+            grant.session.post(grant.session.loop.call_later, self._grace, functools.partial(_lose_leadership, grant))
 
     def _may_continue(self, error: Exception, *, elected: bool) -> bool:
         """Return whether to try again after this error: the leadership was lost, or ZooKeeper is away."""
@@ -323,7 +323,7 @@ def _check_entry(name: str) -> None:
         )
 
 
-def _depose(grant: Grant) -> None:
+def _lose_leadership(grant: Grant) -> None:
     """End the leadership as a loss, on the protocol's thread, unless the work has ended."""
     if not grant.released:
         grant.lose(STOPPED, logging.INFO)

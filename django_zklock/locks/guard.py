@@ -164,13 +164,13 @@ def apply_bounds(grant: Grant, contender: GrantedContender, spec: LockSpec) -> N
     """
     Apply `max_hold` and `warn_after` to a new grant; at least one of them is set. From any thread.
 
-    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock,
-    because the other callers wait, too, while a machine is suspended.
+    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock: while
+    this machine is suspended, callers on other machines wait for the lock.
     """
     if spec.max_hold is not None:
         grant.max_hold = spec.max_hold
         grant.ends_at = grant.since + spec.max_hold
-    grant.session.post(MaximumHold(grant, contender, spec.warn_after).begin)
+    grant.session.post(HoldBounds(grant, contender, spec.warn_after).begin)
 
 
 def release_if_overdue(grant: Grant, contender: GrantedContender) -> None:
@@ -184,7 +184,7 @@ def _release_unless_watched(grant: Grant, contender: GrantedContender) -> None:
         contender.abandon()
 
 
-class MaximumHold(GrantObserver):
+class HoldBounds(GrantObserver):
     """The bounds of one grant; on the protocol's thread."""
 
     def __init__(self, grant: Grant, contender: GrantedContender, warn_after: float | None) -> None:

@@ -26,7 +26,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
 from django_zklock.queue.nodes import Kind
 
-_Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
+_TableKey: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
 
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
@@ -53,7 +53,18 @@ class HeldLock(Hold):
     Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
     """
 
-    __slots__ = ("_reference", "contender", "grant", "observer", "owner", "policy", "reads", "slot", "uses", "work")
+    __slots__ = (
+        "_reference",
+        "contender",
+        "grant",
+        "observer",
+        "owner",
+        "policy",
+        "reads",
+        "table_key",
+        "uses",
+        "work",
+    )
 
     def __init__(
         self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
@@ -68,10 +79,10 @@ class HeldLock(Hold):
         self._uses = self.uses
         self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
         self.reads = self._reads = reads or grant.kind is Kind.READ
-        self.slot: _Slot = owner.subject, grant.key, self.reads
+        self.table_key: _TableKey = owner.subject, grant.key, self.reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
-        grant.parts[reference] = self.reads
+        grant.shares[reference] = self.reads
 
     @property
     def is_unwatched(self) -> bool:
@@ -120,14 +131,14 @@ class HeldLock(Hold):
             return
         if grant.kind is not Kind.WRITE:
             raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
-        if len(self.uses) > 1 or sum(not reads for reads in list(grant.parts.values())) > 1:
+        if len(self.uses) > 1 or sum(not reads for reads in list(grant.shares.values())) > 1:
             raise ZkLockError(
                 f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
                 lock=self.key,
             )
         if self._reference is not None:
-            grant.parts[self._reference] = True  # if an exception strikes now, the caller may do it again
-            self.contender.share(asked=True)
+            grant.shares[self._reference] = True  # if an exception strikes now, the caller may do it again
+            self.contender.downgrade(asked=True)
 
     # --- release --------------------------------------------------------------------------------------------------
 
@@ -149,8 +160,8 @@ class HeldLock(Hold):
                 done(True)
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
-        matters = release_on == "commit" or (release_on is None and len(self.uses) <= (use in self.uses))
-        if matters and transactions.in_blocks():
+        is_last = len(self.uses) <= (use in self.uses)  # no other use remains
+        if (release_on == "commit" or (release_on is None and is_last)) and transactions.connections_in_blocks():
             self._keep_for_transactions()
         self.uses.pop(use, None)
         self._release_unused(done)
@@ -171,17 +182,17 @@ class HeldLock(Hold):
         if self.uses.get(use) and self.owner == current_owner():
             self.release_use(use, None)
 
-    release_acquired = _release_acquired
+    release_acquired = _release_acquired  # for `MultiHold`; a `Hold` has no such public method
 
     @abort.shielded
     def _keep_for_transactions(self) -> None:
         """Let the open transactions keep the lock. Otherwise their work would be committed after the release."""
-        unfinished = transactions.unfinished()
-        if unfinished:
+        connections = transactions.connections_in_transaction()
+        if connections:
             observer = self.observer or commit_hooks.TransactionObserver(
                 functools.partial(check_before_commit, self), functools.partial(_transactions_ended, self)
             )
-            observer.observe(unfinished)
+            observer.observe(connections)
             self.observer = observer
 
     @abort.shielded
@@ -190,17 +201,17 @@ class HeldLock(Hold):
         grant = self.grant
         if not self.uses and self.observer is None:
             held_locks.remove(self)  # first, or its owner could acquire again what is being released
-            # First drop this share, then look at the others: of two that are released at once, one is the last.
+            # First drop this share, then look at the others: of two released at the same time, one sees none left.
             if self._reference is not None:
-                grant.parts.pop(self._reference, None)
-            if not grant.parts:
+                grant.shares.pop(self._reference, None)
+            if not grant.shares:
                 self.contender.abandon(done)
                 self._reference = None
                 if grant.claim_end() and notify.has_receivers(signals.lock_released, signals.lock_lost):
                     self._report_end()
                 return
             self._reference = None
-            share_with_readers(self.contender, grant)
+            downgrade_if_all_read(self.contender, grant)
         release_if_overdue(grant, self.contender)
         if done is not None:
             done(True)
@@ -238,11 +249,11 @@ def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserv
     return lambda: confirmed.wait(deadline - clock.now())
 
 
-def share_with_readers(contender: GrantedContender, grant: Grant) -> None:
+def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
     """Turn a write lock into a read lock, once all shares of it only read."""
-    shares = list(grant.parts.values())  # none, if the last one has just gone
+    shares = list(grant.shares.values())  # none, if the last one has just gone
     if grant.kind is Kind.WRITE and shares and all(shares):
-        contender.share()
+        contender.downgrade()
 
 
 def _on_dropped(
@@ -259,9 +270,9 @@ def _on_dropped(
     """
     if is_finalizing() or grant.inherited:
         return  # the session has been closed, or is the parent's
-    grant.parts.pop(reference, None)
-    if grant.parts:
-        share_with_readers(contender, grant)
+    grant.shares.pop(reference, None)
+    if grant.shares:
+        downgrade_if_all_read(contender, grant)
         return
     held_locks.drop_blocks(grant)
     contender.abandon()
@@ -285,17 +296,17 @@ class HeldLocks:
 
     def clear(self) -> None:
         """Forget all, as a forked child does."""
-        self._kept: dict[_Slot, HeldLock] = {}  # acquired by `acquire`: `release` will be called
-        self._weak: weakref.WeakValueDictionary[_Slot, HeldLock] = weakref.WeakValueDictionary()
+        self._kept: dict[_TableKey, HeldLock] = {}  # acquired by `acquire`: `release` will be called
+        self._weak: weakref.WeakValueDictionary[_TableKey, HeldLock] = weakref.WeakValueDictionary()
         self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
 
     def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
-        """Return what this owner holds of this key: with `reads` only for reading; with None in any way."""
+        """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
         if not self._kept and not self._weak:
             return None
         for only_reads in (False, True) if reads is None else (reads,):
-            slot = owner.subject, key, only_reads
-            held = self._kept.get(slot) or self._weak.get(slot)
+            table_key = owner.subject, key, only_reads
+            held = self._kept.get(table_key) or self._weak.get(table_key)
             if held is not None:
                 return held
         return None
@@ -314,13 +325,13 @@ class HeldLocks:
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
         table = self._kept if keep else self._weak
-        table[held.slot] = held
+        table[held.table_key] = held
 
     def remove(self, held: HeldLock) -> None:
         """Remove a held lock. The call is idempotent."""
         for table in (self._kept, self._weak):
-            if table.get(held.slot) is held:
-                del table[held.slot]
+            if table.get(held.table_key) is held:
+                del table[held.table_key]
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

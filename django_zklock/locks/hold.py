@@ -81,7 +81,7 @@ class Hold(HoldBase):
     @property
     def _is_released(self) -> bool:
         """Whether the lock was released. A transaction may keep it after the end of its block."""
-        return not self._uses and not self._grant.parts
+        return not self._uses and not self._grant.shares
 
     @property
     def state(self) -> str:

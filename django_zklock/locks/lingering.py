@@ -63,7 +63,8 @@ class LingeringLock(SharedLock):
         self._has_left = False
         self._watch: Watch | None = None
         self._timer: Timer | None = None
-        self._published: float | Mapping[str, Any] = founder.description  # in the znode: idle since then, or an owner
+        # In the znode: since when the lock is idle, or the fields of the owner.
+        self._published: float | Mapping[str, Any] = founder.description
         self._stale_since: float | None = None  # when a check found that the znode is wrong
 
     def _on_outcome(self, outcome: Outcome) -> None:
@@ -72,7 +73,7 @@ class LingeringLock(SharedLock):
             self.base = outcome
             outcome.attach(self)
             self.grant_first()
-            self._locks.keep_few()
+            self._locks.end_longest_idle()
             self._watch_others()
             self.check_idle()
             return
@@ -105,7 +106,7 @@ class LingeringLock(SharedLock):
         """End this unless an owner uses or awaits the lock. Waiters that come meanwhile queue again."""
         if self.ended or self.queue:
             return
-        self.queue.append(None)
+        self.queue.append(None)  # if it is the first, no waiter gets the lock meanwhile
         if self.first is None:
             self.ended = True
         self.queue.remove(None)
@@ -182,12 +183,12 @@ class LingeringLock(SharedLock):
             self.has_other_waiters = None  # until the next listing
             self._watch_others()
 
-    def _on_names(self, answer: NamesReply) -> None:
-        if isinstance(answer, ZkError) or self.base is None:
+    def _on_names(self, reply: NamesReply) -> None:
+        if isinstance(reply, ZkError) or self.base is None:
             return  # without a connection, the lock is in doubt
         own = self.base.path.rpartition("/")[2]
         try:
-            self.has_other_waiters = any(child.name != own for child in order.ordered(answer))
+            self.has_other_waiters = any(child.name != own for child in order.ordered(reply))
         except UnreadableQueue:
             self.has_other_waiters = True
         if self.has_other_waiters:
@@ -246,7 +247,7 @@ class LingeringLocks(SharedLocks, SessionObserver):
         return None if lock is None or lock.ended else lock
 
     def queue_again(self, waiters: list[LocalWaiter]) -> None:
-        """Have these waiters for one lock join the current object, or create one; in their order."""
+        """Append these waiters for one lock, in their order, to its current lingering lock, or to a new one."""
         if not waiters:
             return
         spec = waiters[0].spec
@@ -281,7 +282,7 @@ class LingeringLocks(SharedLocks, SessionObserver):
         """Whether a lock that becomes idle has to end; from any thread."""
         return len(self._locks) > self.session.options.max_lingering
 
-    def keep_few(self) -> None:
+    def end_longest_idle(self) -> None:
         """End the lock that was idle for the longest time, if there are too many."""
         if self.are_too_many:
             idle = [lock for lock in self._locks.values() if not lock.queue]
@@ -289,7 +290,7 @@ class LingeringLocks(SharedLocks, SessionObserver):
                 min(idle, key=lambda lock: lock.idle_since).end_if_idle()
 
     def end_idle(self) -> None:
-        """End all idle ones."""
+        """End all idle lingering locks."""
         for lock in list(self._locks.values()):
             lock.end_if_idle()
 

@@ -65,7 +65,8 @@ class LocalWaiter:
         self.since: float | None = None  # when the caller began to wait, on clock.now()
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
         self.waits = waits
-        # By lock: the outcome. It is written once (setdefault). None: queue again. Read it before `lock`, see `join`.
+        # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
+        # `lock`, so read the dict first.
         self._outcomes: dict[SharedLock | None, Outcome | None] = {}
         self._was_placed = False
         self._pid = os.getpid()  # the process of this machine that does the work
@@ -111,11 +112,11 @@ class LocalWaiter:
         if done is not None:
             done(True)
 
-    def share(self, *, asked: bool = False) -> None:
-        """Make the write lock a read lock; see `Contender.share`. The lingering lock ends with it."""
+    def downgrade(self, *, asked: bool = False) -> None:
+        """Make the write lock a read lock; see `Contender.downgrade`. The lingering lock ends with it."""
         lock, grant = self.lock, self.grant
         if lock is not None and grant is not None:
-            lock.contender.share(asked=asked)
+            lock.contender.downgrade(asked=asked)
             grant.kind = Kind.READ
 
     def set_process(self, pid: int) -> None:
@@ -284,7 +285,7 @@ class SharedLock(GrantObserver):
         self._locks = locks
         self._linger = founder.spec.linger
         self._checks_at = math.inf  # on clock.now(): when the protocol's thread next checks for how long it was idle
-        self._last = founder  # that had the lock
+        self._last = founder  # the last waiter that had the lock
 
     def append(self, waiter: LocalWaiter) -> None:
         """Append a waiter; it has the lock at once if it is the first."""
@@ -307,10 +308,10 @@ class SharedLock(GrantObserver):
         except ValueError:
             pass
         self.grant_first()
-        if self.first is None:  # it may be the protocol's thread, just now
+        if self.first is None:  # no waiter is first; the queue is empty, or the protocol's thread is the first
             if self.base is None or self.has_other_waiters:
                 self.session.post(self.end_if_idle)
-            elif self.idle_since + self._linger < self._checks_at:  # an earlier owner had a longer one
+            elif self.idle_since + self._linger < self._checks_at:  # an earlier owner had a longer `linger`
                 self.session.post(self.check_idle)
 
     def grant_first(self) -> None:
@@ -341,7 +342,7 @@ class SharedLock(GrantObserver):
         """Return whether the lock leaves this process when the owner with this grant releases it."""
         base = self.base
         if base is None or base.has_events or base.node_gone or self.session.closing:
-            return True  # the end of the lease is seen by the next owner
+            return True  # the lease is not looked at: `new_grant` does that for the next owner
         if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
             return True
         if len(self.queue) == 1 and (self.has_other_waiters or self._locks.are_too_many):

@@ -64,9 +64,9 @@ def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
         session.dispatch(functools.partial(signal.send_robust, _sender, **kwargs))
 
 
-def has_receivers(*candidates: Signal) -> bool:
+def has_receivers(*any_of: Signal) -> bool:
     """Return whether any of these signals about locks has a receiver or a hook."""
-    for signal in candidates:  # noqa: SIM110 - `any` would need a generator, for each lock
+    for signal in any_of:  # noqa: SIM110 - `any` would need a generator, for each lock
         if signal in event_hooks or (signal.receivers and signal.has_listeners(_sender)):
             return True
     return False

@@ -215,15 +215,15 @@ class _QueueRead:
             gateway = self._session.attached(Registry).gateway
             gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
-    def _on_listed(self, answer: NamesReply) -> None:
-        if isinstance(answer, _LOST):
+    def _on_listed(self, reply: NamesReply) -> None:
+        if isinstance(reply, _LOST):
             self.begin()
             return
-        if isinstance(answer, ZkError):
-            self._conclude(() if isinstance(answer, NodeMissing) else answer)
+        if isinstance(reply, ZkError):
+            self._conclude(() if isinstance(reply, NodeMissing) else reply)
             return
         try:
-            queue = order.ordered(answer)[: self._most]
+            queue = order.ordered(reply)[: self._most]
         except UnreadableQueue as error:
             self._conclude(error)
             return
@@ -237,13 +237,13 @@ class _QueueRead:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", on_read)
 
-    def _on_read(self, child: Child, answer: NodeReply) -> None:
-        if isinstance(answer, Node):
-            self._infos[child.name] = ContenderInfo.from_node(self._key, child, answer)
-        elif isinstance(answer, _LOST):
+    def _on_read(self, child: Child, reply: NodeReply) -> None:
+        if isinstance(reply, Node):
+            self._infos[child.name] = ContenderInfo.from_node(self._key, child, reply)
+        elif isinstance(reply, _LOST):
             self._has_gap = True
-        elif not isinstance(answer, NodeMissing):
-            self._conclude(answer)
+        elif not isinstance(reply, NodeMissing):
+            self._conclude(reply)
         self._unanswered -= 1
         if self._unanswered:
             return

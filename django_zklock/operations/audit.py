@@ -50,7 +50,7 @@ class Action:
     at: float
     """In seconds since 1970, by the clock of the process that acted."""
     sure: bool = True
-    """False if ZooKeeper's answer was lost, so that it may not have happened."""
+    """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
     """Host, process and work of the holder that lost the lock or was asked."""
     token: int | None = None

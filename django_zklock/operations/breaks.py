@@ -27,8 +27,8 @@ from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.zk.multi import Create
 
-RECORDS_LAST: Final = 60.0
-"""Seconds after which the next break deletes a left-over record."""
+LEFT_OVER_AFTER: Final = 60.0
+"""Seconds after which a record counts as left over: the next break deletes it."""
 MOST_RECORDS: Final = 100
 """How many records one break checks at most."""
 
@@ -98,8 +98,8 @@ def break_lock(
 
 def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
     """Return True if the record of this break exists: then the delete was carried out, and only its reply was lost."""
-    answer = client.request(lambda gateway, done: gateway.read(path, done))
-    written = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
+    reply = client.request(lambda gateway, done: gateway.read(path, done))
+    written = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
     return written is not None and written.id == record.id
 
 
@@ -108,20 +108,20 @@ def _purge(client: QueueClient, path: str) -> None:
     gateway = client.session.attached(Gateway)
     parent = break_record.directory(client.base)
 
-    def on_own_read(answer: NodeReply) -> None:
-        if isinstance(answer, Node):
-            gateway.children(parent, partial(on_listed, answer.ctime))
+    def on_own_read(reply: NodeReply) -> None:
+        if isinstance(reply, Node):
+            gateway.children(parent, partial(on_listed, reply.ctime))
 
     def on_listed(now: float, names: NamesReply) -> None:
         if not isinstance(names, ZkError):
             for name in names[:MOST_RECORDS]:
                 gateway.read(f"{parent}/{name}", partial(on_read, now))
 
-    def on_read(now: float, answer: NodeReply) -> None:
-        if isinstance(answer, Node) and answer.ctime < now - RECORDS_LAST:
-            gateway.delete(answer.path, lambda answer: None)
+    def on_read(now: float, reply: NodeReply) -> None:
+        if isinstance(reply, Node) and reply.ctime < now - LEFT_OVER_AFTER:
+            gateway.delete(reply.path, lambda reply: None)
 
-    client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda answer: None))
+    client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
     gateway.read(path, on_own_read)
 
 

@@ -19,7 +19,7 @@ from django_zklock.zk.multi import Delete, Operation
 from django_zklock.zk.requests import Commit, Decide, Done, OptimisticUpdate, Step, WaitUntilGone, call, run
 
 REPLY_TIMEOUT: Final = 5.0
-"""Seconds to wait for ZooKeeper's answers, in addition to those to wait for the lock."""
+"""Seconds to wait for ZooKeeper's replies, in addition to those to wait for the lock."""
 BATCH: Final = 100  # znodes that are read together
 
 Ask: TypeAlias = Callable[[Gateway, Callback[Any]], object]

@@ -131,7 +131,7 @@ def _delete(client: QueueClient, token: int) -> OperatorHold | None:
 
 def _kind(client: QueueClient) -> Kind:
     """
-    Return the kind of znode that keeps everybody out of this queue.
+    Return the kind of znode that keeps all other contenders waiting in this queue.
 
     Contenders of ours keep each other out, whatever their kinds. The recipes of Apache Curator see only znodes of their
     own kind, so in the queue of a read-write lock the hold is a writer.

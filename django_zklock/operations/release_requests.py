@@ -128,17 +128,17 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
         if target is None:
             target = _Target(ContenderInfo.from_node(client.key, child, node))
             targets.append(target)
-        answer: object = node
+        reply: object = node
         # If the same request is there already, an earlier write of this call may have lost its reply.
         if not request.same(release_request.requested(node.data)) and node.data != release_request.CURATOR:
             data = release_request.with_request(node.data, request)
-            answer = client.request(
+            reply = client.request(
                 lambda gateway, done, node=node, data=data: gateway.write(node.path, data, node.version, done)  # type: ignore[misc]
             )
-        if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, Outdated)):
+        if isinstance(reply, ZkError) and not isinstance(reply, (NodeMissing, Outdated)):
             targets.remove(target)
-            raise client.with_key(answer)
-        if isinstance(answer, Node):
+            raise client.with_key(reply)
+        if isinstance(reply, Node):
             target.sure = True
             return ""
     if target is not None:

@@ -14,7 +14,7 @@ from django_zklock.queue.nodes import json_object
 DIRECTORY: Final = "!broken"
 """The directory of all records. No segment of a key begins with `!`, which is percent-encoded there."""
 
-_MAX_READ: Final = 4096
+_MAX_READ: Final = 4096  # bytes
 _MOST: Final = 160  # characters that are kept of a text
 
 

@@ -65,8 +65,8 @@ def check_segment(text: str, what: str) -> None:
     """Raise `InvalidLockName`, with `what` as its subject, for a text that cannot be a segment."""
     if not text:
         raise InvalidLockName(f"{what} is empty; use a text that says what the lock guards.")
-    # Escaping makes no text shorter, not even by NFC (a composed character takes six characters or more). So this
-    # refuses no text that would fit. It comes before the normalization, whose time is quadratic for a hostile text.
+    # Escaping never shortens a text: NFC composes a few characters into one, which takes six or more when escaped. So
+    # this refuses no text that would fit. It comes before NFC, which takes quadratic time for a hostile text.
     if len(text) > MAX_SEGMENT:
         raise _too_long(f"{what} {quoted(text)}")
     check_characters(text, what)

@@ -79,11 +79,11 @@ class _Container:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._left = MAX_SEGMENT  # an item takes at least one character
+        self._remaining = MAX_SEGMENT  # an item takes at least one character
 
     def text(self, value: object, depth: int) -> str:
-        self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
+        self._remaining -= 1
+        if self._remaining < 0 or depth > _DEEPEST:
             raise InvalidLockName(f"{self._what} is too large for a name. Use an attribute of it, or a digest.")
         if isinstance(value, Mapping):
             return "{" + ",".join(f"{_to_json(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"

@@ -21,8 +21,8 @@ def holder_indexes(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, 
     """
     Return the indexes of the holders: one, or all readers at the front, or as many as there are permits.
 
-    They are the first in the queue. But if own limits differ, a waiter with a low limit may be between holders with a
-    higher one.
+    The holders are the first in the queue, with one exception: if the limits in the code of contenders differ, a waiter
+    with a low limit may be between holders with higher ones.
     """
     if not queue:
         return ()

@@ -23,7 +23,7 @@ START: Final = "!"
 MOST_PERMITS: Final = 10_000
 """The highest limit of a semaphore."""
 
-_MAX_READ: Final = 4096
+_MAX_READ: Final = 4096  # bytes
 _LIMIT: Final = "!limit:"
 _LIMIT_NAME: Final = re.compile(r"!limit:(?P<value>[0-9]{1,5}):")
 _READER_NAME: Final = re.compile(r"!reads:(?P<guid>[0-9a-fA-F-]{32,36}):")

@@ -29,7 +29,7 @@ __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "pa
 MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
-_TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
+_PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
 _ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
@@ -124,17 +124,17 @@ def check_own_key(key: str) -> None:
     """Raise `InvalidLockName` unless this can be the key of a lock of this package, whose segments are escaped."""
     check_key(key)
     if not _ESCAPED.fullmatch(key):
-        if _TOKEN.sub(_example, key) != key:
+        if _PIECE.sub(_example, key) != key:
             fields = " and ".join(f"{{{name}}}" for name in Template.parse(key).fields)
             raise InvalidLockName(
-                f"{quoted(key)} is a template. Fill in {fields}, for example {_TOKEN.sub(_example, key)}."
+                f"{quoted(key)} is a template. Fill in {fields}, for example {_PIECE.sub(_example, key)}."
             )
         meant = show_tails("/".join(map(escape, key.split("/"))))
         raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
 
 
 def is_escaped(text: str) -> bool:
-    """Return True for a key with an escape such as %20, and no character that needs one: it is copied from a list."""
+    """Return True for an escaped key: it has an escape such as %20, and no character that has to be escaped."""
     return "%" in text and _ESCAPED.fullmatch(text) is not None
 
 
@@ -150,8 +150,8 @@ def own_key(text: str) -> str:
     return show_tails(key)
 
 
-def _example(token: re.Match[str]) -> str:
-    return token[0] if token["field"] is None else "4711"
+def _example(piece: re.Match[str]) -> str:
+    return piece[0] if piece["field"] is None else "4711"
 
 
 def path(base: str, key: str) -> str:
@@ -193,9 +193,9 @@ class _Segment:
     """
     The (encoded) literals and the fields between two slashes.
 
-    If a segment has several fields, each literal between two of them has a safe character that is `reserved`: it is
-    percent-encoded in values. So a key shows where each value begins and ends. For example, `{a}:{b}` gives different
-    keys for `x:y`, `z` and for `x`, `y:z`.
+    `reserved` has one safe character of each literal between two fields. These characters are percent-encoded in
+    values, so a key shows where each value begins and ends. For example, `{a}:{b}` gives different keys for `x:y`, `z`
+    and for `x`, `y:z`.
     """
 
     parts: tuple[str | _Field, ...]
@@ -237,13 +237,13 @@ def _parse(text: str) -> Template:
 
 
 def _parts(text: str, what: str) -> Iterator[str | _Field]:
-    for token in _TOKEN.finditer(text):
-        if token["field"] is not None:
-            yield _field(token["field"], what)
-        elif token[0] in ("{", "}"):
-            raise InvalidLockName(f"{what} has a single {token[0]} at {token.start()}; double it if it is text.")
+    for piece in _PIECE.finditer(text):
+        if piece["field"] is not None:
+            yield _field(piece["field"], what)
+        elif piece[0] in ("{", "}"):
+            raise InvalidLockName(f"{what} has a single {piece[0]} at {piece.start()}; double it if it is text.")
         else:
-            yield _ONE_BRACE.get(token[0], token[0])
+            yield _ONE_BRACE.get(piece[0], piece[0])
 
 
 def _field(text: str, what: str) -> _Field:

@@ -24,6 +24,7 @@ _ITEM = 64  # characters that the name of an item of `about` keeps
 # The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
 _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
 
+# In the order of the JSON.
 _FIELDS = (
     "guid",
     "host",
@@ -38,7 +39,7 @@ _FIELDS = (
     "session_timeout",
     "idle",
     "waited",
-)  # in the order of the JSON
+)
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited"})
 _OPTIONAL = (_NUMBERS | {"idle"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
@@ -111,7 +112,7 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
 
     This is Apache Curator's grammar (its protected mode), so that its `InterProcessMutex` and
     `InterProcessReadWriteLock` share the queue. With compat="kazoo" it is that of kazoo, which cannot see Curator's.
-    `guid` is a UUID of 36 characters. A create with a lost reply is found by it.
+    `guid` is a UUID of 36 characters. By it, the znode is found if the reply to the create was lost.
     """
     if compat == "kazoo":
         return f"{guid.replace('-', '')}{_KAZOO_NAMES[kind]}"

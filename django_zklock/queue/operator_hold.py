@@ -149,7 +149,5 @@ def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, minimum
         decoded = Payload.decode(data)
         if decoded is not None and decoded.about == about:
             return data
-        by, reason = (
-            by[: MAX_BY // 2],
-            printable(reason, max(1, len(reason) * 3 // 4)),
-        )  # they did not fit into a payload
+        # They did not fit into a payload.
+        by, reason = by[: MAX_BY // 2], printable(reason, max(1, len(reason) * 3 // 4))

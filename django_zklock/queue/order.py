@@ -32,7 +32,8 @@ class Queue(Sequence[Child]):
         """
         The name of an outdated limit marker, which the first contender deletes; empty if there is none.
 
-        The marker of a cleared limit shows which contenders may still hold a permit. One contender alone holds anyway.
+        The marker of a cleared limit shows which contenders may still hold a permit. A contender that is alone holds
+        one in any case.
         """
         return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 

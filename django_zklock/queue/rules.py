@@ -25,9 +25,9 @@ class WaitFor:
     """
     The contender waits until one of `children` is gone.
 
-    `is_last`: when one of them is deleted, the lock is granted without another list. Sequence numbers only rise, so no
-    contender can have come in between. `depends_on_limit`: a change of the limit changes the verdict, and writes the
-    data of the directory.
+    `is_last`: nothing else is to be waited for. When one of `children` is deleted, the lock is granted without another
+    listing, as later contenders only come behind. `depends_on_limit`: a change of the limit may change the verdict. It
+    writes the data of the directory, so the waiter watches these, too.
     """
 
     children: tuple[str, ...]

@@ -53,9 +53,9 @@ for _module in (kazoo_connection, kazoo_utils):
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
-HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts, which a longer one could sleep through
+HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts; a longer one could outlast the lease
 ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
-HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while the lease lasts, which is then at least 0.23 of it
+HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while a lease lasts; 0.23 or more remain when a connection breaks
 HURRIED_ROUNDS = 2  # rounds of that kind after a break; later rounds give a slow server more time
 
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
@@ -358,7 +358,7 @@ class Connection(ConnectionHandler):
                 chunk = None
             except OSError as error:
                 raise _dropped(error) from error
-            if chunk is None:  # not while handling the error, which would then count as the cause of a timeout
+            if chunk is None:  # outside the `except`: its error would count as the cause of a timeout
                 chunk = super()._read(missing, timeout)
             if not chunk:
                 raise ConnectionDropped("socket connection broken")

@@ -9,7 +9,7 @@ from django_zklock import clock
 from django_zklock.zk.loop import Loop, Timer
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
-RELAY_SHARE = 0.25  # of that timeout; half a tick, in which a follower reports a contact, is at most so long
+RELAY_SHARE = 0.25  # of that timeout; a follower reports a contact within half a tick, which is at most so long
 GRAIN_SHARE = 1 / 60  # of that timeout; contacts that are closer together count as one
 
 
@@ -40,7 +40,7 @@ class LastContact:
             replies.popleft()
 
     def known_to_leader(self, moment: float, timeout: float) -> float:
-        """Return when the leader has last restarted the session timer before `moment`, at the earliest."""
+        """Return the earliest time at which the leader can have last restarted the session timer before `moment`."""
         latest = moment - RELAY_SHARE * timeout
         for replied_at, sent_at in reversed(self._replies):
             if replied_at <= latest:
@@ -59,7 +59,7 @@ class Lease:
     * The write shows that the leader knew the session after the write was sent. It does not restart the leader's timer.
       The followers do: every half tick they report which sessions they have heard of.
     * A server hears of a client at least every T/3, and T is at least two ticks. So at least 0.417 T of the leader's
-      timer remain after a write.
+      timer (1 - 1/3 - 1/4) remain after a write.
     * A process that was paused may write just before the leader ends the session. So the last contact counts, too.
     """
 
@@ -79,7 +79,7 @@ class Lease:
         """
         Extend the lease after an acknowledged write that was sent at `sent_at`. Return whether it ends later now.
 
-        `heard_at`: when the leader has last restarted the session's timer, at the earliest.
+        `heard_at`: the earliest time at which the leader can have last restarted the session's timer.
         """
         until = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout)
         if until <= max(self.until, clock.now()):

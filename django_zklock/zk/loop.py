@@ -90,10 +90,10 @@ class Loop:
     def __init__(self, name: str, thread: Callable[[str, _Call], threading.Thread] = protocol_thread) -> None:
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._delivered: deque[_Event] = deque()
-        self._turn = threading.Lock()  # held while events run
-        self._timers: list[tuple[float, int, Timer]] = []  # guarded by _turn
-        self._timer_limit = KEPT_TIMERS  # cancelled timers are removed at this length; guarded by _turn
-        self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _turn
+        self._running = threading.Lock()  # the mutex of the events: held while they run
+        self._timers: list[tuple[float, int, Timer]] = []  # guarded by _running
+        self._timer_limit = KEPT_TIMERS  # cancelled timers are removed at this length; guarded by _running
+        self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _running
         self._timer_numbers = itertools.count()  # timers that are due at the same time run in their order
         self._thread = thread(name, self._run)
 
@@ -108,11 +108,11 @@ class Loop:
     def deliver(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` after earlier deliveries. A thread that runs users' code must not call this."""
         self._delivered.append((call, args))
-        if self._turn.acquire(blocking=False):
+        if self._running.acquire(blocking=False):
             try:
                 self._run_due()  # the timers, too: in a flood of replies, the loop's own thread may wait long
             finally:
-                self._turn.release()
+                self._running.release()
         else:
             self._events.put(_NOTHING)  # the thread that runs events now may not see this delivery any more
 
@@ -139,7 +139,7 @@ class Loop:
     def _run(self) -> None:
         event: _Event | None = _NOTHING
         while event is not None:
-            with self._turn:
+            with self._running:
                 if event is not _NOTHING:
                     self._delivered.append(event)
                 self._run_due()

@@ -383,7 +383,7 @@ class Session:
     def _on_ended(self, client: Client) -> None:
         if client is self._closing_client:
             self._closing_client = None
-            # This was delivered, and so may be ahead of what was posted before, such as the last signals.
+            # `deliver` may overtake what was posted before, such as the last signals; `post` does not.
             self.loop.post(self._end_threads)
 
     def _end_threads(self) -> None:

@@ -183,7 +183,7 @@ class Caller(GrantObserver):
     def _downgrade(self) -> None:
         if self.grant is not None and self.contender is not None:
             self._world.note(f"{self.name} only reads from now on")
-            self.contender.share()
+            self.contender.downgrade()
 
     def _release(self) -> None:
         if self.grant is not None and self.resting:

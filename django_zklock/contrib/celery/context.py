@@ -56,7 +56,7 @@ class TaskContext(FunctionContext):
     kind = "Celery task"
     policies = get_args(TaskPolicy)
     timeout = 0.0
-    on_timeout = "retry"
+    on_conflict_with_timeout = "retry"
 
     def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
         self._task = task
@@ -209,7 +209,7 @@ class MessageContext(FunctionContext):
     policies = TaskContext.policies
     timeout = 0.0
     on_conflict = "wait"
-    on_timeout = "retry"
+    on_conflict_with_timeout = "retry"
 
     def __init__(self, request: Any) -> None:
         retries = request.request_dict.get("retries") or 0

@@ -338,7 +338,7 @@ class Metrics:
     def _end_deleted(self) -> None:
         while self._deleted:
             grant = self._deleted.popleft()
-            if not grant.parts:  # else another block still holds the lock
+            if not grant.shares:  # else another block still holds the lock
                 counted = self._open.pop(grant.token, None)
                 if counted is not None:
                     self._held.add(counted.labels, -1)

@@ -57,16 +57,16 @@ class Contender(Newcomer):
         """
         self.session.post(self._abandon, done)
 
-    def share(self, *, asked: bool = False) -> None:
+    def downgrade(self, *, asked: bool = False) -> None:
         """
-        Make the write lock that is held a read lock; no other writer comes in between.
+        Turn the write lock that is held into a read lock; no other writer comes in between.
 
-        Another call changes nothing. Other readers are admitted after the end of `min_hold`, or at once if the holder
+        The call is idempotent. Other readers are admitted after the end of `min_hold`, or at once if the holder
         has `asked` for it.
         """
         grant = self._grant
         remaining = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - clock.now()
-        self.session.post(self._share, remaining)
+        self.session.post(self._downgrade, remaining)
         if grant is not None and remaining <= 0:
             grant.kind = nodes.Kind.READ  # last, so that an interrupted caller can call this again
 
@@ -117,18 +117,18 @@ class Contender(Newcomer):
         on_listed = self._replies.wrap(self._on_listed)
         self._registry.listing(self.spec.parent).names(on_listed, after_sync=after_sync)
 
-    def _on_listed(self, answer: ListingReply) -> None:
-        if isinstance(answer, ListedNames):
+    def _on_listed(self, reply: ListingReply) -> None:
+        if isinstance(reply, ListedNames):
             try:
-                queue = answer.queue
+                queue = reply.queue
             except UnreadableQueue as error:
                 self.on_refused(error)
             else:
                 self._apply_rule(queue)
-        elif isinstance(answer, NodeMissing):
+        elif isinstance(reply, NodeMissing):
             self._on_absent()
-        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else it lists again when it is connected
-            self.on_refused(answer)
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it lists again when it is connected
+            self.on_refused(reply)
 
     def _apply_rule(self, queue: order.Queue) -> None:
         name = self._node.name
@@ -139,7 +139,7 @@ class Contender(Newcomer):
         self.placed = True
         self._node.creates = 0
         if queue.stale_marker:
-            self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda answer: None)
+            self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
         if isinstance(verdict, rules.Granted):
             self._grant_if_proven()
             return
@@ -186,7 +186,7 @@ class Contender(Newcomer):
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
         self.ahead = Payload.decode(node.data)
-        self._tell_queued()
+        self._report_queued()
 
     def on_ahead_gone(self, *, was_last: bool) -> None:
         """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
@@ -268,13 +268,13 @@ class Contender(Newcomer):
     def _on_described(self) -> None:
         self._is_described = True
 
-    def _share(self, seconds: float) -> None:
+    def _downgrade(self, seconds: float) -> None:
         if self._phase is not Phase.HOLDING:
             return
         if seconds > 0:
-            self.session.loop.call_later(seconds, self.share)
+            self.session.loop.call_later(seconds, self.downgrade)
         else:
-            self._replies.run(self._node.share)
+            self._replies.run(self._node.downgrade)
 
     def _forget_replies(self) -> None:
         """Ignore the replies that are outstanding, and watch no predecessor."""

@@ -77,8 +77,8 @@ class GrantedContender(Protocol):
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:
         """Release the lock; see `Contender.abandon`."""
 
-    def share(self, *, asked: bool = False) -> None:
-        """Keep the lock as a reader; see `Contender.share`."""
+    def downgrade(self, *, asked: bool = False) -> None:
+        """Keep the lock as a reader; see `Contender.downgrade`."""
 
 
 class GrantObserver:
@@ -128,7 +128,7 @@ class Grant:
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.parts: dict[weakref.ref[Any], bool] = {}  # shares that are not released yet; True: it only reads
+        self.shares: dict[weakref.ref[Any], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.is_quiet = False  # its loss is not logged
@@ -186,7 +186,7 @@ class Grant:
 
     def held_shares(self) -> list[Any]:
         """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
-        return [held for reference in list(self.parts) if (held := reference()) is not None]
+        return [held for reference in list(self.shares) if (held := reference()) is not None]
 
     def claim_end(self) -> bool:
         """Return True to the first caller only: it reports the end of the grant."""

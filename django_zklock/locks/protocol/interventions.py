@@ -30,11 +30,11 @@ def lose(gateway: Gateway, grant: Grant) -> None:
     path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
     timer = session.loop.call_later(REPLY_TIMEOUT, lambda: on_read(NodeMissing()))
 
-    def on_read(answer: NodeReply) -> None:
+    def on_read(reply: NodeReply) -> None:
         timer.cancel()
-        record = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
+        record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
         if record is not None:
-            session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda answer: None))
+            session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
         if not grant.released:
             grant.lose(grant.why_deleted if record is None else str(record))
 
@@ -54,7 +54,7 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         before = grant.release_request
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         request = before if before is not None and request.same(before) else replace(request, at=now)
-        gateway.write(node.path, release_request.with_request(own, request), node.version, lambda answer: None)
+        gateway.write(node.path, release_request.with_request(own, request), node.version, lambda reply: None)
     if request == grant.release_request:
         return  # the znode was only read again
     grant.request_release(request)

@@ -88,7 +88,7 @@ class SharedListing:
         else:
             self._gateway.children(self._parent, self._on_listed)
 
-    def _on_listed(self, answer: NamesReply) -> None:
+    def _on_listed(self, reply: NamesReply) -> None:
         callbacks, self._callbacks = self._callbacks or [], None
         if self._next:
             waiting, self._next = self._next, []
@@ -96,10 +96,10 @@ class SharedListing:
             self._send(waiting, synced=synced)
         else:
             self._drop(self._parent)
-        reply = answer if isinstance(answer, ZkError) else ListedNames(answer)
+        listed = reply if isinstance(reply, ZkError) else ListedNames(reply)
         for callback in callbacks:
             try:
-                callback(reply)
+                callback(listed)
             except Exception:
                 # The failure of one contender must not keep the reply from the others.
                 logger.exception("%r failed on a listing", callback)

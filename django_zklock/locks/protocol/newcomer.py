@@ -139,7 +139,7 @@ class Newcomer(SessionObserver):
         queue.append(self)
         self._phase = Phase.LOCAL_QUEUE
         self.placed = self.in_local_queue = True
-        self._tell_queued()
+        self._report_queued()
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
@@ -149,19 +149,19 @@ class Newcomer(SessionObserver):
     def _are_too_many(self, waiters: int) -> bool:
         return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
 
-    def _on_peeked(self, answer: PeekReply) -> None:
-        if answer is None:
+    def _on_peeked(self, reply: PeekReply) -> None:
+        if reply is None:
             self._create()
-        elif isinstance(answer, NodeMissing):
+        elif isinstance(reply, NodeMissing):
             self._phase = Phase.CREATING
             self._node.create_with_parent()
-        elif isinstance(answer, Holder):
-            self.ahead, self.operator = answer.payload, answer.operator
+        elif isinstance(reply, Holder):
+            self.ahead, self.operator = reply.payload, reply.operator
             self._conclude_busy()
-        elif isinstance(answer, (OutcomeUnknown, SessionGone)):
+        elif isinstance(reply, (OutcomeUnknown, SessionGone)):
             self._await_session()
         else:
-            self.on_refused(answer)
+            self.on_refused(reply)
 
     def _conclude_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting. `waiters` is their number if they are too many."""
@@ -173,7 +173,7 @@ class Newcomer(SessionObserver):
         self._phase = Phase.CREATING
         self._node.create()
 
-    def _tell_queued(self) -> None:
+    def _report_queued(self) -> None:
         on_queued, self.on_queued = self.on_queued, None
         if on_queued is not None:
             on_queued()

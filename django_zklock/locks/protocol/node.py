@@ -1,7 +1,7 @@
 """
 The znode of one contender: create, watch, delete.
 
-The contender reads the queue and decides when to do these.
+The contender reads the queue, and decides when its znode is created and deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, Zk
 from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
 
-MAX_CREATES = 50  # in a row without the znode in the queue; then something is very wrong
+MAX_CREATES = 50  # in a row; if the queue has shown none of these znodes, the contender gives up
 
 
 class NodeListener(Protocol):
@@ -118,15 +118,15 @@ class ContenderNode(OwnNode):
             self._mark_unsure()
             raise
 
-    def _on_created(self, answer: NodeReply) -> None:
-        if isinstance(answer, SessionGone):
+    def _on_created(self, reply: NodeReply) -> None:
+        if isinstance(reply, SessionGone):
             return  # the contender calls `forget`
-        if isinstance(answer, Node):
-            self._mark_there(answer)
-        elif isinstance(answer, OutcomeUnknown):
+        if isinstance(reply, Node):
+            self._mark_there(reply)
+        elif isinstance(reply, OutcomeUnknown):
             self._mark_unsure()
         else:  # refused, so there is no znode
-            self._on_create_refused(answer)
+            self._on_create_refused(reply)
             return
         if self._state is State.UNWANTED:
             self._delete()
@@ -148,9 +148,9 @@ class ContenderNode(OwnNode):
         if self._state is not State.UNWANTED:
             self._state = State.THERE
 
-    def _on_listed(self, answer: ListingReply) -> None:
+    def _on_listed(self, reply: ListingReply) -> None:
         if self._state is State.THERE:  # the reply to the create comes first
-            self._listener.on_created(answer)
+            self._listener.on_created(reply)
 
     def create_with_parent(self) -> None:
         """Create the parent of the znode, then the znode."""
@@ -160,12 +160,12 @@ class ContenderNode(OwnNode):
             self._parent, self._replies.wrap(self._on_prepared), lasting=self._spec.compat == "kazoo"
         )
 
-    def _on_prepared(self, answer: WriteReply) -> None:
-        if isinstance(answer, (OutcomeUnknown, SessionGone)):
+    def _on_prepared(self, reply: WriteReply) -> None:
+        if isinstance(reply, (OutcomeUnknown, SessionGone)):
             self._state = State.INTERRUPTED
-        elif isinstance(answer, ZkError):
+        elif isinstance(reply, ZkError):
             self._state = State.NONE
-            self._listener.on_refused(answer)
+            self._listener.on_refused(reply)
         else:
             self.create()  # if the server has deleted the empty parent in between, this creates it again
 
@@ -191,24 +191,24 @@ class ContenderNode(OwnNode):
     def _search(self) -> None:
         self._registry.listing(self._parent).names(self._replies.wrap(self._on_names_after_sync), after_sync=True)
 
-    def _on_names_after_sync(self, answer: ListingReply) -> None:
+    def _on_names_after_sync(self, reply: ListingReply) -> None:
         """Find the znode in the listing: the create got no reply, or one with a path that the queue does not show."""
-        path = self._path_in(answer) if isinstance(answer, ListedNames) else None
+        path = self._path_in(reply) if isinstance(reply, ListedNames) else None
         if path is not None:
             self._registry.gateway.read(path, self._replies.wrap(self._on_searched_read))
-        elif isinstance(answer, (ListedNames, NodeMissing)):
+        elif isinstance(reply, (ListedNames, NodeMissing)):
             self._create_again()
-        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else there will be another connection
-            self._listener.on_refused(answer)
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else there will be another connection
+            self._listener.on_refused(reply)
 
-    def _on_searched_read(self, answer: NodeReply) -> None:
-        if isinstance(answer, Node) and answer.owner == self._registry.session.session_id:
-            self._mark_there(answer)
+    def _on_searched_read(self, reply: NodeReply) -> None:
+        if isinstance(reply, Node) and reply.owner == self._registry.session.session_id:
+            self._mark_there(reply)
             self._listener.on_created(None)
-        elif isinstance(answer, (Node, NodeMissing)):
+        elif isinstance(reply, (Node, NodeMissing)):
             self._create_again()
-        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):
-            self._listener.on_refused(answer)
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):
+            self._listener.on_refused(reply)
 
     def _create_again(self) -> None:
         self._registry.guids.discard(self.guid)
@@ -226,13 +226,13 @@ class ContenderNode(OwnNode):
         if self.node is None:
             return
 
-        def on_checked(answer: str | ZkError | None) -> None:
-            if isinstance(answer, str):
+        def on_checked(reply: str | ZkError | None) -> None:
+            if isinstance(reply, str):
                 self._on_missing()
-            elif answer is None:
+            elif reply is None:
                 self._listener.on_proven()
-            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else it proves again when connected
-                self._listener.on_refused(answer)
+            elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it proves again when connected
+                self._listener.on_refused(reply)
 
         self._registry.gateway.quorum_check([self.node.path], self._replies.wrap(on_checked))
 
@@ -252,12 +252,12 @@ class ContenderNode(OwnNode):
         if self.node is None:
             return
 
-        def on_read(answer: NodeReply) -> None:
-            if isinstance(answer, NodeMissing):
+        def on_read(reply: NodeReply) -> None:
+            if isinstance(reply, NodeMissing):
                 self._on_missing()
-            elif isinstance(answer, Node):
-                self._last_read = answer
-                self._listener.on_own_read(answer)
+            elif isinstance(reply, Node):
+                self._last_read = reply
+                self._listener.on_own_read(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -282,16 +282,16 @@ class ContenderNode(OwnNode):
         if node is None or payload is None or payload.release_request:
             return
 
-        def on_written(answer: NodeReply) -> None:
-            if isinstance(answer, Node):
-                self.node = answer
+        def on_written(reply: NodeReply) -> None:
+            if isinstance(reply, Node):
+                self.node = reply
                 if done is not None:
                     done()
 
         data = replace(payload, **fields).encode()
         self._registry.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
-    def share(self) -> None:
+    def downgrade(self) -> None:
         """Create a marker: the writer with this znode only reads from now on."""
         if self._state is State.THERE and self._marker is None:
             self._marker = ReaderMarker(self._registry, self._parent, self.guid, self._spec.key, self._replies)

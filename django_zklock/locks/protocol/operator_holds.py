@@ -84,24 +84,24 @@ class HoldCheck:
     def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
         """Check the holds with these names, in the order of the queue. `done` gets None if the connection broke."""
         self._done = done
-        answers: list[NodeReply] = []
+        replies: list[NodeReply] = []
 
-        def on_read(name: str, answer: NodeReply) -> None:
-            answers.append(answer)
-            hold = read_hold(self._key, answer) if isinstance(answer, Node) else None
-            if isinstance(answer, NodeMissing):
+        def on_read(name: str, reply: NodeReply) -> None:
+            replies.append(reply)
+            hold = read_hold(self._key, reply) if isinstance(reply, Node) else None
+            if isinstance(reply, NodeMissing):
                 self._ended.add(name)
             elif hold is not None:  # else it is a contender with the name of a hold
                 self._remaining[name] = hold
-            if len(answers) == len(names):
-                self._on_all_read(answers)
+            if len(replies) == len(names):
+                self._on_all_read(replies)
 
         for name in names:
             self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
 
-    def _on_all_read(self, answers: Sequence[NodeReply]) -> None:
+    def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
         latest = self._clock.latest()
-        if any(map(_interrupted, answers)):
+        if any(map(_interrupted, replies)):
             self._done(None)
         elif any(latest is None or hold.is_over(latest) for hold in self._remaining.values()):
             # The local clock does not prove that a hold is over. So ask the server for its time.
@@ -109,10 +109,10 @@ class HoldCheck:
         else:
             self._report()
 
-    def _on_time(self, answer: WriteReply) -> None:
-        now = None if isinstance(answer, ZkError) else self._clock.now()
+    def _on_time(self, reply: WriteReply) -> None:
+        now = None if isinstance(reply, ZkError) else self._clock.now()
         ended = [name for name, hold in self._remaining.items() if now is not None and hold.is_over(now)]
-        if _interrupted(answer):
+        if _interrupted(reply):
             self._done(None)
         elif ended:
             deletes = [Delete(path=self._remaining[name].path) for name in ended]
@@ -120,16 +120,16 @@ class HoldCheck:
         else:
             self._report()
 
-    def _on_deleted(self, names: Sequence[str], answer: WriteReply) -> None:
-        if _interrupted(answer):
+    def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
+        if _interrupted(reply):
             self._done(None)
             return
         # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
-        gone = answer is None or isinstance(answer, NodeMissing)
+        gone = reply is None or isinstance(reply, NodeMissing)
         for name in names if gone else ():
             hold = self._remaining.pop(name)
             self._ended.add(name)
-            if answer is None:
+            if reply is None:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
         self._report()
@@ -138,8 +138,8 @@ class HoldCheck:
         self._done(CheckedHolds(frozenset(self._ended), self._remaining, self._clock.now()))
 
 
-def _interrupted(answer: object) -> bool:
-    return isinstance(answer, (OutcomeUnknown, SessionGone))
+def _interrupted(reply: object) -> bool:
+    return isinstance(reply, (OutcomeUnknown, SessionGone))
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:

@@ -56,12 +56,12 @@ class Peek:
         """List the queue."""
         self._registry.listing(self._spec.parent).names(self._replies.wrap(self._on_listed))
 
-    def _on_listed(self, answer: ListingReply) -> None:
-        if isinstance(answer, ZkError):
-            self._done(answer)
+    def _on_listed(self, reply: ListingReply) -> None:
+        if isinstance(reply, ZkError):
+            self._done(reply)
             return
         try:
-            queue = answer.queue.with_newcomer(NEWCOMER, self._spec.kind)
+            queue = reply.queue.with_newcomer(NEWCOMER, self._spec.kind)
         except UnreadableQueue as error:
             self._done(error)
             return
@@ -93,5 +93,5 @@ class Peek:
         path = f"{self._spec.parent}/{queue[0].name}"
         self._registry.gateway.read(path, self._replies.wrap(self._on_holder_read))
 
-    def _on_holder_read(self, answer: NodeReply) -> None:
-        self._done(Holder(Payload.decode(answer.data) if isinstance(answer, Node) else None))
+    def _on_holder_read(self, reply: NodeReply) -> None:
+        self._done(Holder(Payload.decode(reply.data) if isinstance(reply, Node) else None))

@@ -65,15 +65,15 @@ class Predecessors:
             watch.cancel()
 
     def _watch(self, name: str) -> None:
-        def on_read(answer: NodeReply) -> None:
-            if isinstance(answer, Node):
-                self._successor.on_ahead_read(answer)
-                if answer.version:
+        def on_read(reply: NodeReply) -> None:
+            if isinstance(reply, Node):
+                self._successor.on_ahead_read(reply)
+                if reply.version:
                     self._successor.on_ahead_changed()  # it may have become a reader since the listing
-            elif isinstance(answer, NodeMissing):
+            elif isinstance(reply, NodeMissing):
                 self._on_gone(name)
-            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else the queue is listed again when connected
-                self._successor.on_refused(answer)
+            elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else the queue is listed again when connected
+                self._successor.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -93,9 +93,9 @@ class Predecessors:
     def _watch_limit(self) -> None:
         """Watch the directory, whose data are written with each change of the limit. Then list the queue again."""
 
-        def on_read(answer: NodeReply) -> None:
-            if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):
-                self._successor.on_refused(answer)  # without a watch, no change would be noticed
+        def on_read(reply: NodeReply) -> None:
+            if isinstance(reply, ZkError) and not isinstance(reply, (NodeMissing, OutcomeUnknown, SessionGone)):
+                self._successor.on_refused(reply)  # without a watch, no change would be noticed
 
         def on_event(deleted: bool) -> None:
             self._limit = None

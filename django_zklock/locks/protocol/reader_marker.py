@@ -32,16 +32,16 @@ class ReaderMarker(OwnNode):
         marker = Create(path=self.path, ephemeral=True)
         touch = SetData(path=znode.path, data=znode.data, version=znode.version)
         self._registry.gateway.commit(
-            (marker, touch), self._replies.wrap(lambda answer: self._on_put(znode.path, answer))
+            (marker, touch), self._replies.wrap(lambda reply: self._on_put(znode.path, reply))
         )
 
-    def _on_put(self, znode: str, answer: WriteReply) -> None:
-        self._exists = answer is None or isinstance(answer, NodeExists)
-        if isinstance(answer, Outdated):  # written by a release request
+    def _on_put(self, znode: str, reply: WriteReply) -> None:
+        self._exists = reply is None or isinstance(reply, NodeExists)
+        if isinstance(reply, Outdated):  # written by a release request
             self._registry.gateway.read(znode, self._replies.wrap(self._on_reread))
-        elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
-            logger.warning("no other readers can share lock %r with its holder: %s", self._key, answer)
+        elif isinstance(reply, ZkError) and not isinstance(reply, (NodeExists, OutcomeUnknown, SessionGone)):
+            logger.warning("no other readers can share lock %r with its holder: %s", self._key, reply)
 
-    def _on_reread(self, answer: NodeReply) -> None:
-        if isinstance(answer, Node):
-            self.put(answer)
+    def _on_reread(self, reply: NodeReply) -> None:
+        if isinstance(reply, Node):
+            self.put(reply)

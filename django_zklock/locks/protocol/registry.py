@@ -35,7 +35,7 @@ class Registry(SessionObserver):
         self.gateway = session.attached(Gateway)
         self.heartbeat = Heartbeat(self.gateway)
         self.guids: set[str] = set()  # of all znodes that are, or may be, in ZooKeeper; of a marker, its name
-        self.deleting: dict[OwnNode, None] = {}
+        self.deleting: dict[OwnNode, None] = {}  # those whose delete is not confirmed yet
         self._listings: dict[str, SharedListing] = {}  # those under way, by the path of the directory
         self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
         self._audit_timer: Timer | None = None
@@ -88,10 +88,10 @@ class Registry(SessionObserver):
         """Delete znodes of this session that are not registered here."""
         self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
-    def _on_own_nodes(self, answer: NamesReply) -> None:
-        if isinstance(answer, ZkError):
+    def _on_own_nodes(self, reply: NamesReply) -> None:
+        if isinstance(reply, ZkError):
             return
-        for path in answer:
+        for path in reply:
             parent, _, name = path.rpartition("/")
             try:
                 child = nodes.parse(name)
@@ -169,22 +169,22 @@ class OwnNode:
             self._replacement.end_in_time(self._registry.session)
         self._report(True)
 
-    def _on_searched(self, answer: ListingReply) -> None:
+    def _on_searched(self, reply: ListingReply) -> None:
         self._is_busy = False
-        if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
-            self._retry_delete(answer)
+        if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
+            self._retry_delete(reply)
             return
-        self.path = None if isinstance(answer, NodeMissing) else self._path_in(answer)
+        self.path = None if isinstance(reply, NodeMissing) else self._path_in(reply)
         if self.path is None:
             self.on_gone()
         else:
             self.continue_delete()
 
-    def _on_deleted(self, answer: WriteReply) -> None:
+    def _on_deleted(self, reply: WriteReply) -> None:
         """Handle the reply. `NodeMissing` means that the znode was gone already, perhaps by an earlier try."""
         self._is_busy = False
-        if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
-            self._retry_delete(answer)
+        if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
+            self._retry_delete(reply)
         else:
             self.on_gone()
 

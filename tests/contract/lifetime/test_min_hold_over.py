@@ -70,7 +70,7 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand: Calla
         shown = fresh()
         assert ([lock.key for lock in shown.locks], shown.total) == (["other"], 1)
         assert "1 lock held" in zklock("status")
-        assert zklock("list").endswith("1 locks\n")
+        assert zklock("list").endswith("1 lock\n")
         locks = eventually(lambda: as_json("list", "--longer-than=1ms")["locks"])  # known up to a reply's travel time
         assert [lock["key"] for lock in locks] == ["other"]
     assert ending("show", "k")[0] == ExitCode.NO_HOLDER

@@ -153,7 +153,7 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
 
 def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next break deletes those that were left behind."""
-    monkeypatch.setattr("django_zklock.operations.breaks.RECORDS_LAST", 0.0)
+    monkeypatch.setattr("django_zklock.operations.breaks.LEFT_OVER_AFTER", 0.0)
     notes = break_record.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)

@@ -114,8 +114,8 @@ def test_an_interrupted_acquire_does_not_count(zoo: Zoo) -> None:
 
 
 def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
-    """Python swallows an exception that strikes the net, such as a soft time limit."""
-    strike = LineStrike([LockBase._catch], 0)
+    """Python swallows an exception that strikes a finalizer, such as a soft time limit."""
+    strike = LineStrike([LockBase._on_destroyed], 0)
     with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):
         pass
     assert not strike.where

@@ -37,7 +37,7 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, local_waiters, multi), Contender.share, Contender.abandon]
+FUNCTIONS = [*CALLER, *functions_of(lingering, local_waiters, multi), Contender.downgrade, Contender.abandon]
 
 
 # --- one lock object, used again after the exception ------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_options_of_unique_tasks_are_read() -> None:
     """A time is a number of seconds or a timedelta."""
     assert Uniqueness.of(
         {"unique": "until_done", "on_duplicate": "raise", "unique_for": timedelta(minutes=1)}
-    ) == Uniqueness(done=True, on_duplicate="raise", seconds=60.0)
+    ) == Uniqueness(until_done=True, on_duplicate="raise", seconds=60.0)
     assert Uniqueness.of({"unique": "until_start"}) == Uniqueness()
     assert Uniqueness.of({}) is None
 

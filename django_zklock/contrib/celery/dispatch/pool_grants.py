@@ -81,7 +81,7 @@ class PoolGrant(GrantObserver):
         goes_on_as_reader = self.record.goes_on_as_reader
         if goes_on_as_reader != self._goes_on_as_reader:
             self._goes_on_as_reader = goes_on_as_reader
-            self.contender.share(asked=goes_on_as_reader == "asked")
+            self.contender.downgrade(asked=goes_on_as_reader == "asked")
 
     def is_abandoned(self) -> bool:
         """Return whether no process works or will work under the grant. Show others the process that does."""

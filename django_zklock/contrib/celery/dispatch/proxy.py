@@ -144,7 +144,7 @@ class ContenderProxy:
         else:
             done(True)
 
-    def share(self, *, asked: bool = False) -> None:
-        """Keep the lock as a reader; see `Contender.share`."""
+    def downgrade(self, *, asked: bool = False) -> None:
+        """Keep the lock as a reader; see `Contender.downgrade`."""
         self._record.share(asked=asked)
         self.grant.kind = Kind.READ

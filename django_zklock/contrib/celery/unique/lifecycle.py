@@ -71,7 +71,7 @@ def on_acquired(task: Task[..., Any], wrapper: object) -> None:
     ended: set[str] = request.__dict__.setdefault(_ENDED, set())
     ending = [messages.text(request, WAITING_HEADER)]
     locked = locked_of(task)
-    if locked is not None and locked.wrapper is wrapper and locked.uniqueness and not locked.uniqueness.done:
+    if locked is not None and locked.wrapper is wrapper and locked.uniqueness and not locked.uniqueness.until_done:
         ending.append(messages.text(request, UNIQUE_HEADER))
     for key in ending:
         if key and key not in ended:
