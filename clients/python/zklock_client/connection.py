@@ -40,7 +40,7 @@ class Connection:
     def __init__(self, address: str, credentials: Any, metadata: Sequence[tuple[str, str]]) -> None:
         self.address = address
         self.metadata = metadata
-        self.suspect = False  # the last lease from here was not kept in time: ask another coordinator first
+        self.suspect = False  # it did not renew a lease in time: ask another coordinator first
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         else:
