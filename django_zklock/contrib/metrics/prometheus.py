@@ -1,7 +1,7 @@
 """
 The metrics for Prometheus, and the receivers of signals that change them.
 
-There are few label values on purpose: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind`
+Labels have few values on purpose: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind`
 is that of the hold. All signals arrive on one thread. No fork happens during a receiver, so that the locks of
 `prometheus_client` are free in the child.
 """
