@@ -47,9 +47,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         return
     if events:
         write_table(out, HEAD, [_cells(event) for event in events], numbers=("how long",))
-    write_line(
-        out, f"{count(len(events), 'row')}{'; there are more: see --limit and --since' if older is not None else ''}"
-    )
+    more = "; there are more: see --limit and --since" if older is not None else ""
+    write_line(out, f"{count(len(events), 'row')}{more}")
 
 
 def _cells(event: past.PastEvent) -> tuple[str, ...]:

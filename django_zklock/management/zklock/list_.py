@@ -57,9 +57,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     """Write the present locks, and return them with all others."""
-    words = re.sub(
-        r"\[.*?\]|[*?]", " ", options.pattern
-    )  # keys with these words are read first, if there are too many locks
+    words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # with too many locks, keys with these are read first
     snapshot = read_all(options, words)
     if options.watch is not None and is_terminal(out) and not options.json:
         out.write(CLEAR)
