@@ -30,7 +30,7 @@ _zklock() {
     end-hold) choices="--help --field --token --reason --reply-timeout --json" ;;
     limit) choices="--help --field --clear --reason --reply-timeout --json" ;;
     run) choices="--help --field --timeout --abort-on --kind --limit --max-hold --warn-after --min-hold --conflict-exit-code --kill-after --json" ;;
-    serve) choices="--help --grpc --http --tls-certificate --tls-key --tls-client-ca --insecure --new-token" ;;
+    serve) choices="--help --grpc --http --advertise --tls-certificate --tls-key --tls-client-ca --insecure --new-token" ;;
     doctor) choices="--help --rounds --strict --incident --reply-timeout --json" ;;
     devserver) choices="--help --port --host --data --tick --force" ;;
     completion) choices="--help" ;;
