@@ -102,7 +102,7 @@ class Detail:
 
     @property
     def of_operators(self) -> bool:
-        """Whether only operators hold it, or have not ended their holds in time."""
+        """Whether all its holds are operator holds, the expired ones too."""
         return all(row.info.operator is not None for row in (*self.possible_holders, *self.expired_holds))
 
     @property

@@ -226,7 +226,7 @@ def commands(lock: LockInfo) -> list[str]:
 
 
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
-    """Return the subcommands by which an operator can end a hold, the mildest first."""
+    """Return the sub-commands by which an operator can end a hold, the mildest first."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
     return [f"{name} {shlex.quote(key)} --token {holder.token} --reason TEXT" for name in names]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo
 
 MAX_KEYS: Final = 20
-"""Locks that are broken without a confirmation, unless they are all of a host. More of them would not be read."""
+"""Most locks that are broken without a typed confirmation, which a page of a host always needs."""
 MAX_NAMED: Final = 5
 """Locks that one message names."""
 MAX_TIME: Final = 15.0

@@ -37,5 +37,5 @@ class DatabaseTokens:
                 "manage.py migrate, or choose another store."
             )
         rows = import_module(f"{FENCES_APP}.rows")
-        if rows.newer_token(self.prefix + key, token, self.using) is not None:
+        if rows.try_advance(self.prefix + key, token, self.using) is not None:
             raise StaleToken(f"The token {token} of the lock {key!r} is out of date: a newer one was used.", lock=key)

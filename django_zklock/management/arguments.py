@@ -1,4 +1,4 @@
-"""The arguments that subcommands share: the lock, the reason, how long ZooKeeper may take, numbers and times."""
+"""The arguments that sub-commands share: the lock, the reason, how long ZooKeeper may take, numbers and times."""
 
 from __future__ import annotations
 

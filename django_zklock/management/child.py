@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-#: Replaces itself by the program with exec, so the process id stays. Before that it asks Linux for a SIGKILL at the end
-#: of its parent (PR_SET_PDEATHSIG is 1). The parent may have ended before the request, so it is checked afterwards.
-#: Python ignores SIGPIPE and SIGXFSZ, and a program inherits that. The exit codes are those of a shell.
+#: A program that replaces itself by the command with exec, so the pid stays. Before that it asks Linux for a SIGKILL at
+#: the end of its parent (PR_SET_PDEATHSIG is 1). It checks its parent afterwards, which may have ended before. Python
+#: ignores SIGPIPE and SIGXFSZ, and a program would inherit that. The exit codes are those of a shell.
 _STARTER: Final = """\
 import os, signal, sys
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -15,7 +15,7 @@ from django_zklock.queue.escaping import printable
 
 
 class ExitCode(IntEnum):
-    """How a subcommand ends. `run` ends with its command's status, if the command was started and not stopped."""
+    """How a sub-command ends. `run` ends with its command's status, if the command was started and not stopped."""
 
     OK = 0
     FAILED = 1  # refused, or a check of the doctor has failed
@@ -47,7 +47,7 @@ exit codes:
 
 
 def failure(message: str, status: int = ExitCode.FAILED) -> CommandError:
-    """Return the error that ends the subcommand with this message, escaped for a terminal, and this exit code."""
+    """Return the error that ends the sub-command with this message, escaped for a terminal, and this exit code."""
     return CommandError(printable(message, 2000), returncode=int(status))
 
 

@@ -1,4 +1,4 @@
-"""The output of the subcommands: JSON for programs, tables and lines for people, escaped for the terminal."""
+"""The output of the sub-commands: JSON for programs, tables and lines for people, escaped for the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE: Final = 4000  # characters of one line
 
 
 class Output(Protocol):
-    """Where a subcommand writes."""
+    """Where a sub-command writes."""
 
     def write(self, text: str) -> object:
         """Write a text."""
@@ -48,7 +48,7 @@ def write_json(out: Output, answer: object, *, lines: bool = False) -> None:
 
 
 def write_answer(out: Output, answer: Mapping[str, object], *lines: str, json: bool) -> None:
-    """Write what a subcommand has done: the answer as JSON, or these lines for people."""
+    """Write what a sub-command has done: the answer as JSON, or these lines for people."""
     if json:
         write_json(out, answer)
         return

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
 LONG_WAIT: Final = 1.0
-"""Seconds. Coordinators may bound a wait: a call that was refused after such a wait queues again."""
+"""Seconds. A coordinator may bound a wait. A call that it refuses after this time or later is sent again."""
 LONGEST_PAUSE: Final = 0.5
 """Seconds until the next try, at most, when all coordinators have refused."""
 CLOSED: Final = "The client is closed."
@@ -45,7 +45,7 @@ FORKED: Final = (
 )
 
 _in_use: dict[AsyncZkLockClient, int] = {}
-"""The clients with connections, and the process that has made these. A forked child inherits the dict."""
+"""The clients in use, and the pid of the process that uses each. A forked child inherits the dict."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -83,10 +83,11 @@ class LockOptions(TypedDict, total=False):
 
 class AsyncZkLockClient:
     """
-    Locks from a coordinator, for asyncio programs; on one loop.
+    Locks from a coordinator, for asyncio programs. A client belongs to one event loop.
 
-    `addresses`: one "host:port", or several. A new lease is asked of the coordinator that gave the last one, and then
-    of the others in turn. It stays with the coordinator that gave it. If that ends, the lease ends, too.
+    `addresses`: one "host:port", or several. For a new lease, the client asks the coordinator that gave the last one,
+    and then the others in turn. A lease stays with the coordinator that gave it. If that coordinator ends, the lease
+    ends, too.
     """
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
@@ -120,13 +121,13 @@ class AsyncZkLockClient:
         """
         Hold a lock in an `async with` block: acquire it, keep its lease, and release it. See `LockOptions`.
 
-        If the lock is lost, the work in the block is not aborted. Call `lease.check()` before each step that needs the
-        lock, or give `on_lost`, which is called on the loop. The block ends with `LockLost` then.
+        If the lock is lost, the work in the block is not aborted, but the end of the block raises `LockLost`. Call
+        `lease.check()` before each step that needs the lock, or give `on_lost`, which is called on the loop.
 
         A coordinator that is silent, or cannot grant locks now, is tried again after the others.
 
-        Raises `LockBusy`, `LockTimeout`, `LeaseRefused`, `ClientUnusable`, and `CoordinatorUnavailable` if none of them
-        grants locks until the wait is over; if the wait has no limit, after `reply_timeout`.
+        Raises `LockBusy`, `LockTimeout`, `LeaseRefused` and `ClientUnusable`. Raises `CoordinatorUnavailable` if no
+        coordinator could grant locks by the end of the wait, or within `reply_timeout` if the wait has no limit.
         """
         lease = Lease(resource)
         try:
@@ -206,7 +207,7 @@ class AsyncZkLockClient:
         """
         Ask one coordinator. If this is cancelled, the call leaves the queue, and what it has acquired is released.
 
-        But a lease whose answer is on its way then is not known here: it ends after its term.
+        If the answer is lost on its way, nobody releases the lease. It ends after its term.
         """
         limited = wait < math.inf
         request.wait_blocking = wait > 0

@@ -40,7 +40,7 @@ class Connection:
     def __init__(self, address: str, credentials: Any, metadata: Sequence[tuple[str, str]]) -> None:
         self.address = address
         self.metadata = metadata
-        self.suspect = False  # the last lease from here was not kept in time: ask another coordinator first
+        self.suspect = False  # it did not renew a lease in time: ask another coordinator first
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         else:
@@ -75,7 +75,7 @@ class Keeper:
             self._task = None
 
     async def release(self, lease: Lease, timeout: float) -> None:
-        """Release a lease, within so many seconds. It was lost if it was over already."""
+        """Release a lease within `timeout` seconds. Mark it as lost if the coordinator had ended it before."""
         request, deadline = pb.ReleaseLockRequest(lease_id=lease.lease_id), now() + timeout
         may_be_released = False  # by a try whose answer was lost
         for _ in range(RELEASES):

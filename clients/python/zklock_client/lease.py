@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE: Final = 0.1
 """Seconds between two requests that keep the same lease, at least; and between two tries to open a stream."""
 USABLE: Final = 0.9
-"""This share of a lease is used. In the rest, the work that is told of the loss can stop before the lease is over."""
+"""The share of a lease that is used. The rest gives the work time to stop after a loss, before the lease is over."""
 RAN_OUT: Final = "its lease is over, and was not kept in time"
 
 logger = logging.getLogger("zklock_client")
@@ -59,7 +59,7 @@ class Lease:
         self.acquiring: asyncio.Task[None] | None = None
         self.is_due = False  # a request that keeps it is about to be sent
         self._timer: asyncio.TimerHandle | None = None
-        self._certain = asyncio.Event()  # the lease is over, or it is known until when it lasts
+        self._certain = asyncio.Event()  # set when the end of the lease is known, or it is over
 
     def __repr__(self) -> str:
         return f"<lease of {self.resource!r}, token {self.token}, {self.remaining:.1f} s left>"
@@ -91,7 +91,7 @@ class Lease:
     # --- on the client's loop ---------------------------------------------------------------------------------------
 
     async def begin(self, keeper: Keeper, response: pb.RecordLockResponse, sent: float) -> None:
-        """The coordinator has granted it to a request. Wait until its end is certain. Raises `LockLost`."""
+        """Record the grant, and wait until the end of the lease is certain. Raises `LockLost`."""
         self.lease_id, self.token = response.lease_id, response.fencing_token
         self.path, self.signed_token = response.acquired_znode_path, response.signed_token
         self.keeper = keeper
@@ -117,7 +117,7 @@ class Lease:
             self.run_out()
 
     def _plan(self) -> None:
-        """Keep it after a third of the time that is left now; look at its end in any case."""
+        """Plan the next renewal: after a third of the time that is left, and at the end of the lease at the latest."""
         left = self.remaining
         self._timer = asyncio.get_running_loop().call_later(min(left, max(left / 3, SHORTEST_PAUSE)), self._keep)
 

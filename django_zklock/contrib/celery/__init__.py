@@ -1,7 +1,7 @@
 """
 Locks for Celery: decorated tasks, unique tasks, events, and several beats for one schedule.
 
-Only the option `unique` imports Celery before the process does. Parts that a process does not use are not imported.
+This package imports Celery only if the process has done so already, or if a function has the option `unique`.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ class Candidacy:
     """
     One candidate for the lead of a schedule. It waits, and holds the lock until `withdraw`, in a thread of its own.
 
-    So beat's main thread can tick, and end at once by a signal. Nothing is aborted at a loss: `ScheduleRecords` checks
-    the hold. The scheduler stores a candidacy before it calls `start`, because a signal may end beat at any moment.
+    So beat's main thread is free to tick, and can end at once when a signal comes. A loss aborts nothing:
+    `ScheduleRecords` checks the hold. The scheduler stores a candidacy before it calls `start`, because a signal may
+    end beat at any moment.
     """
 
     def __init__(self, schedule: str) -> None:
@@ -70,7 +71,7 @@ class Candidacy:
         """Leave the queue, or release the lock; a signal handler may call this."""
         self._withdrawn.set(True)
         if self._outcome.value is None:
-            self._leader.stop()  # it waits
+            self._leader.stop()  # the thread still waits in the queue
         if self._thread.is_alive():
             self._thread.join(RELEASE_TIMEOUT)
 
@@ -79,10 +80,10 @@ class ZkScheduler(Scheduler):
     """
     A scheduler that any number of beats may run. One of them leads, and sends what is due.
 
-    `beat_scheduler = "django_zklock.contrib.celery.beat:ZkScheduler"`. The scheduler class that `zklock_beat_scheduler`
-    names decides what is due (default: Celery's own `PersistentScheduler`). It is instantiated each time this process
-    becomes the leader. The first in the queue of a lock leads. When it ends, the next one leads at once; when it dies,
-    within the session timeout. A beat that loses the lead joins the queue again.
+    Set `beat_scheduler = "django_zklock.contrib.celery.beat:ZkScheduler"`. The scheduler class that
+    `zklock_beat_scheduler` names decides what is due (default: Celery's own `PersistentScheduler`). It is instantiated
+    each time this process becomes the leader. The first in the queue of a lock leads. When it ends, the next one leads
+    at once; when it dies, within the session timeout. A beat that loses the lead joins the queue again.
 
     Each run of an entry is recorded in ZooKeeper before it is sent, in a transaction that needs the leader's own znode.
     So no run is sent twice, however long a leader was paused, and a new leader continues where the last one stopped. If
@@ -98,6 +99,7 @@ class ZkScheduler(Scheduler):
             raise TypeError(f"zklock_beat_scheduler names {qualname(self._wrapped)}; name the scheduler that it wraps.")
         self.name = str(app.conf.get("zklock_beat_name") or app.main or "celery")
         self._arguments = (args, {**kwargs, "lazy": False})
+        # It never ticks: it has a text for the banner, and the default of `max_interval`.
         self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
         self._candidacy: Candidacy | None = None
         self._active: Any = None  # an instance of a subclass of `RecordingScheduler` and the wrapped class

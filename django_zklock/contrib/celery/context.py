@@ -50,7 +50,8 @@ class TaskContext(FunctionContext):
     """
     A call of a task's function, mostly by a worker.
 
-    By default it does not wait for the lock, and the task is sent again; unless it has waited in the main process.
+    By default it does not wait for the lock: a task that does not get it is sent again. If the main process was granted
+    the lock for the task, that grant is used.
     """
 
     kind = "Celery task"
@@ -64,12 +65,12 @@ class TaskContext(FunctionContext):
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
         work = work_of(task)
         super().__init__(work.what, dict(work.about))
-        self._waited: WaitResult | None = None
+        self._wait_result: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
-            self._waited = wait_result(task.request, caller)
-        self.on_conflict = "wait" if self._waited is not None and self._waited.is_granted else "retry"
-        self.waits = self._waited is None or not self._waited.is_lost
+            self._wait_result = wait_result(task.request, caller)
+        self.on_conflict = "wait" if self._wait_result is not None and self._wait_result.is_granted else "retry"
+        self.waits = self._wait_result is None or not self._wait_result.is_lost
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """
@@ -78,14 +79,14 @@ class TaskContext(FunctionContext):
         A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
         share a read lock or a semaphore with the other one either.
         """
-        if self._waited is not None:
-            error = self._waited.error
-            if error is not None and self._waited.resend:
+        if self._wait_result is not None:
+            error = self._wait_result.error
+            if error is not None and self._wait_result.resend:
                 messages.send_again(self._task, CONFLICTS_HEADER, error)
             if error is not None:
                 raise error
-            self._waited.hand_over(lock)
-            if self._waited.held:
+            self._wait_result.hand_over(lock)
+            if self._wait_result.held:
                 return
         if self._by_worker:
             for single in locks_of(lock):
@@ -94,7 +95,7 @@ class TaskContext(FunctionContext):
                     self._end_if_copy(_read_queue(single), busy, options)
 
     def on_acquired(self) -> None:
-        """Check for earlier deliveries, and end reservations. Ends this run if the work is done."""
+        """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
         if self._by_worker and self._task.request.headers:
             redelivery.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
@@ -117,12 +118,12 @@ class TaskContext(FunctionContext):
                 return None if options.skip_value is UNSET else options.skip_value
             raise error
         if is_busy:
-            if self._waited is None or not self._waited.checked_copies:
+            if self._wait_result is None or not self._wait_result.checked_copies:
                 self._look_for_copies(error, lock, options)
             if policy == "skip":
                 return self._skip(str(error), options)
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER, options):
-                other = self._wait_or_yield(joined(keys_of(lock)), error)
+                other = self._wait_unless_another_does(joined(keys_of(lock)), error)
                 return self._skip(f"{error} Task {other} waits for it and will do this work, too.", options)
         again = policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
         if again and not self._is_spent(CONFLICTS_HEADER, options):
@@ -136,7 +137,7 @@ class TaskContext(FunctionContext):
 
     def _look_for_copies(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
         """End this run if another copy of the task is in a queue, or may have been."""
-        own = () if self._waited is None else self._waited.own
+        own = () if self._wait_result is None else self._wait_result.own
         queues = {
             single.key: tuple(contender for contender in _read_queue(single) if contender.guid not in own)
             for single in locks_of(lock)
@@ -153,14 +154,14 @@ class TaskContext(FunctionContext):
         if redelivery.copy_of(task_id, queue) is None:
             return
         if self._is_spent(CONFLICTS_HEADER, options):
-            raise Ignore(f"another copy of task {task_id} does the work")  # its result is the result
+            raise Ignore(f"another copy of task {task_id} does the work")  # and stores the result of both
         redelivery.retry_later(self._task, error)
 
-    def _wait_or_yield(self, lock_key: str, error: ZkLockError) -> str:
+    def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
         """
-        Return the id of the task of the same name that waits for the lock.
+        Return the id of another task of the same name that waits for the lock.
 
-        If there is none, send this task again, and raise what ends this run.
+        If there is none, this task waits: it is sent again, and this raises what ends the run.
         """
         task, request = self._task, self._task.request
         key = lifecycle.waiting_key(task, lock_key)
@@ -190,6 +191,7 @@ class TaskContext(FunctionContext):
         raise Ignore(reason)
 
     def _is_spent(self, header: str, options: LockOptions) -> bool:
+        """Return whether the task was sent again as often as `max_conflicts` allows, for the reason of this header."""
         most = options.max_conflicts
         return isinstance(most, int) and messages.count(self._task.request, header) >= most
 

@@ -51,9 +51,9 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
         with CleanupOnError(guard.release_leaked):
             guard.release_leaked()
     finally:
-        waited = getattr(request, WAIT_RESULT, None)
-        if waited is not None:
-            waited.end()
+        wait_result = getattr(request, WAIT_RESULT, None)
+        if wait_result is not None:
+            wait_result.end()
         work.begin(getattr(request, _BEFORE, None))
 
 

@@ -38,7 +38,7 @@ def text(request: Any, header: str) -> str:
 
 
 def delay_before(times: int) -> float:
-    """Return the delay in seconds before a task is sent again for the nth time, from 1."""
+    """Return the delay in seconds before a task is sent again; `times` is 1 for the first time."""
     longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # Half of it is random, so that tasks with a conflict do not return at the same time.
     return round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311

@@ -1,5 +1,5 @@
 """
-Redelivered messages: what a task does that finds another copy of itself in the queue of its lock.
+Redelivered messages: what a task does when it finds another copy of itself in the queue of its lock.
 
 A broker delivers a message again if the first copy is not acknowledged: its worker died, or was only slow (Redis'
 visibility timeout, a lost connection). The second copy cannot know which. The znode of a dead process exists until its
@@ -23,7 +23,7 @@ from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.escaping import printable
 
 COPY_HEADER: Final = "zklock_copy"
-"""Set by a copy that has met another one: when the task's result of that time was stored; "none" without a result."""
+"""When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
 CHECKED_HEADER: Final = "zklock_copy_checked"
 """How often the copy has found no result under the lock since it met the other copy."""
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("django_zklock.celery")
 
 
 class RedisRestore(bootsteps.StartStopStep):
-    """Restores the lost messages as soon as there is a new connection. A task at work keeps its message."""
+    """Restores the lost messages as soon as there is a new connection. A running task keeps its message."""
 
     requires = ("celery.worker.consumer.connection:Connection",)
 

@@ -30,7 +30,7 @@ logger = logging.getLogger("django_zklock.beat")
 Entry: TypeAlias = Any
 """A `celery.beat.ScheduleEntry`. Its stubs say that an entry may have no name, so it is not typed as that."""
 
-FOLDER = "!beat"  # below the base. No key of a lock contains this character
+FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 

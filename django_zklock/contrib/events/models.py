@@ -20,7 +20,7 @@ class Attempt(models.Model):
     """
 
     HELD = "held"
-    """It is still held, or its process ended without a word."""
+    """It is still held, or its process ended without recording the end."""
     RELEASED = "released"
     LOST = "lost"
     TIMED_OUT = "timed out"

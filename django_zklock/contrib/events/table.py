@@ -20,22 +20,22 @@ from django_zklock.queue.escaping import printable, shortened
 from django_zklock.zk import troubles
 
 USUAL_OF: Final = 50
-"""The last holds of a template, of which the median is the usual one."""
+"""How many holds of a template count for its usual hold: the median of the last ones."""
 USUAL_FOR: Final = 60.0
-"""Seconds for which that median is used."""
+"""Seconds for which that median is used again."""
 LEAST: Final = 5
-"""Fewer holds than this have no usual one."""
+"""A template with fewer holds than this has no usual hold."""
 
 RECENT_FOR: Final = 3.0
-"""Seconds for which the recent losses, and the grants without an end, are used."""
+"""Seconds for which a result of `losses` or `unfinished` is used again."""
 UNFINISHED: Final = 500
-"""Grants without an end that are read at most."""
+"""Most grants without an end that `unfinished` returns."""
 
 ACTIONS: Final = "actions"
-"""In the history, the actions of operators; other rows have their outcome."""
+"""The value of `what` in `history` that selects the actions of operators. The others are outcomes."""
 
 SEARCHED: Final = timedelta(days=1)
-"""How far back a part of a text is searched, unless the caller says: no index finds it."""
+"""How far back a part of a text is searched by default. No index helps such a search."""
 MARGIN: Final = 60.0
 """Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
 
@@ -123,7 +123,7 @@ def _open_row(table: QuerySet[Attempt], grant: Granted) -> QuerySet[Attempt]:
 
 
 def accepts_rows() -> bool:
-    """Return True if the database accepts a plain row, which is rolled back. Then it refuses another for its values."""
+    """Return whether the database accepts a plain row, which is rolled back. If so, a refused row was at fault."""
     database = router.db_for_write(Attempt)
     try:
         with transaction.atomic(database):
@@ -188,32 +188,33 @@ def last_grants(key: str, most: int) -> list[Attempt]:
 
 
 def history(
-    most: int, *, what: str = "", who: str = "", host: str = "", since: datetime | None = None, **places: Any
+    most: int, *, what: str = "", who: str = "", host: str = "", since: datetime | None = None, **conditions: Any
 ) -> list[Attempt | OperatorAction]:
     """
     Return the last attempts and actions, newest first.
 
-    `what` is an outcome or "actions". `who` is a part of a work, a host, a process' number or an operator's name. An
-    action has the host of the holder that it concerned. `places` are values of `_PLACES`; an empty one selects all.
+    `what` is an outcome or "actions". `who` is a part of a work, a host, a pid or an operator's name. An action has
+    the host of the holder that it concerned. `conditions` are values by the names of `_LOOKUPS`; an empty one selects
+    all rows.
     """
-    if since is None and (who or places.get("part")):
+    if since is None and (who or conditions.get("part")):
         since = timezone.now() - SEARCHED
-    places |= {"since": since, "key": shortened(places.get("key", ""), MAX_TEXT)}
-    here = Q(*((_PLACES[name], value) for name, value in places.items() if value))
+    conditions |= {"since": since, "key": shortened(conditions.get("key", ""), MAX_TEXT)}
+    common = Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
         by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
         by_work = (Q(work__icontains=who) | Q(host__icontains=who) | by_pid) if who else Q()
         by_work &= (Q(host=host) if host else Q()) & (Q(outcome=what) if what else Q())
-        rows += _read(Attempt._default_manager.filter(here & by_work).order_by("-at")[:most])
+        rows += _read(Attempt._default_manager.filter(common & by_work).order_by("-at")[:most])
     if what in {"", ACTIONS}:
         by_name = (Q(by__icontains=who) | Q(holder__icontains=who)) if who else Q()
         by_name &= Q(holder__contains=f" on {host}, ") if host else Q()
-        rows += _read(OperatorAction._default_manager.filter(here & by_name).order_by("-at")[:most])
+        rows += _read(OperatorAction._default_manager.filter(common & by_name).order_by("-at")[:most])
     return sorted(rows, key=lambda row: row.at, reverse=True)[:most]
 
 
-_PLACES: Final = {
+_LOOKUPS: Final = {
     "key": "key",
     "part": "key__contains",
     "since": "at__gte",

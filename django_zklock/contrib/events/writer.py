@@ -29,7 +29,7 @@ BATCH: Final = 500
 MOST_EVENTS: Final = 20_000
 """Events in the queue. More drop the oldest ones."""
 DELETE_EVERY: Final = 600.0
-"""Seconds between two deletions of old rows, on average: each process deletes at moments of its own."""
+"""Seconds between two deletions of old rows, on average. They vary, so that processes do not delete all at once."""
 DELETE_BATCH: Final = 1000
 
 

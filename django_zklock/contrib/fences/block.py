@@ -19,11 +19,13 @@ from django_zklock.locks.hold import Hold
 
 class FencedBlock:
     """
-    A transaction that begins by raising a fence to the token of a holder, which keeps all other holders out.
+    A transaction that first raises a fence to the token of a holder.
 
-    Raises `StaleToken` if a newer holder was there, and `LockLost` if the lock turns out to be lost just before COMMIT,
-    unless its `abort_on` is "never". Then nothing is committed. Within another transaction, the fence is locked to the
-    end of that one.
+    Until its end, all other holders wait for the fence. After it, those with lower tokens are refused. Within another
+    transaction, the fence is locked to the end of that one.
+
+    Raises `StaleToken` if the fence has a higher token, and `LockLost` if the lock turns out to be lost just before
+    COMMIT, unless its `abort_on` is "never". Then nothing is committed.
     """
 
     def __init__(self, fence: Fence, name: str, using: str) -> None:
@@ -72,9 +74,9 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
 
 
 def _advance(fence: Fence, name: str, using: str) -> None:
-    seen = rows.newer_token(name, fence.token, using)
-    if seen is not None:
-        raise refusal(fence, f"The fence {name!r}", seen)
+    higher_token = rows.try_advance(name, fence.token, using)
+    if higher_token is not None:
+        raise refusal(fence, f"The fence {name!r}", higher_token)
 
 
 def _nothing() -> None:

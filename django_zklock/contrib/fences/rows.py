@@ -23,14 +23,14 @@ def advance(name: str, token: int, using: str) -> None:
     Within a transaction the row stays locked to the end, so no other token can come in between. A missing row is
     inserted; any number of callers can do that at the same time.
     """
-    if newer_token(name, token, using) is not None:
+    if try_advance(name, token, using) is not None:
         raise StaleToken(f"The fence {name!r} has seen a newer token than {token}.", lock=name)
 
 
-def newer_token(name: str, token: int, using: str) -> int | None:
+def try_advance(name: str, token: int, using: str) -> int | None:
     """Raise the fence as `advance` does and return None, or return the higher token that it has."""
     # One statement, which locks this row alone. With two, callers that insert at the same time end in deadlocks on
-    # MySQL: each has a shared lock on the new row, or on the gap where it will be, and waits for that of the other.
+    # MySQL: each has a shared lock on the new row, or on the gap where it will be, and waits for the other's.
     values = {"name": shortened(name, MAX_NAME), "token": token}
     mysql = connections[using].vendor == "mysql"
     with connections[using].cursor() as cursor:
@@ -38,5 +38,5 @@ def newer_token(name: str, token: int, using: str) -> int | None:
         if cursor.rowcount == (2 if mysql else 1):
             return None
     rows = Fence._default_manager.using(using).filter(name=values["name"])
-    seen: int | None = current(rows).values_list("token", flat=True).first()
-    return seen if seen is not None and seen > token else None
+    token_now: int | None = current(rows).values_list("token", flat=True).first()
+    return token_now if token_now is not None and token_now > token else None

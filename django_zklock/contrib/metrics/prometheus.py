@@ -1,7 +1,7 @@
 """
 The metrics for Prometheus, and the receivers of signals that change them.
 
-There are few label values on purpose: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind`
+Labels have few values on purpose: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind`
 is that of the hold. All signals arrive on one thread. No fork happens during a receiver, so that the locks of
 `prometheus_client` are free in the child.
 """
@@ -47,7 +47,7 @@ STATES: Final = ("connecting", "connected", "suspended", "lost")
 _WAIT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _HOLD_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _ABORT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_BEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_HEARTBEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 _LOCK: Final = ("lock", "kind")
 
@@ -106,7 +106,7 @@ class CountedHold:
 
     labels: tuple[str, str]
     since: float  # on clock.now()
-    watch: weakref.ref[HeldLock]
+    held: weakref.ref[HeldLock]
     """Its callback runs when the hold is garbage-collected. Then there may be no signal of its end."""
 
 
@@ -120,7 +120,7 @@ def waiting_now() -> Iterator[Contender | LocalWaiter]:
             yield from (waiter for waiter in observer.waiting() if waiter.is_waited_for)
 
 
-class PresentCollector(Collector):
+class UnfinishedCollector(Collector):
     """Gauges of the waits and holds that have no end yet. They are computed at each scrape, so none is left behind."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -138,7 +138,7 @@ class PresentCollector(Collector):
         """Return the metrics of this moment."""
         families = self.describe()
         waiting, oldest_wait, oldest_hold = families
-        waits, holds = self._metrics.present()
+        waits, holds = self._metrics.unfinished()
         now = clock.now()
         for labels, since in waits.items():
             waiting.add_metric(labels, len(since))
@@ -153,15 +153,15 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._made: list[MetricWrapperBase | PresentCollector] = []
+        self._made: list[MetricWrapperBase | UnfinishedCollector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
         self._has_begun = False  # the counters of the locks in the settings exist
-        self._open: dict[int, CountedHold] = {}  # by token
+        self._counted: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
-        present = PresentCollector(self)
-        registry.register(present)  # first, so that each scrape has the counters that it begins
-        self._made.append(present)
+        collector = UnfinishedCollector(self)
+        registry.register(collector)  # first, so that each scrape has the counters that it begins
+        self._made.append(collector)
         self._make_gauges()
         self._make_counters()
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
@@ -195,7 +195,9 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self._made += [held, waiting, state]
-        self._held, self._waiting_tasks, self._state = ProcessGauge(held), ProcessGauge(waiting), ProcessGauge(state)
+        self._holds_now = ProcessGauge(held)
+        self._waiting_tasks = ProcessGauge(waiting)
+        self._state = ProcessGauge(state)
 
     def _make_counters(self) -> None:
         def counter(name: str, text: str, labels: tuple[str, ...] = _LOCK) -> Counter:
@@ -218,14 +220,16 @@ class Metrics:
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
-        self._failed_beats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
+        self._failed_heartbeats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
         # These begin at 0 before the first failure, as far as the lock is known. Otherwise `increase()` misses that.
         self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
-        self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
-        self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
-        self._abort = histogram("abort_seconds", "Time from the abort of work to its end.", _ABORT_BUCKETS)
-        self._beat = histogram("heartbeat_seconds", "Time until a quorum acknowledges a heartbeat.", _BEAT_BUCKETS, ())
-        self._margin = histogram(
+        self._wait_seconds = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
+        self._hold_seconds = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
+        self._abort_seconds = histogram("abort_seconds", "Time from the abort of work to its end.", _ABORT_BUCKETS)
+        self._heartbeat_seconds = histogram(
+            "heartbeat_seconds", "Time until a quorum acknowledges a heartbeat.", _HEARTBEAT_BUCKETS, ()
+        )
+        self._lease_margin = histogram(
             "lease_margin_ratio",
             "Share of the lease that is left when a heartbeat is acknowledged.",
             _MARGIN_BUCKETS,
@@ -246,8 +250,8 @@ class Metrics:
 
     def forget(self) -> None:
         """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
-        self._open, self._deleted = {}, deque()
-        self._held.clear()
+        self._counted, self._deleted = {}, deque()
+        self._holds_now.clear()
         self._waiting_tasks.clear()
         self._state.clear()
 
@@ -268,7 +272,7 @@ class Metrics:
             self._names.add(template)
         return template, kind
 
-    def present(self) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[float]]]:
+    def unfinished(self) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[float]]]:
         """Return since when callers wait, and since when locks are held, by labels; on clock.now()."""
         waits: dict[tuple[str, str], list[float]] = {}
         holds: dict[tuple[str, str], list[float]] = {}
@@ -277,11 +281,11 @@ class Metrics:
                 self._begin_counters()
             for contender in waiting_now():
                 labels = self._labels(contender.spec.template, contender.spec.kind.word)
-                self._touch(labels)
+                self._begin_at_zero(labels)
                 if contender.since is not None:
                     waits.setdefault(labels, []).append(contender.since)
-            for counted in list(self._open.values()):
-                if counted.watch() is not None:
+            for counted in list(self._counted.values()):
+                if counted.held() is not None:
                     holds.setdefault(counted.labels, []).append(counted.since)
         return waits, holds
 
@@ -294,15 +298,16 @@ class Metrics:
             return  # no lock works then, and a scrape must
         for name in config.locks:
             options = config.options_for(name)
-            self._touch(self._labels(options.path or name, kind_of(options).word))
+            self._begin_at_zero(self._labels(options.path or name, kind_of(options).word))
 
-    def _touch(self, labels: tuple[str, str]) -> None:
+    def _begin_at_zero(self, labels: tuple[str, str]) -> None:
+        """Create the counters with these labels, unless they exist."""
         for counter in self._from_zero:
             counter.labels(*labels)
 
     def _labels_of(self, hold: Hold) -> tuple[str, str]:
         # As it was counted when it was granted; a writer may have become a reader since.
-        counted = self._open.get(hold.token)
+        counted = self._counted.get(hold.token)
         return self._labels(hold.template, hold.kind) if counted is None else counted.labels
 
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
@@ -310,12 +315,12 @@ class Metrics:
         labels = self._labels(hold.template, hold.kind)
         held, deleted = held_of(hold), self._deleted
         grant = held.grant
-        watch = weakref.ref(held, lambda _: deleted.append(grant))
-        self._open[hold.token] = CountedHold(labels, grant.since, watch)
-        self._touch(labels)
-        self._held.add(labels, 1)
+        reference = weakref.ref(held, lambda _: deleted.append(grant))
+        self._counted[hold.token] = CountedHold(labels, grant.since, reference)
+        self._begin_at_zero(labels)
+        self._holds_now.add(labels, 1)
         self._acquired.labels(*labels).inc()
-        self._wait.labels(*labels).observe(waited)
+        self._wait_seconds.labels(*labels).observe(waited)
 
     def _on_released(self, *, hold: Hold, **kwargs: object) -> None:
         self._end(hold.token)
@@ -324,24 +329,24 @@ class Metrics:
         labels = self._labels_of(hold)
         self._lost.labels(*labels).inc()
         if receipt is not None:
-            self._abort.labels(*labels).observe(receipt.stopped_after)
+            self._abort_seconds.labels(*labels).observe(receipt.stopped_after)
             self._swallowed.labels(*labels).inc(int(receipt.swallowed))
         self._end(hold.token)
 
     def _end(self, token: int) -> None:
         self._end_deleted()
-        counted = self._open.pop(token, None)
+        counted = self._counted.pop(token, None)
         if counted is not None:  # else it was granted before the counting, or has ended already
-            self._held.add(counted.labels, -1)
-            self._hold.labels(*counted.labels).observe(clock.now() - counted.since)
+            self._holds_now.add(counted.labels, -1)
+            self._hold_seconds.labels(*counted.labels).observe(clock.now() - counted.since)
 
     def _end_deleted(self) -> None:
         while self._deleted:
             grant = self._deleted.popleft()
             if not grant.shares:  # else another block still holds the lock
-                counted = self._open.pop(grant.token, None)
+                counted = self._counted.pop(grant.token, None)
                 if counted is not None:
-                    self._held.add(counted.labels, -1)
+                    self._holds_now.add(counted.labels, -1)
 
     def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
         self._contended.labels(*self._labels(template, kind)).inc()
@@ -372,10 +377,10 @@ class Metrics:
 
     def _on_heartbeat(self, *, took: float, margin: float, lease: float, error: str, **kwargs: object) -> None:
         if error:
-            self._failed_beats.inc()
+            self._failed_heartbeats.inc()
         else:
-            self._beat.observe(took)
-            self._margin.observe(margin / lease)
+            self._heartbeat_seconds.observe(took)
+            self._lease_margin.observe(margin / lease)
 
 
 _connected: dict[CollectorRegistry, Metrics] = {}

@@ -67,7 +67,7 @@ def _links(about: Mapping[str, str]) -> list[Link]:
     return [Link(ahead)] if ahead.is_valid else []
 
 
-def _wall(moment: float) -> int:
+def _wall_time(moment: float) -> int:
     """Return a moment of `clock.now()` in the nanoseconds of `time.time_ns()`."""
     return time.time_ns() - round((clock.now() - moment) * 1e9)
 
@@ -120,7 +120,7 @@ class Spans:
             "zklock.token": hold.token,
         }
         parent = _parent(grant.about)
-        since = _wall(grant.since)
+        since = _wall_time(grant.since)
         acquire = self._tracer.start_span(
             "zklock.acquire",
             parent,
@@ -170,7 +170,7 @@ class Spans:
         grant = held_of(hold).grant
         span = self._holds.pop(grant, None)
         if span is not None:
-            span.end(_wall(grant.since + held))
+            span.end(_wall_time(grant.since + held))
 
     def _on_lost(self, *, hold: Hold, reason: str, receipt: Receipt | None, **kwargs: object) -> None:
         span = self._holds.pop(held_of(hold).grant, None)

@@ -50,7 +50,7 @@ class Columns:
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         state = lock.info.state(self.long_held)
-        # Long is no trouble as long as nobody waits and it is the usual time.
+        # A long hold needs no colour if nobody waits and such holds usually are long.
         calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
         colour = f"{state} zklock-quiet" if calm else state
         shown = format_html('<span class="zklock-state zklock-{}">{}</span>', colour, STATE_LABELS[state])

@@ -1,4 +1,4 @@
-"""`manage.py zklock`: parses the arguments and calls the subcommand, a module of `management.zklock`."""
+"""`manage.py zklock`: parses the arguments and calls the sub-command, a module of `management.zklock`."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _NO_HANDLER: Final = logging.NullHandler()
 
 
 class Command(BaseCommand):
-    """Call a subcommand."""
+    """Call a sub-command."""
 
     help = "Distributed locks on ZooKeeper."
     requires_system_checks = []  # noqa: RUF012 - declared so by Django. Wrong settings must not disable the doctor
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(
-            dest="subcommand", metavar="subcommand", required=True, parser_class=_SubcommandParser
+            dest="subcommand", metavar="sub-command", required=True, parser_class=_SubcommandParser
         )
         for name, (module, examples) in SUBCOMMANDS.items():
             summary, _, more = (module.__doc__ or "").strip().partition("\n")
@@ -70,8 +70,8 @@ class Command(BaseCommand):
 
     @no_translations
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
-        """Run the subcommand."""
-        # Without any handler, Python would write to standard error what a subcommand with an answer says there itself.
+        """Run the sub-command."""
+        # Without any handler, Python would write to standard error what the sub-command says there itself.
         for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):
             logging.getLogger(name).addHandler(_NO_HANDLER)
         if not options["force_color"] and (os.environ.get("NO_COLOR") or not is_terminal(self.stdout)):
@@ -107,7 +107,7 @@ class _SubcommandParser(CommandParser):
         raise failure(message, ExitCode.USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. If the subcommand has a `command`, that is what comes after the first `--`."""
+        """Parse the arguments. If the sub-command has a `command`, that is what comes after the first `--`."""
         given = list(args or ())
         if "command" not in {action.dest for action in self._actions} or "--" not in given:
             return super().parse_known_args(given, namespace)
@@ -120,8 +120,8 @@ class _SubcommandParser(CommandParser):
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Accept Django's common options after the subcommand, too."""
-    # Without SUPPRESS, a default here would overwrite a value that was given before the subcommand.
+    """Accept Django's common options after the sub-command, too."""
+    # Without SUPPRESS, a default here would overwrite a value that was given before the sub-command.
     common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     parser.add_argument("--settings", **common)
     parser.add_argument("--pythonpath", **common)

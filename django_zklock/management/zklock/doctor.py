@@ -39,9 +39,9 @@ from django_zklock.zk.requests import OnConnected, call
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 MAX_DEAD: Final = 5  # dead reservations that are listed
-MAX_COMMANDS: Final = 2  # of one incident, so that seven incidents have 25 lines
+MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
-"""The directory of the check of rights, below the base and deleted at the end. No key contains this character."""
+"""The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
 TOO_SHORT: Final = "The time was too short for all checks."
 FIGURES: Final = ("connect_seconds", "read_seconds", "write_seconds", "session_timeout")
 _WORLD: Final = ("world", "anyone")
@@ -80,7 +80,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _incidents(out, options.reply_timeout, json=options.json)
         return
     figures: dict[str, float | None] = dict.fromkeys(FIGURES)
-    of_connection = list(_connection(options, figures))  # it connects, and the servers are asked then
+    of_connection = list(_connection(options, figures))  # first: the report of the servers uses the connection
     checks = [*_versions(), *_servers(options.reply_timeout), *of_connection]
     is_connected = figures["connect_seconds"] is not None
     if is_connected:

@@ -13,7 +13,7 @@ from django.utils.timezone import now
 from django_zklock.dashboard import past
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
-from django_zklock.management.output import Output, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, write_json, write_line, write_table
 
 HEAD: Final = ("when (UTC)", "lock", "what", "by", "work", "how long", "reason")
 
@@ -47,7 +47,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         return
     if events:
         write_table(out, HEAD, [_cells(event) for event in events], numbers=("how long",))
-    write_line(out, f"{len(events)} rows{'; there are more: see --limit and --since' if older is not None else ''}")
+    more = "; there are more: see --limit and --since" if older is not None else ""
+    write_line(out, f"{count(len(events), 'row')}{more}")
 
 
 def _cells(event: past.PastEvent) -> tuple[str, ...]:

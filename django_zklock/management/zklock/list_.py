@@ -16,7 +16,7 @@ from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.output import Output, count, is_terminal, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
 
-CLEAR: Final = "\x1b[H\x1b[J"  # to the top of the terminal, and nothing below
+CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
 NUMBERS: Final = ("held", "waiting", "longest wait", "token")
 ORDERS: Final[dict[str, Any]] = {
@@ -57,7 +57,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     """Write the present locks, and return them with all others."""
-    words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # keys with them are read, however many locks there are
+    words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # with too many locks, keys with these are read first
     snapshot = read_all(options, words)
     if options.watch is not None and is_terminal(out) and not options.json:
         out.write(CLEAR)

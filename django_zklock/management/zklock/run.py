@@ -34,7 +34,7 @@ from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
-KILL_TIMEOUT: Final = 1.0  # seconds to wait for the end of what got SIGKILL; nothing may reap it in a container
+KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes
 STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped command has ended
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
 
@@ -42,10 +42,14 @@ _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUI
 _TIME: Final[dict[str, Any]] = {"type": seconds, "metavar": "TIME"}
 _WAIT: Final = {**_TIME, "type": unless("forever", seconds)}
 _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "timeout": {**_WAIT, "help": "how long to wait for the lock; 0: not at all, or forever"},
+    "timeout": {**_WAIT, "help": "how long to wait for the lock, or forever; 0: not at all"},
     "abort_on": {"choices": ABORT_ON, "help": "when to stop the command"},
     "kind": {"choices": KIND, "help": "the side of a read-write lock"},
-    "limit": {"type": unless("none", integer()), "metavar": "N", "help": "how many may run at a time, or none"},
+    "limit": {
+        "type": unless("none", integer()),
+        "metavar": "N",
+        "help": "how many may run at a time; none: no semaphore",
+    },
     "max_hold": {**_TIME, "help": "stop the command when it has run for so long"},
     "warn_after": {**_TIME, "help": "log a warning when the command has run for so long"},
     "min_hold": {**_TIME, "help": "no other process gets the lock for so long, even if the command has ended"},
@@ -63,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     code: dict[str, Any] = {"type": integer(0, 255), "default": int(ExitCode.BUSY), "metavar": "N"}
     text = "the exit code if the lock was not acquired (default: %(default)s)"
     parser.add_argument("-E", "--conflict-exit-code", **code, help=text)
-    text = "from SIGTERM to SIGKILL, if the lock is lost (default: a quarter of the session timeout)"
+    text = "time from SIGTERM to SIGKILL when the lock is lost (default: a quarter of the session timeout)"
     parser.add_argument("--kill-after", **_TIME, help=text)
     parser.add_argument("--json", action="store_true", help="write a report to standard error, as JSON")
 

@@ -19,7 +19,7 @@ add_arguments = add_answer
 
 
 def read_all(options: argparse.Namespace, words: str = "") -> Snapshot:
-    """Return the present locks, those with these words first. Their first waiters are read, as they show deadlocks."""
+    """Return a snapshot; keys with these words are read first. Only first waiters are read, for the deadlocks."""
     return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=1, words=words)
 
 

@@ -112,7 +112,7 @@ const begin = () => {
     const mine = [...document.querySelectorAll(LIVE)], theirs = [...page.querySelectorAll(LIVE)];
     if (!page.getElementById(bar.id)) return false;
     const active = document.activeElement;
-    if (mine.length !== theirs.length) location.reload();  // the first lock of an empty list, or the last one went
+    if (mine.length !== theirs.length) location.reload();  // the list was empty and has locks now, or the other way round
     else mine.forEach((part, i) => update(part, theirs[i]));
     if (document.activeElement !== active) {  // it was moved, or replaced
       const same = (element) => ["id", "href", "name", "form"].every((name) => element.getAttribute(name) === active.getAttribute(name));

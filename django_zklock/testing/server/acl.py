@@ -81,7 +81,7 @@ def _network(identity: str) -> ipaddress.IPv4Network | None:
         return None
 
 
-def permit(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> None:
+def require(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> None:
     """Raise Refused unless `allows` returns True."""
     if not allows(acls, wanted, credentials):
         raise Refused(Error.NO_AUTH)

@@ -115,7 +115,7 @@ class Event(IntEnum):
 
 
 class Watch(IntEnum):
-    """How long a watch lasts, and what it covers. PERSISTENT and RECURSIVE are addWatch's modes plus one."""
+    """How long a watch lasts, and what it covers. PERSISTENT and RECURSIVE are the modes of addWatch plus one."""
 
     ONCE = 0
     PERSISTENT = 1

@@ -133,7 +133,7 @@ class Loop:
         try:
             while self._running:
                 if self.paused:
-                    self._stand_still()
+                    self._run_paused()
                 else:
                     self._run_once()
         finally:
@@ -141,7 +141,7 @@ class Loop:
             self._ended.set()
             self._run_calls()
 
-    def _stand_still(self) -> None:
+    def _run_paused(self) -> None:
         """Wait for calls from other threads, and run them."""
         self._woken.setblocking(True)
         self._woken.recv(4096)

@@ -295,7 +295,7 @@ class SetWatches2Request(NamedTuple):
 
 
 class MultiHeader(NamedTuple):
-    """Before each part of a multi, in requests and in replies; the last has `done` set."""
+    """The header of each part of a multi, in requests and in replies. The one after the last part has `done` set."""
 
     type: Int
     done: Bool

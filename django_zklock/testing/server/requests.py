@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from django_zklock.testing.server import records as r
-from django_zklock.testing.server.acl import Credential, allows, masked, permit
+from django_zklock.testing.server.acl import Credential, allows, masked, require
 from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
 from django_zklock.testing.server.database import Client, Database, Handler, now
 from django_zklock.testing.server.records import Malformed, Reader, Writer
@@ -33,7 +33,7 @@ def create(db: Database, client: Client, reader: Reader, op: int) -> tuple[str, 
         mode = Mode.PERSISTENT
     elif op == Op.CREATE_TTL and not mode.ttl:  # such a request ends the real server
         raise Refused(Error.BAD_ARGUMENTS)
-    made = db.tree.create(
+    created = db.tree.create(
         path,
         data,
         acl,
@@ -45,7 +45,7 @@ def create(db: Database, client: Client, reader: Reader, op: int) -> tuple[str, 
         zxid=db.zxid,
         now=now(),
     )
-    return made, r.stat_bytes(db.tree.nodes[made].stat())
+    return created, r.stat_bytes(db.tree.nodes[created].stat())
 
 
 def delete(db: Database, client: Client, reader: Reader) -> bytes:
@@ -105,7 +105,7 @@ def get_data(db: Database, client: Client, reader: Reader) -> bytes:
     """Read a node's data and Stat."""
     path, watch = r.read(r.WatchRequest, reader)
     node = db.tree.node(path)
-    permit(node.acl, Perm.READ, client.credentials)
+    require(node.acl, Perm.READ, client.credentials)
     if watch:
         db.watches.data.add(path or "", client, Watch.ONCE)
     return r.blob_bytes(node.data) + r.stat_bytes(node.stat())
@@ -115,7 +115,7 @@ def get_children(db: Database, client: Client, reader: Reader) -> bytes:
     """Read the names of a node's children."""
     path, watch = r.read(r.WatchRequest, reader)
     node = db.tree.node(path)
-    permit(node.acl, Perm.READ, client.credentials)
+    require(node.acl, Perm.READ, client.credentials)
     if watch:
         db.watches.child.add(path or "", client, Watch.ONCE)
     names = [r.text_bytes(name) for name in node.children]
@@ -131,7 +131,7 @@ def _get_children2(db: Database, client: Client, reader: Reader) -> bytes:
 
 def _get_acl(db: Database, client: Client, reader: Reader) -> bytes:
     node = db.tree.node(r.read(r.PathRequest, reader).path)
-    permit(node.acl, Perm.READ | Perm.ADMIN, client.credentials)
+    require(node.acl, Perm.READ | Perm.ADMIN, client.credentials)
     shown = list(node.acl) if allows(node.acl, Perm.ADMIN, client.credentials) else masked(node.acl)
     writer = Writer()
     writer.vector(shown, r.write)
@@ -153,7 +153,7 @@ def _get_ephemerals(db: Database, client: Client, reader: Reader) -> bytes:
 
 def _get_all_children_number(db: Database, client: Client, reader: Reader) -> bytes:
     path = r.read(r.PathRequest, reader).path
-    permit(db.tree.node(path).acl, Perm.READ, client.credentials)
+    require(db.tree.node(path).acl, Perm.READ, client.credentials)
     count = len(db.tree.nodes) - 2 if path == "/" else sum(node.startswith(f"{path}/") for node in db.tree.nodes)
     return count.to_bytes(4, "big")
 

@@ -97,7 +97,7 @@ class DevServer(FaultControls):
 
     @property
     def hosts(self) -> str:
-        """The address, under the name that servers of several hosts have."""
+        """The connection string for clients: the address of this one server."""
         return self.address
 
     def url(self, chroot: str = "") -> str:

@@ -145,6 +145,7 @@ class Service:
     # frames
 
     def _four_letter(self, connection: Connection) -> bool:
+        """Answer a four-letter command. Return False for a handshake, and True if there is too little input to tell."""
         word = connection.first_word()
         if word is None:
             return True
@@ -176,7 +177,7 @@ class Service:
 
     def _handshake(self, connection: Connection, reader: Reader) -> None:
         request = r.read(r.ConnectRequest, reader)
-        newer = reader.left > 0
+        has_read_only = reader.left > 0  # newer clients send one more byte, and expect one in the reply
         connection.handshaken = True
         sessions = self.db.sessions
         if request.last_zxid > self.db.zxid and request.session_id not in self.wiped:
@@ -201,9 +202,9 @@ class Service:
             self.drop(connection)
             dropped.done.set()
             return
-        self._accept_handshake(connection, session, newer)
+        self._reply_to_handshake(connection, session, has_read_only=has_read_only)
 
-    def _accept_handshake(self, connection: Connection, session: Session | None, newer: bool) -> None:
+    def _reply_to_handshake(self, connection: Connection, session: Session | None, *, has_read_only: bool) -> None:
         writer = Writer()
         if session is None:
             r.write(writer, r.ConnectReply(0, 0, 0, bytes(16)))
@@ -212,7 +213,7 @@ class Service:
             connection.session = session
             self.by_session[session.id] = connection
             self.without_session.discard(connection)
-        if newer:
+        if has_read_only:
             writer.flag(False)  # this server is not read-only
         self._send(connection, Op.CONNECT, r.frame(writer.data))
         if session is None:

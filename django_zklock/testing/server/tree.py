@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, permit, resolve
+from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, require, resolve
 from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
 from django_zklock.testing.server.records import Acl, Stat
 
@@ -143,7 +143,7 @@ class Tree:
         where, name = split(path)
         acls = resolve(acl, credentials)
         parent = self.node(where)
-        permit(parent.acl, Perm.CREATE, credentials)
+        require(parent.acl, Perm.CREATE, credentials)
         if sequential or mode.sequential:
             name += f"{parent.creations:010d}"
         path = validate(f"{where}/{name}")
@@ -168,7 +168,7 @@ class Tree:
         where, _ = split(path)
         if path is None or path in FIXED:
             raise Refused(Error.BAD_ARGUMENTS)
-        permit(self.node(where).acl, Perm.DELETE, credentials)
+        require(self.node(where).acl, Perm.DELETE, credentials)
         node = self.node(path)
         _match(node.version, version)
         if node.children:
@@ -200,7 +200,7 @@ class Tree:
         """Replace the data of a node."""
         path = validate(path)
         node = self.node(path)
-        permit(node.acl, Perm.WRITE, credentials)
+        require(node.acl, Perm.WRITE, credentials)
         _match(node.version, version)
         if self._undo is not None:
             before = (node.data, node.version, node.mzxid, node.mtime)
@@ -216,7 +216,7 @@ class Tree:
         path = validate(path)
         acls = resolve(acl, credentials)
         node = self.node(path)
-        permit(node.acl, Perm.ADMIN, credentials)
+        require(node.acl, Perm.ADMIN, credentials)
         _match(node.aversion, version)
         node.acl, node.aversion = OPEN if acls == OPEN else acls, node.aversion + 1
         return node.stat()
@@ -224,7 +224,7 @@ class Tree:
     def check(self, path: str | None, version: int, *, credentials: Iterable[Credential] = ()) -> None:
         """Raise Refused unless the node exists and has that version."""
         node = self.node(validate(path))
-        permit(node.acl, Perm.READ, credentials)
+        require(node.acl, Perm.READ, credentials)
         _match(node.version, version)
 
     def end_session(self, session: int, *, zxid: int) -> list[str]:

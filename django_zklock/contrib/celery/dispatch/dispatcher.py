@@ -1,8 +1,8 @@
 """
 The dispatcher of a worker: it gives messages to the pool, in their order, and has tasks wait for their locks.
 
-Nothing here raises into Celery, whose worker would end. If a step with a message fails, the message goes to the pool as
-it would without us.
+Nothing here raises into Celery, whose worker would end. If a step with a message fails, the message goes to the pool,
+and the task acquires its lock there.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ logger = logging.getLogger("django_zklock.celery")
 MOST_WAITING: Final = 1000
 """Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
 MOST_IN_QUEUE: Final = 128
-"""How many of these enter the queue of one key, each with a znode. They alternate with other workers in exact order."""
+"""How many of these have a znode in the queue of one key. Only for them the order across all workers is exact."""
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
-CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
+CONSUMER_TIMEOUT: Final = 1800.0  # seconds: the default of RabbitMQ's `consumer_timeout`
 DISPATCHER: Final = "zklock_dispatcher"  # attribute of a consumer
 
 
@@ -58,7 +58,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
-        self._ahead: deque[WaitingTask] = deque()  # those that go ahead of them
+        self._ahead: deque[WaitingTask] = deque()  # those that get a slot before all of `_queue`
         self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
         self._is_dispatching = False
@@ -66,7 +66,7 @@ class Dispatcher(bootsteps.StartStopStep):
         LocalQueue.most_waiting = MOST_IN_QUEUE
 
     def include_if(self, consumer: Any) -> bool:
-        """Come between the messages and the pool, before its processes are forked; return whether that went well."""
+        """Take over the messages before the pool forks its processes; return whether that worked."""
         try:
             self._create(consumer)
         except Exception:
@@ -125,7 +125,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     @property
     def _has_fixed_prefetch(self) -> bool:
-        """Whether the broker sends nothing new while messages wait, as from RabbitMQ's quorum queues."""
+        """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: tasks that wait would block others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if driver != "amqp" or hasattr(consumer, "qos_global"):
@@ -204,7 +204,7 @@ class Dispatcher(bootsteps.StartStopStep):
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
-            elif not self._wait(message):  # for ZooKeeper, or behind other tasks of this worker
+            elif not self._wait(message):  # without a slot: ZooKeeper is silent, or another task here is ahead
                 return
             self._grants.share_lease()
             message.ask()
@@ -275,7 +275,7 @@ class Dispatcher(bootsteps.StartStopStep):
             logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
             state.task_ready(request)
             request.reject(requeue=True)
-        run_logged(self._slots.release_if_ended, request)  # it was revoked
+        run_logged(self._slots.release_if_ended, request)  # Celery drops a request that was revoked
 
     def _on_end(self, request: Any) -> None:
         """Free the slot of a task that has ended; from any thread."""
@@ -310,7 +310,7 @@ class Dispatcher(bootsteps.StartStopStep):
         may_be_revoked = request.expires or request.id in state.revoked or state.revoked_stamps
         if task.has_result and task not in self._ahead:  # a step has failed
             self.end_wait(task)
-        elif task.has_value:  # likewise
+        elif task.has_value:  # the step that should use it has failed
             task.step()
         elif not task.has_result and may_be_revoked and request.revoked():
             del self.tasks[request.id]
@@ -340,7 +340,7 @@ class Dispatcher(bootsteps.StartStopStep):
         """
         Leave all queues and forget the messages: the broker delivers them again, perhaps to another worker.
 
-        To that worker, a contender that stayed would look like a copy of the task that is at work.
+        A contender that stayed would look to that worker like a running copy of the task.
         """
         self.loop.run(self._forget_all)
 
@@ -358,7 +358,7 @@ class Dispatcher(bootsteps.StartStopStep):
             run_logged(task.cancel)
 
     def shutdown(self, consumer: Any) -> None:
-        """The worker ends, and its pool has stopped."""
+        """Wait for the grants of the pool. Celery calls this at the end of the worker, when the pool has stopped."""
         run_logged(self._grants.close)
 
 

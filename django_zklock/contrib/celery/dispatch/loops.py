@@ -25,7 +25,7 @@ def run_logged(call: Callable[..., object], *args: Any) -> None:
     try:
         call(*args)
     except Exception:
-        logger.exception("a step of the tasks that wait for locks failed: %r", call)
+        logger.exception("a step of the dispatcher failed: %r", call)
 
 
 class WakeupPipe:
@@ -135,7 +135,7 @@ class ThreadLoop(EventLoop):
 
 
 def event_loop_of(consumer: Any) -> EventLoop:
-    """Return the event loop of a worker; its consumer is just being made."""
+    """Return the event loop of a worker. Its consumer calls this while it is made."""
     if getattr(consumer.pool, "is_green", False):
         return GreenLoop(consumer)
     # In a solo pool, the worker's own thread runs the tasks, so the loop needs another one.
@@ -150,5 +150,5 @@ def solo_loop_of(consumer: Any) -> EventLoop | None:
 
 
 def is_pool(pool: Any, *names: str) -> bool:
-    """Return whether a pool is of one of these kinds, as Celery's modules are called."""
+    """Return whether a pool is of one of these kinds, named as the modules in `celery.concurrency`."""
     return bool({cls.__module__ for cls in type(pool).__mro__} & {f"celery.concurrency.{name}" for name in names})

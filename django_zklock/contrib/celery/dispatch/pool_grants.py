@@ -84,7 +84,7 @@ class PoolGrant(GrantObserver):
             self.contender.downgrade(asked=goes_on_as_reader == "asked")
 
     def is_abandoned(self) -> bool:
-        """Return whether no process works or will work under the grant. Show others the process that does."""
+        """Return whether no process works or will work under the grant. If one works, write its pid to the znode."""
         pid = self.record.pid
         if not pid and (has_ended(self.request) or clock.now() > self._begin_until):
             pid = self.record.cancel()
@@ -97,7 +97,7 @@ class PoolGrant(GrantObserver):
 
     def release(self, removed: Callable[[GrantRecord], object]) -> None:
         """Release the lock. When ZooKeeper has confirmed that, the record is free: the pool process waits for it."""
-        post = self._grant.session.post  # the protocol's thread, which writes no more to the record then
+        post = self._grant.session.post  # on the protocol's thread, which then writes no more to the record
         self._held.release_uses(lambda gone: post(self._remove, removed))
 
     def _remove(self, removed: Callable[[GrantRecord], object]) -> None:
@@ -168,13 +168,13 @@ class PoolGrants:
         woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._grants else None)
         if woken:
             self._shared.wakeup.drain()
-        checks = clock.now() >= self._next_check
-        if checks:
+        is_check_due = clock.now() >= self._next_check
+        if is_check_due:
             self._next_check = clock.now() + CHECK_EVERY
         for grant in list(self._grants):
             try:
                 grant.share_if_asked()
-                if grant.record.has_ended or (checks and grant.is_abandoned()):
+                if grant.record.has_ended or (is_check_due and grant.is_abandoned()):
                     grant.release(self._shared.remove)
                     del self._grants[grant]
             except Exception:

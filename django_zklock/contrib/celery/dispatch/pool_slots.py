@@ -29,13 +29,13 @@ class PoolSlots:
         self._pool = consumer.pool
         self._shared = shared  # None: threads and greenlets are always ready
         self._on_end = on_end
-        # Weak: Celery drops a request without a word if it was revoked, or if the connection to the broker is lost.
+        # Weak: no callback tells that Celery has dropped a request: a revoked one, or one of a lost connection.
         self._used: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
         self._tasks_per_child: int | None = getattr(consumer.controller, "max_tasks_per_child", None)
         self._runs: Counter[int] = Counter()  # by pool process
         self._retired: dict[int, int] = {}  # by index in the pool: processes that have run their last task
         self._ready_at = clock.now()
-        self._most = 0  # processes at a time: a pool that shrinks leaves gaps in their indices
+        self._most = 0  # processes so far at a time: a pool that shrinks leaves gaps in their indices
         self._apply_async = self._pool.apply_async
         self._pool.apply_async = self._apply
 

@@ -1,5 +1,5 @@
 """
-Proxies where a task runs: of the main process's session, and of its contenders that hold the locks of the task.
+Proxies for the process that runs a task: of the main process's session, and of the contenders that hold its locks.
 
 The shared memory has the time when the lease ends. So the lease ends by itself if the main process is stopped or dies.
 While tasks use grants, a thread reads twenty times a second what happens to their locks.
@@ -39,7 +39,7 @@ class SessionProxy(Loop):
         self._dispatcher: Loop | None = None
         self._attached: dict[Any, Any] = {}
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
-        self._is_reading = False  # whether `_read` runs again; likewise
+        self._is_reading = False  # whether `_read` is scheduled; loop's thread only
         self.start()
 
     @property

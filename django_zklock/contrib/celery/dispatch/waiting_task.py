@@ -37,7 +37,7 @@ class MessageWaiter:
         return True
 
     def on_queued(self) -> None:
-        """The task has to wait; on the protocol's thread."""
+        """Pass the slot of the task on, because it has to wait; on the protocol's thread."""
         self._task.dispatcher.is_answered = True
         self._task.dispatcher.schedule(self._task, self._task.dispatcher.pass_slot_on)
 
@@ -65,7 +65,7 @@ class WaitingTask:
         self.payload: dict[str, Any] = {}  # for the process that runs the task
         self._timeout = call.timeout
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
-        self._until: float = received_at(request) + dispatcher.longest_wait
+        self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
         redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
         self._checks_copies = bool(redelivered) or any(lock.spec.shares for lock in locks_of(self.locks))
@@ -91,7 +91,7 @@ class WaitingTask:
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
                     raise
-            yield RETRY_AFTER  # it waits for ZooKeeper, too
+            yield RETRY_AFTER  # a task without a timeout waits for ZooKeeper, too
 
     @property
     def _remaining(self) -> float | None:

@@ -115,7 +115,7 @@ class UniqueMessage:
         return error.result
 
     def _revoke(self, task_id: str, reason: str) -> None:
-        """End a task as REVOKED that is not sent: a canvas may wait for the id that it gave to the task."""
+        """Store REVOKED for a task that is not sent: a canvas may wait for the id that it gave to the task."""
         given = self._options
         names = {"group": "group_id", **{name: name for name in ("args", "kwargs", "group_index", "chord", "chain")}}
         request = {"id": task_id, "task": self._task.name, **{key: given.get(name) for key, name in names.items()}}

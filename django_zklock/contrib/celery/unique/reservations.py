@@ -69,7 +69,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A worker of this process runs the task of this key."""
+    """This process runs the task of this key. `attachment` is a part of the name of its child of the reservation."""
 
     key: str
     task_id: str
@@ -106,16 +106,16 @@ def reserve(
         LockTimeout: another publisher did not finish in time, so the outcome for its task is unknown.
 
     """
-    ended = ""  # the token of a reservation whose task has ended
+    ended_token = ""  # of a reservation whose task has ended
     deadline = clock.now() + timeout
     while True:
         new = Reservation(task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until)
-        outcome: Reserved | Duplicate = _run(key, _reserving(key, new, ended), deadline - clock.now(), guess=None)
+        outcome: Reserved | Duplicate = _run(key, _reserving(key, new, ended_token), deadline - clock.now(), guess=None)
         if isinstance(outcome, Reserved) or has_ended is None:
             return outcome
-        if outcome.token == ended or not has_ended(outcome.task_id):
+        if outcome.token == ended_token or not has_ended(outcome.task_id):
             return outcome
-        ended = outcome.token
+        ended_token = outcome.token
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeo
 # --- steps of an update, on the protocol's thread ---------------------------------------------------------------------
 
 
-def _reserving(key: str, new: Reservation, ended: str) -> Decide:
+def _reserving(key: str, new: Reservation, ended_token: str) -> Decide:
     """Return the plan of a publisher. It may run again after a lost reply, so it remembers the task's earlier state."""
     before: State | None = None
 
@@ -224,7 +224,7 @@ def _reserving(key: str, new: Reservation, ended: str) -> Decide:
                 return Done(reserved)
             again = replace(current, state=State.PUBLISHING, until=new.until)
             return _write(node, current, again, created[1], value=reserved)
-        verdict = Verdict.DEAD if current.token == ended else current.judge(node.children, time.time())
+        verdict = Verdict.DEAD if current.token == ended_token else current.judge(node.children, time.time())
         if verdict is Verdict.SENDING:
             return WaitUntilGone(record.publishers(node.children)[0])
         if verdict is Verdict.LIVE:
