@@ -58,7 +58,6 @@ PAGES = {
     "": ("locks",),
     "admin": ("admin",),
     "contrib.celery": ("settings",),
-    "contrib.leases.client": ("api",),
     "contrib.metrics": ("metrics",),
     "contrib.otel": ("metrics",),
     "fencing": ("fencing",),
