@@ -51,7 +51,7 @@ PASSED_ON = {
     "django_zklock.zk": "No connection to ZooKeeper at %s: %s.",
     "zklock.audit": "the lock coordinator refused requests of many others",
 }
-"""What a call logs that passes on a text, by its logger."""
+"""The text that a logger gets by a call of `"%s"`."""
 
 
 def texts(argument: ast.expr, logger: str) -> list[str]:
