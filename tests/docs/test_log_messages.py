@@ -57,7 +57,7 @@ PASSED_ON = {
 def texts(argument: ast.expr, logger: str) -> list[str]:
     """Return the texts that a call may log."""
     if isinstance(argument, ast.JoinedStr):
-        return ["".join(part.value if isinstance(part, ast.Constant) else "%s" for part in argument.values)]
+        return ["".join(str(part.value) if isinstance(part, ast.Constant) else "%s" for part in argument.values)]
     if isinstance(argument, ast.Constant):
         return [PASSED_ON[logger] if argument.value == "%s" else str(argument.value)]
     assert ast.unparse(argument) == "_MESSAGES[what]"
