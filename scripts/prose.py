@@ -20,7 +20,7 @@ from statistics import mean
 
 ROOT = Path(__file__).resolve().parent.parent
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
-LONGEST_SENTENCE, LONGEST_MEAN = 40, 16  # words of any sentence, and of those of a longer page in the mean
+LONGEST_SENTENCE, LONGEST_MEAN = 30, 13  # words of any sentence, and of those of a longer page in the mean
 
 #: What to write instead of what. A space is any white space, also with the sign of a comment between.
 TURNS = {

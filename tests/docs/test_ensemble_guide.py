@@ -38,6 +38,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 RUN = text_of("how-to/run-zookeeper.md")
 LOOK_AFTER = text_of("how-to/look-after-zookeeper.md")
 SECURE = text_of("how-to/secure-zookeeper.md")
+TROUBLES = text_of("how-to/troubleshooting.md")
 
 
 def section(page: str, heading: str) -> str:
@@ -195,19 +196,22 @@ def test_the_commands_that_check_a_project_find_nothing(guide: Guide, tmp_path: 
     assert "digest:myproject:" in results["access list"][1]
 
 
-def test_the_messages_of_the_page_are_those_of_a_client(guide: Guide) -> None:
+def test_the_messages_of_troubleshooting_are_those_of_a_client(guide: Guide) -> None:
     """Each mistake that the page lists has the message that it shows."""
     settings, plain = guide.settings(), guide.servers[0].address.replace("127.0.0.1", "localhost")
     tls = re.search(r"localhost:\d+", settings["URL"])
     assert tls is not None
     mistakes: dict[str, dict[str, Any]] = {
-        "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://": {"URL": f"zk+tls://{plain}/myproject"},
-        "it closes connections without an answer; ...": {"URL": f"zk://{tls[0]}/myproject", "TLS": None},
+        "it speaks no TLS; ...": {"URL": f"zk+tls://{plain}/myproject"},
+        "it closes connections without an answer; it has no quorum, or expects TLS, ...": {
+            "URL": f"zk://{tls[0]}/myproject",
+            "TLS": None,
+        },
         "its TLS certificate is not valid here: ...": {"URL": f"zk+tls://127.0.0.1:{tls[0].split(':')[1]}/myproject"},
         "TLS failed: ...": {"TLS": {"CA": settings["TLS"]["CA"]}},
     }
     for message, changed in mistakes.items():
-        assert f"| `{message}` |" in SECURE
+        assert f"| `{message}`" in TROUBLES
         problem = guide.problem({**settings, **changed, "CONNECT_TIMEOUT": 1})
         assert message.removesuffix("...") in problem, problem
 

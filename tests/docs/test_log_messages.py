@@ -16,8 +16,16 @@ from django_zklock.operations import audit
 from django_zklock.zk import troubles
 
 PACKAGE = Path(django_zklock.__file__).parent
-METHODS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR", "log": ""}
-"""The level of each method; empty if the call chooses it."""
+METHODS = {
+    "debug": "DEBUG",
+    "info": "INFO",
+    "warning": "WARNING",
+    "error": "ERROR",
+    "exception": "ERROR",
+    "log": "",
+    "report": "WARNING",
+}
+"""The level of each method; empty if the call chooses it. The coordinator's denials have the last one."""
 KAZOO = "django_zklock.zk.kazoo"
 FORMAT = re.compile(r"%(?:\(\w+\))?[\d.]*[a-z]")
 VALUE = re.compile(r"\b[A-Z]{2,}\b|\bN\b")
@@ -29,7 +37,7 @@ Message = tuple[tuple[str, ...], str, str]
 
 def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     """Return the loggers of a module, by the expression that it uses."""
-    names = {"self.logger": KAZOO}
+    names = {"self.logger": KAZOO, "self._denials": "zklock.audit"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("logging.getLogger("):
             (argument,) = node.value.args  # type: ignore[attr-defined]
@@ -39,10 +47,19 @@ def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     return names
 
 
-def texts(argument: ast.expr) -> list[str]:
+PASSED_ON = {
+    "django_zklock.zk": "No connection to ZooKeeper at %s: %s.",
+    "zklock.audit": "the lock coordinator refused requests of many others",
+}
+"""The text that a logger gets by a call of `"%s"`."""
+
+
+def texts(argument: ast.expr, logger: str) -> list[str]:
     """Return the texts that a call may log."""
+    if isinstance(argument, ast.JoinedStr):
+        return ["".join(str(part.value) if isinstance(part, ast.Constant) else "%s" for part in argument.values)]
     if isinstance(argument, ast.Constant):
-        return ["No connection to ZooKeeper at %s: %s."] if argument.value == "%s" else [str(argument.value)]
+        return [PASSED_ON[logger] if argument.value == "%s" else str(argument.value)]
     assert ast.unparse(argument) == "_MESSAGES[what]"
     return list(audit._MESSAGES.values())
 
@@ -57,7 +74,7 @@ def logged() -> Iterator[Message]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
                 logger, level = names.get(ast.unparse(node.func.value)), METHODS[node.func.attr]
                 if logger and (logger, level) != (KAZOO, "DEBUG"):
-                    yield from (((logger,), level, text) for text in texts(node.args[0 if level else 1]))
+                    yield from (((logger,), level, text) for text in texts(node.args[0 if level else 1], logger))
 
 
 def documented() -> Iterator[Message]:

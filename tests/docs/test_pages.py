@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("[a-z]*/README.md")])
 LONGEST = 140  # characters of a line
+MOST_WORDS = 1900  # of a page
 RELATIVE = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 SITE = re.compile(r"https://django-zklock\.readthedocs\.io/en/latest/([\w/-]*?)/?(?:#([\w-]+))?(?=[\s)]|$)")
 ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/main/([^)\s#]+)(?:#([\w-]+))?")
@@ -42,6 +43,11 @@ def test_lines_are_short(page: Path) -> None:
     """A reader sees the whole line, also of a table."""
     long = [number for number, line in enumerate(page.read_text().splitlines(), 1) if len(line) > LONGEST]
     assert long == []
+
+
+def test_no_page_is_long() -> None:
+    """Only the settings, which nobody reads from the first to the last line, have more words than this."""
+    assert {page.name for page in PAGES if len(page.read_text().split()) > MOST_WORDS} <= {"settings.md"}
 
 
 def test_the_index_names_every_page() -> None:

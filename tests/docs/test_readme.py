@@ -33,6 +33,11 @@ def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
         assert pay(resolved(rf.get("/"), pay), pk=7).status_code == 409
 
 
+def test_the_tutorial_installs_what_the_readme_says() -> None:
+    (command,) = re.findall(r"^\$ pip install .*$", README, flags=re.MULTILINE)
+    assert command in (DOCS / "tutorial.md").read_text().splitlines()
+
+
 def test_the_seconds_of_the_readme_are_the_defaults() -> None:
     timeout = conf.Config(hosts=(), base="").session_timeout
     assert f"session timeout of {timeout:g} s" in README

@@ -58,7 +58,6 @@ PAGES = {
     "": ("locks",),
     "admin": ("admin",),
     "contrib.celery": ("settings",),
-    "contrib.leases.client": ("api",),
     "contrib.metrics": ("metrics",),
     "contrib.otel": ("metrics",),
     "fencing": ("fencing",),
@@ -214,10 +213,10 @@ def test_the_bounds_of_texts_are_those_of_the_code() -> None:
 
 
 def test_every_field_of_the_json_is_named() -> None:
-    """The command's page names what `list`, `show` and the admin write."""
+    """The page of the JSON names what `list`, `show` and the admin write."""
     written = {name for names in serialize.NAMES.values() for name in names}
     assert len(written) > 40
-    assert written - named(text_of("reference/command.md")) == set()
+    assert written - named(text_of("reference/json.md")) == set()
 
 
 def test_every_signal_is_on_its_page() -> None:

@@ -76,7 +76,7 @@ class LockCoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLock(self, request, context):
-        """End a lease. The reply comes when the lock is free for the next one, or will be without any further doing.
+        """End a lease. The reply comes when the lock is free, or when its release no longer depends on the client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
