@@ -50,8 +50,8 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target | None:
         """Return the target that this text names, or None if it is not the `str` of a target."""
-        guid, _, rest = text.partition(":")
-        token, _, key = rest.partition(":")
+        guid, _colon, rest = text.partition(":")
+        token, _colon, key = rest.partition(":")
         if len(text) > _MAX_TARGET or not (guid and is_key(key) and token.isascii() and token.isdigit()):
             return None
         return cls(key, guid, int(token[:20]))

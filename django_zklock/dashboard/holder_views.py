@@ -33,7 +33,7 @@ MAX_TIME: Final = 15.0
 _ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     "ask": (
         "request_release",
-        ngettext_lazy("Request release of the lock", "Request release of all (%(count)d)", "count"),
+        ngettext_lazy("Request release of the lock", "Request release of the ticked locks", "count"),
         ngettext_lazy(
             "%(count)d holder was asked to release: %(locks)s.",
             "%(count)d holders were asked to release: %(locks)s.",
@@ -42,12 +42,12 @@ _ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     ),
     "break": (
         "break_lock",
-        ngettext_lazy("Break the lock", "Break all (%(count)d)", "count"),
+        ngettext_lazy("Break the lock", "Break the ticked locks", "count"),
         ngettext_lazy("%(count)d lock was broken: %(locks)s.", "%(count)d locks were broken: %(locks)s.", "count"),
     ),
     "end": (
         "end_hold",
-        ngettext_lazy("End the hold", "End all (%(count)d)", "count"),
+        ngettext_lazy("End the hold", "End the ticked holds", "count"),
         ngettext_lazy("%(count)d hold was ended: %(locks)s.", "%(count)d holds were ended: %(locks)s.", "count"),
     ),
 }

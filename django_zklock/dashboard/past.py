@@ -101,7 +101,7 @@ def event_of(attempt: Attempt, held: _Tokens = None) -> PastEvent:
         what=_since_then(attempt, held) if attempt.outcome == attempt.HELD else str(WHAT[attempt.outcome]),
         by=host_and_pid(attempt.host, attempt.pid),
         work=clean(attempt.work),
-        reason=clean(attempt.reason),
+        reason=clean(_(attempt.reason)),
         waited="" if attempt.waited is None else duration(attempt.waited),
         lasted="" if lasted is None else duration(lasted),
     )

@@ -26,16 +26,18 @@ def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
     wants: defaultdict[_Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
     for lock in locks:
         for waiter in lock.waiters:
-            wants[waiter.session_id, waiter.owner][lock.key] = None
+            wants[_owner(waiter)][lock.key] = None
     holders: dict[tuple[_Owner, str], ScannedContender] = {}
     for lock in locks if wants else ():
         for holder in lock.holders:
-            owner = holder.session_id, holder.owner
+            owner = _owner(holder)
             if owner in wants and all(owner):
                 holders[owner, lock.key] = holder
     waits: list[Wait] = []
     for (owner, held), holder in holders.items():
-        waits += [Wait(who=_name(holder), holds=held, waits_for=key) for key in wants[owner] if key != held]
+        waits += [
+            Wait(who=_name(holder), holds=held, waits_for=key, owner=owner) for key in wants[owner] if key != held
+        ]
         if len(waits) >= MAX_WAITS:
             break
     return tuple(sorted(waits[:MAX_WAITS], key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
@@ -93,10 +95,10 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
-    semaphores = {lock.key: {_name(holder) for holder in lock.holders} for lock in locks if _is_semaphore(lock)}
+    semaphores = {lock.key: {_owner(holder) for holder in lock.holders} for lock in locks if _is_semaphore(lock)}
     while True:
-        waiting = {(wait.who, wait.holds) for wait in waits}
-        moving = {key for key, holders in semaphores.items() if not all((who, key) in waiting for who in holders)}
+        waiting = {(wait.owner, wait.holds) for wait in waits}
+        moving = {key for key, holders in semaphores.items() if not all((owner, key) in waiting for owner in holders)}
         stuck = [wait for wait in waits if wait.waits_for not in moving]
         if len(stuck) == len(waits):
             return waits
@@ -109,7 +111,11 @@ def _is_semaphore(lock: LockInfo) -> bool:
     return bool(lock.holders) and all(contender.kind == "semaphore" for contender in contenders)
 
 
+def _owner(contender: ContenderInfo) -> _Owner:
+    return contender.session_id, contender.owner
+
+
 def _name(contender: ContenderInfo) -> str:
     what, ident = contender.what, contender.about.get("id", "")
     work = f"{what} {ident}" if ident and ident not in what else what
-    return f"{contender.host} pid {contender.pid} {contender.thread} (owner {contender.owner}): {work}"
+    return f"{contender.host} pid {contender.pid} {contender.thread}: {work}"

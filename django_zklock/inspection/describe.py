@@ -38,21 +38,19 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
     waiting = 0
     problem = ""
     for index, child in enumerate(queue.children):
-        is_read = (key, child.name) in result.nodes
-        node = result.nodes.get((key, child.name))
-        if is_read and node is None:
-            continue  # it has gone since its directory was listed
-        is_expired = (key, child.name) in result.expired_holds
-        if is_expired:
-            group = expired_holds
-        elif index in held:
-            group = holders
-            problem = problem if is_read else "The znode of its holder was not read."
-        else:
-            group = waiters
-            waiting += 1
-        if node is None:
+        place = key, child.name
+        if place not in result.nodes:
+            if index in held:
+                problem = "The znode of its holder was not read."
+            else:
+                waiting += 1
             continue
+        node = result.nodes[place]
+        if node is None:
+            continue  # it has gone since its directory was listed
+        is_expired = place in result.expired_holds
+        group = expired_holds if is_expired else holders if index in held else waiters
+        waiting += group is waiters
         waits_behind = "" if is_expired else waits_for(queue, index, held)
         contender = ScannedContender.from_node(
             key,

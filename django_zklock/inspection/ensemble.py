@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.utils.translation import gettext, gettext_noop, ngettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.shared import Shared
+from django_zklock.inspection.queries import check_quorum
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 from django_zklock.zk.options import SessionOptions
@@ -25,9 +30,12 @@ SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let lease
 OLDEST: Final = (3, 6)
 MAX_TEXT: Final = 40  # characters of a role or version
 
-_CLOSED: Final = "may not be asked: add srvr to 4lw.commands.whitelist in its configuration"
-_NO_QUORUM: Final = "runs, and is in no quorum"
-_SILENT: Final = "does not answer the command srvr"
+_AWAY: Final = gettext_noop("does not answer")  # followed by a colon and the words of the system
+_TIMED_OUT: Final = f"{_AWAY}: timed out"
+_CLOSED: Final = gettext_noop("may not be asked until srvr is in 4lw.commands.whitelist of its configuration")
+_NO_QUORUM: Final = gettext_noop("runs, and is in no quorum")
+_SILENT: Final = gettext_noop("does not answer the command srvr")
+_NO_HOST: Final = gettext_noop("is not the name of a host: correct it in the settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +49,7 @@ class ServerReport:
     latency: float | None = None
     """Seconds from a request to its reply, on average since the server began to count; None if it is not known."""
     problem: str = ""
-    """Why it does not serve, or why it cannot be asked."""
+    """Why it does not serve, or why it cannot be asked; in English."""
 
     @property
     def milliseconds(self) -> str:
@@ -65,8 +73,14 @@ class HealthFinding:
 
     result: str
     """ "warning" or "error"."""
-    text: str
-    """The problem, and its cure."""
+    messages: Sequence[Any]
+    """Sentences for the translation, with the names of the values."""
+    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def text(self) -> str:
+        """The problem, and its cure, in the present language: threads with different ones share a report."""
+        return " ".join(map(str, self.messages)) % self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +102,24 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
 
 
 def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
-    options, _ = key
-    with ThreadPoolExecutor(min(len(options.hosts), 16)) as pool:
+    options, reply_timeout = key
+    with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
+        answer = pool.submit(_is_answered, timeout)
         reports = tuple(pool.map(lambda host: _ask(host, options, timeout), options.hosts))
+    findings = _findings(reports, options.session_timeout, reply_timeout, answered=answer.result())
+    return EnsembleReport(reports, tuple(findings))
+
+
+def _is_answered(timeout: float) -> bool:
+    """Return True if this process is connected, and a quorum answers it."""
     session = process.peek()
-    answered = session is not None and session.connected and not session.suspect
-    return EnsembleReport(reports, tuple(_findings(reports, options.session_timeout, answered=answered)))
+    if session is None or not session.connected:
+        return False
+    try:
+        check_quorum(reply_timeout=timeout)
+    except ZooKeeperUnavailable:
+        return False
+    return True
 
 
 _reports: Final = Shared(_ask_all)
@@ -105,10 +131,12 @@ _reports: Final = Shared(_ask_all)
 def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
     try:
         text = _srvr(host, options, clock.now() + timeout)
+    except TimeoutError:
+        return ServerReport(address=address(host), problem=_TIMED_OUT)
     except OSError as error:
-        return ServerReport(address=address(host), problem=f"does not answer: {error.strerror or error}")
+        return ServerReport(address=address(host), problem=f"{_AWAY}: {error.strerror or error}")
     except UnicodeError:
-        return ServerReport(address=address(host), problem="is not the name of a host: correct it in the settings")
+        return ServerReport(address=address(host), problem=_NO_HOST)
     return _report(address(host), text)
 
 
@@ -158,7 +186,7 @@ def _report(server: str, text: str) -> ServerReport:
 
 
 def _findings(
-    servers: Sequence[ServerReport], session_timeout: float, *, answered: bool = False
+    servers: Sequence[ServerReport], session_timeout: float, reply_timeout: float = 1.0, *, answered: bool = False
 ) -> Iterator[HealthFinding]:
     """Yield what is wrong. A quorum that has `answered` this process exists, whatever the servers say."""
     alone = [server.address for server in servers if server.role == "standalone"]
@@ -166,26 +194,68 @@ def _findings(
     voters = [server for server in servers if server.role != "observer"]  # one that is down may be an observer
     serving, majority = sum(server.serves for server in voters), len(voters) // 2 + 1
     if alone and len(servers) > 1:
-        text = "Two of them would give the same lock to two holders. Name all servers in the configuration of each."
-        yield HealthFinding("error", f"{', '.join(alone)} serves without the other servers. {text}")
+        texts = [
+            _("%(servers)s serves without the other servers."),
+            _("Two of them would give the same lock to two holders."),
+            _("Name all servers in the configuration of each."),
+        ]
+        yield HealthFinding("error", texts, {"servers": ", ".join(alone)})
     elif known and not answered and not any(server.serves for server in servers):
-        running = sum(server.runs for server in voters)
-        runs, are = "runs" if running == 1 else "run", "is" if majority == 1 else "are"
-        text = f"{running} of {len(voters)} servers {runs}, {majority} {are} needed."
-        text = f"No majority: {text} No lock can be granted. Start those that are down, or repair the network."
-        yield HealthFinding("error", text)
+        yield _no_majority(voters, majority, reply_timeout)
     for server in servers:
         if server.problem:
-            spare = serving - majority
-            more = "one more server fails" if spare == 0 else f"{spare + 1} more servers fail"
-            meaning = f" Locks go on. They stop if {more}." if spare >= 0 else ""
-            yield HealthFinding("warning", f"{server.address} {server.problem}.{meaning}")
+            more = serving - majority + 1
+            goes_on = ngettext_lazy(
+                "Locks go on. They stop if one more server fails.",
+                "Locks go on. They stop if %(more)d more servers fail.",
+                more,
+            )
+            values = {"server": server.address, "problem": _Problem(server.problem), "more": more}
+            yield HealthFinding("warning", ("%(server)s %(problem)s.", *([goes_on] if more > 0 else [])), values)
         if server.version and tuple(map(int, re.findall(r"\d+", server.version)[:2])) < OLDEST:
-            yield HealthFinding("error", f"{server.address} has ZooKeeper {server.version}; 3.6 or newer is required.")
+            texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
+            yield HealthFinding("error", texts, {"server": server.address, "version": server.version})
         if server.latency is not None and server.latency > session_timeout * SLOW_SHARE:
-            text = "With replies this slow, leases may end. Look at its disk and its garbage collection."
-            yield HealthFinding("warning", f"{server.address} takes {server.milliseconds} ms on average. {text}")
+            texts = [
+                _("%(server)s takes %(latency)s ms on average."),
+                _("With replies this slow, leases may end. Look at its disk and its garbage collection."),
+            ]
+            yield HealthFinding("warning", texts, {"server": server.address, "latency": server.milliseconds})
     versions = sorted({server.version for server in servers if server.version})
     if len(versions) > 1:
-        text = "Finish the upgrade: servers should differ only while it lasts."
-        yield HealthFinding("warning", f"The servers have different versions: {', '.join(versions)}. {text}")
+        texts = [
+            _("The servers have different versions: %(versions)s."),
+            _("Finish the upgrade: servers should differ only while it lasts."),
+        ]
+        yield HealthFinding("warning", texts, {"versions": ", ".join(versions)})
+
+
+def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: float) -> HealthFinding:
+    """Return that too few servers run, or that too few had the time to answer."""
+    running = sum(server.runs for server in voters)
+    values = {"running": running, "count": len(voters), "majority": majority, "seconds": f"{reply_timeout:g}"}
+    if running + sum(server.problem == _TIMED_OUT for server in voters) >= majority > running:
+        texts = [
+            _("It is unknown whether there is a majority:"),
+            _("%(running)d of %(count)d servers answered within %(seconds)s s."),
+            _("The others are down, cut off or slow, or the time was too short."),
+        ]
+        return HealthFinding("error", texts, values)
+    texts = [
+        _("No majority:"),
+        ngettext_lazy("%(running)d of %(count)d servers runs,", "%(running)d of %(count)d servers run,", running),
+        ngettext_lazy("%(majority)d is needed.", "%(majority)d are needed.", majority),
+        _("No lock can be granted. Start those that are down, or repair the network."),
+    ]
+    return HealthFinding("error", texts, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A problem of a server, as text in the present language. The system's words after a colon stay as they are."""
+
+    text: str
+
+    def __str__(self) -> str:
+        words, colon, reason = self.text.partition(": ") if self.text.startswith(_AWAY) else (self.text, "", "")
+        return gettext(words) + colon + reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -197,7 +197,7 @@ class Figures:
     longest_wait: float | None
     """In seconds; None without a waiter."""
     longest_hold: float | None
-    """In seconds, as far as it is certain; None if no lock is in use."""
+    """In seconds, of the holds of which it is certain; None without one."""
 
     @property
     def trouble(self) -> tuple[float, float]:
@@ -216,7 +216,8 @@ class Figures:
             waiting=sum([lock.waiting for lock in locks]),
             longest_wait=max([lock.longest_wait for lock in locks if lock.longest_wait is not None], default=None),
             longest_hold=max(
-                [lock.holders[0].certain_duration for lock in locks if lock.held_for is not None], default=None
+                [lock.held_for for lock in locks if lock.held_for is not None and not lock.holders[0].at_most],
+                default=None,
             ),
         )
 
@@ -231,6 +232,8 @@ class Wait:
     """The key of the lock that it holds."""
     waits_for: str
     """The key of the lock that it waits for."""
+    owner: tuple[int, int] = field(default=(0, 0), repr=False)
+    """Its session and its number in it: two greenlets may have the same `who`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import markers, order
-from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted, show_tails
+from django_zklock.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
 from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_indexes
 from django_zklock.queue.names import MAX_KEY, path
 from django_zklock.queue.nodes import Kind, own_limit
@@ -225,16 +225,16 @@ class Scan:
             else:
                 self._skip(f"{key!r} cannot be listed: {reply}")
             return
-        contenders = {name for name in reply if SEQUENCE_TAIL.search(name)}
+        # Only the ends are searched: the names are long, and there are many.
+        others = [name for name in reply if not SEQUENCE_TAIL.match(name[-SEQUENCE_DIGITS:])]
+        contenders = len(reply) - len(others)
         if contenders and key:
             try:
-                self._listed_queues[key] = order.ordered(
-                    name for name in reply if name in contenders or markers.is_marker(name)
-                )
+                self._listed_queues[key] = order.ordered(reply)
             except UnreadableQueue as error:
-                self._result.unreadable[key] = len(contenders), str(error)
+                self._result.unreadable[key] = contenders, str(error)
         if not self._limits.key:
-            self._descend(key, [name for name in reply if name not in contenders and not name.startswith("!")])
+            self._descend(key, [name for name in others if not markers.is_marker(name)])
 
     def _descend(self, key: str, names: list[str]) -> None:
         for name in names:

@@ -41,6 +41,7 @@ _FIELDS = (
     "waited",
 )
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited"})
+_TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
 _OPTIONAL = (_NUMBERS | {"idle"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
 
@@ -62,6 +63,8 @@ class Kind(enum.Enum):
     READ = "__READ__"
     WRITE = "__WRIT__"
     PERMIT = "lease-"
+
+    __hash__ = object.__hash__  # that of `Enum` runs Python code, and a scan asks thousands of times
 
     @property
     def word(self) -> str:
@@ -135,13 +138,14 @@ def parse(name: str) -> Child | None:
 
     Results are cached, because a waiter sees the same names again and again.
     """
-    if not SEQUENCE_TAIL.search(name):
-        return None
     match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
     if match is None:
-        raise _unreadable(name)
+        if SEQUENCE_TAIL.search(name):
+            raise _unreadable(name)
+        return None
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
-    child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
+    recipe, guid, sequence = match.group("recipe", "guid", "sequence")
+    child = Child(name, _KINDS[recipe], guid, int(sequence))
     if child.kind is Kind.PERMIT and not child.by_us:
         raise UnreadableQueue(
             f"The queue of the lock holds {quoted(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
@@ -233,9 +237,8 @@ class Payload:
         fields = json_object(data, _MAX_READ)
         if not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
-        values: dict[str, Any] = {
-            name: (_number if name in _NUMBERS else _text)(fields.get(name)) for name in ("version", *_FIELDS)
-        }
+        values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
+        values |= {name: _number(fields.get(name)) for name in _NUMBERS}
         about, request = _items(fields.get("about")), _items(fields.get("release_request"))
         return cls(**values, about=about, release_request=request)
 
@@ -263,7 +266,9 @@ def _text(value: object, limit: int | None = None) -> str:
     if not isinstance(value, str):
         return ""
     # With a lone surrogate, no page or log line could encode the payload. Its escape counts with all its characters.
-    text = value[:MAX_PAYLOAD].encode("utf-8", "backslashreplace").decode()
+    text = value[:MAX_PAYLOAD]
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
     return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, overload
 
@@ -46,6 +46,9 @@ class Queue(Sequence[Child]):
 
     def __len__(self) -> int:
         return len(self.children)
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self.children)
 
     def index_of(self, name: str) -> int | None:
         """Return the index of a contender; None if it is not in the queue."""

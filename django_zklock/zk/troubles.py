@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-SESSION_OVER: Final = "the ZooKeeper session is over"
-LEASE_OVER: Final = "the lease is over: no quorum has confirmed the session in time"
-CONNECTION_BROKE: Final = "the connection broke"
-CONNECTION_SUSPENDED: Final = "the connection to ZooKeeper is suspended"
-UNCLEAR_REPLY: Final = "ZooKeeper's reply to a write was unclear"
-NO_ANSWER: Final = "ZooKeeper does not answer"
-LATE_HEARTBEAT: Final = "the heartbeat is late"
-MAIN_PROCESS_SUSPECT: Final = "no quorum confirms the session of the worker's main process at the moment"
+from django.utils.translation import gettext_noop
+
+SESSION_OVER: Final = gettext_noop("the ZooKeeper session is over")
+LEASE_OVER: Final = gettext_noop("the lease is over: no quorum has confirmed the session in time")
+CONNECTION_BROKE: Final = gettext_noop("the connection broke")
+CONNECTION_SUSPENDED: Final = gettext_noop("the connection to ZooKeeper is suspended")
+UNCLEAR_REPLY: Final = gettext_noop("ZooKeeper's reply to a write was unclear")
+NO_ANSWER: Final = gettext_noop("ZooKeeper does not answer")
+LATE_HEARTBEAT: Final = gettext_noop("the heartbeat is late")
+MAIN_PROCESS_SUSPECT: Final = gettext_noop("no quorum confirms the session of the worker's main process at the moment")
 
 ALL: Final = (
     SESSION_OVER,

@@ -74,7 +74,7 @@ def test_a_dead_host_with_fifty_locks_is_one_card(stage: Stage, hasty: Visitor) 
     assert_first_screen(hasty, "worker-1 · pid 77 hangs, with 50 locks", "Look at the host.")
     hasty.picture("incident-host-390", full_page=False)
     hasty.follow("All locks of worker-1…")
-    hasty.page.get_by_role("button", name="Break all (50)").wait_for()
+    hasty.page.get_by_role("button", name="Break the ticked locks").wait_for()
     hasty.page.set_viewport_size({"width": 1280, "height": 800})
     hasty.open(f"{LIST}groups/?by=host")
     assert hasty.page.locator(".zklock-queue tbody tr").first.inner_text().split()[:3] == ["worker-1", "50", "50"]

@@ -50,7 +50,7 @@ def _names(lock: LockInfo, by: str, within: str) -> set[str]:
         return {next((contender.template for contender in (*lock.holders, *lock.waiters) if contender.template), "")}
     if not lock.key.startswith(within):
         return set()
-    segment, slash, _ = lock.key[len(within) :].partition("/")
+    segment, slash, _rest = lock.key[len(within) :].partition("/")
     return {within + segment + slash}
 
 
@@ -126,7 +126,7 @@ class _GroupFilter(_LockFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         by = str(self.parameter_name)
         counts = Counter([name for lock in model_admin.snapshot(request).locks for name in _names(lock, by, "")])
-        names = {name for name, _ in counts.most_common(MAX_GROUPS)}
+        names = {name for name, _count in counts.most_common(MAX_GROUPS)}
         value = self.value()
         if value is not None:  # it may be a deeper path, or a group whose locks are gone
             names.add(value)

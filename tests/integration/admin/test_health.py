@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from django.test import Client
@@ -10,8 +11,10 @@ from health_check.exceptions import ServiceUnavailable
 from support.adminsite import user_with
 from support.ensemble import free_ports
 from support.faults import within
+from support.proxy import Proxy
 from support.zoo import Zoo
 
+from django_zklock import inspection
 from django_zklock.contrib.health_check import ZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
@@ -51,3 +54,18 @@ def test_the_page_names_a_server_that_is_down_and_what_to_do(zoo: Zoo) -> None:
         page = user_with("view_lock").get(PAGE).content.decode()
     assert f"{away} does not answer: Connection refused" in page
     assert "No majority: 0 of 1 servers run, 1 is needed." in page
+
+
+def test_a_process_that_only_reads_believes_its_own_answers(zoo: Zoo) -> None:
+    """Between it and ZooKeeper, something passes sessions and no four-letter words."""
+    with Proxy(zoo.address) as filtering, zoo.configured(hosts=filtering.address):
+        inspection.snapshot(reply_timeout=10)
+        page = user_with("view_lock").get(PAGE).content.decode()
+    assert f"{filtering.address} does not answer" in page
+    assert "No majority" not in page
+
+
+def test_servers_that_had_no_time_to_answer_are_not_called_down(zoo: Zoo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, zoo.configured(hosts=f"127.0.0.1:{silent.getsockname()[1]}"):
+        (error, _) = inspection.ensemble(reply_timeout=0.05).findings
+    assert error.text.startswith("It is unknown whether there is a majority: 0 of 1 servers answered within 0.05 s.")

@@ -20,7 +20,7 @@ from django_zklock.dashboard import formatting
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
-from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
@@ -224,3 +224,10 @@ def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
     assert Lock._meta.db_table not in connection.introspection.table_names()
     codenames = Permission.objects.filter(content_type__app_label="zklock").values_list("codename", flat=True)
     assert set(codenames) == {"view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"}
+
+
+def test_a_hold_whose_beginning_is_unknown_is_not_the_longest() -> None:
+    """A hold of at most 90 s may have begun a second ago."""
+    unknown = replace(INFO, holders=(replace(HOLDER, granted=None),))
+    assert Figures.of([unknown]).longest_hold is None
+    assert Figures.of([unknown, replace(INFO, holders=(replace(HOLDER, age=3.0),))]).longest_hold == 3.0

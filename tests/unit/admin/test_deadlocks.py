@@ -47,7 +47,7 @@ def wait(holds: str, waits_for: str) -> Wait:
 def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
     (waits,) = find_waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
     assert (waits.holds, waits.waits_for) == ("x", "y")
-    assert waits.who == "web-1 pid 1 MainThread (owner 1): work"
+    assert waits.who == "web-1 pid 1 MainThread: work"
 
 
 @pytest.mark.parametrize(

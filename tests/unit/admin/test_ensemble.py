@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.utils import translation
 
 from django_zklock.inspection import ServerReport
 from django_zklock.inspection.ensemble import _findings, _report
@@ -115,3 +116,13 @@ def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
     """A proxy may cut `srvr`, while a quorum answers the requests of this process."""
     cut = ServerReport(address="zk1:2181", problem="does not answer: timed out")
     assert {finding.result for finding in _findings([cut], 10.0, answered=True)} == {"warning"}
+
+
+def test_a_finding_is_in_the_language_of_its_reader() -> None:
+    """Also the problem of the server. The words of the system stay as they are."""
+    down = ServerReport(address="zk1:2181", problem="does not answer: Connection refused")
+    error, warning = _findings([down], 10.0)
+    with translation.override("de"):
+        assert error.text.startswith("Keine Mehrheit: 0 von 1 Servern laufen, nötig ist 1. Keine Sperre")
+        assert warning.text == "zk1:2181 antwortet nicht: Connection refused."
+    assert warning.text == "zk1:2181 does not answer: Connection refused."

@@ -85,3 +85,12 @@ def test_the_compiled_catalogue_is_current(language: str) -> None:
             assert catalogue.gettext(ids[0]) == values[0]
         else:
             assert [catalogue.ngettext(ids[0], ids[1], count) for count in (1, 2)] == values
+
+
+def test_the_name_of_gettext_is_bound_to_nothing_else() -> None:
+    """Python 3.12.1 inlines comprehensions: a variable `_` in one would hide gettext from the next."""
+    for path in ROOT.rglob("*.py"):
+        source = path.read_text()
+        if re.search(r"import gettext\w* as _$", source, re.MULTILINE):
+            names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and node.id == "_"]
+            assert not [node.lineno for node in names if isinstance(node.ctx, ast.Store)], path
