@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django.utils.translation import gettext, gettext_noop, ngettext_lazy
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
@@ -24,6 +24,7 @@ from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import address
+from django_zklock.zk.troubles import gettext_noop
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let leases end

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.utils.translation import gettext_noop
+
+def gettext_noop(text: str) -> str:
+    """Mark a text for translation. Django's own function needs settings, and locks are imported without them, too."""
+    return text
+
 
 SESSION_OVER: Final = gettext_noop("the ZooKeeper session is over")
 LEASE_OVER: Final = gettext_noop("the lease is over: no quorum has confirmed the session in time")

@@ -40,7 +40,7 @@ def wanted() -> set[tuple[str, ...]]:
     texts: set[tuple[str, ...]] = set()
     for path in ROOT.rglob("*.py"):
         source = path.read_text()
-        if "django.utils.translation" in source:
+        if "gettext" in source:
             texts.update(called(source))
     for path in ROOT.rglob("*.html"):
         texts.update(marked(path.read_text()))

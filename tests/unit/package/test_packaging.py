@@ -174,3 +174,10 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
     ]
     labels = re.findall(r"^Project-URL: (\w+),", text, re.MULTILINE)
     assert labels == ["Documentation", "Source", "Changelog", "Issues"]
+
+
+@pytest.mark.parametrize("name", ["zk_lock", "Lock", "zk_locked", "inspection.look_at"])
+def test_a_name_can_be_imported_without_settings(name: str) -> None:
+    """Modules that the settings import may import it."""
+    module, _, name = f"django_zklock.{name}".rpartition(".")
+    assert python(f"from {module} import {name}") == ""
