@@ -38,17 +38,17 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
     waiting = 0
     problem = ""
     for index, child in enumerate(queue.children):
-        place = key, child.name
-        if place not in result.nodes:
+        identity = key, child.name
+        if identity not in result.nodes:
             if index in held:
                 problem = "The znode of its holder was not read."
             else:
                 waiting += 1
             continue
-        node = result.nodes[place]
+        node = result.nodes[identity]
         if node is None:
             continue  # it has gone since its directory was listed
-        is_expired = place in result.expired_holds
+        is_expired = identity in result.expired_holds
         group = expired_holds if is_expired else holders if index in held else waiters
         waiting += group is waiters
         waits_behind = "" if is_expired else waits_for(queue, index, held)

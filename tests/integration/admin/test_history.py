@@ -359,5 +359,5 @@ def test_the_command_fails_if_the_tables_are_missing(zoo: Zoo) -> None:
 def test_the_reason_of_a_loss_is_in_the_language_of_the_page() -> None:
     attempt(outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
     page = user_with("view_lock").get(f"{LIST}history/", headers={"accept-language": "de"}).content.decode()
-    assert "die Verbindung ist abgebrochen" in page
+    assert "die Verbindung ist abgebrochen" in page  # codespell:ignore ist
     assert troubles.CONNECTION_BROKE not in page

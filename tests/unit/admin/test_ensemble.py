@@ -119,10 +119,12 @@ def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
 
 
 def test_a_finding_is_in_the_language_of_its_reader() -> None:
-    """Also the problem of the server. The words of the system stay as they are."""
+    """The problem of the server is translated, too. The words of the system stay as they are."""
     down = ServerReport(address="zk1:2181", problem="does not answer: Connection refused")
     error, warning = _findings([down], 10.0)
     with translation.override("de"):
-        assert error.text.startswith("Keine Mehrheit: 0 von 1 Servern laufen, nötig ist 1. Keine Sperre")
+        assert error.text.startswith(
+            "Keine Mehrheit: 0 von 1 Servern laufen, nötig ist 1. Keine Sperre"  # codespell:ignore
+        )  # codespell:ignore ist
         assert warning.text == "zk1:2181 antwortet nicht: Connection refused."
     assert warning.text == "zk1:2181 does not answer: Connection refused."
