@@ -512,7 +512,7 @@ def test_a_deadlock_is_found(zoo: Zoo, acquire_crosswise: Callable[[], Callable[
         end()
     ((first, second),) = cycles
     assert {(first.holds, first.waits_for), (second.holds, second.waits_for)} == {("x", "y"), ("y", "x")}
-    assert first.who != second.who
+    assert first.owner != second.owner
 
 
 def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:

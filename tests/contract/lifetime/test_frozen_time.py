@@ -41,8 +41,8 @@ def work_until(hold: Hold, condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
 def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
     """A session is opened, a lock is handed over, leases are extended, and a busy lock times out."""
-    with FREEZERS[name](), zoo.configured(session_timeout=1):
-        with zk_lock("k") as hold:
+    with FREEZERS[name](), zoo.configured(session_timeout=3):
+        with zk_lock("k", abort_on="lost") as hold:
             other = Taker(zk_lock("k", timeout=20))
             zoo.wait_contenders("k", 2)
             until = clock.now() + hold.lease_remaining
