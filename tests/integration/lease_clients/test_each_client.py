@@ -123,4 +123,4 @@ def test_a_lease_is_kept_and_released_where_it_is(zoo: Zoo, language: str) -> No
                 pass
             holder.release()
             zoo.assert_empty()
-        assert balancer.calls["KeepAlive"] == 1
+        assert balancer.calls["KeepAlive"] >= 1  # more, if the client connects again on a busy machine
