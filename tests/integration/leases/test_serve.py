@@ -152,6 +152,38 @@ def test_a_coordinator_says_where_the_lease_of_another_one_is(zoo: Zoo) -> None:
         assert dict(metadata)["zklock-address"] == first.address
 
 
+def test_a_stream_to_another_coordinator_ends_with_the_address_of_the_right_one(zoo: Zoo) -> None:
+    with Serving(zoo) as first, Serving(zoo) as second, grpc.insecure_channel(first.address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
+        with grpc.insecure_channel(second.address) as other, pytest.raises(grpc.RpcError) as caught:
+            next(_keep(other, lease.lease_id))
+        metadata: Any = caught.value.trailing_metadata()
+        assert dict(metadata)["zklock-address"] == first.address
+        stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20)
+
+
+def test_a_coordinator_tells_that_the_leases_of_its_predecessor_are_over(zoo: Zoo) -> None:
+    """One that serves at the address of the lease, and did not give it, has come after the one that did."""
+    with Serving(zoo) as serving:
+        with grpc.insecure_channel(serving.address) as channel:
+            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
+        serving.kill()
+        serving.start()
+        with grpc.insecure_channel(serving.address) as channel:
+            state = next(_keep(channel, lease.lease_id))
+            assert state.state == pb.LeaseState.STATE_OVER
+            assert "has ended" in state.detail
+        zoo.wait_contenders("a", 0, timeout=30)
+
+
+def _keep(channel: grpc.Channel, lease_id: str) -> Iterator[pb.LeaseState]:
+    stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+    states: Iterator[pb.LeaseState] = stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease_id)]), timeout=20)
+    return states
+
+
 def _refuses(stub: Any) -> bool:
     try:
         stub.RecordLock(pb.RecordLockRequest(resource_path="b", client_id="x"), timeout=20)
