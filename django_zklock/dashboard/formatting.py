@@ -9,7 +9,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.queue.escaping import printable
-from django_zklock.queue.order import EXHAUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,8 +120,7 @@ def state_text(lock: LockInfo, state: str) -> str:
     """Return the label of a state; for a queue that cannot be read, with the cause."""
     if state != "unreadable":
         return str(STATE_LABELS[state])
-    counter = lock.problem.endswith(EXHAUSTED)
-    return _("Blocked: counter used up") if counter else _("Blocked: unknown entry in the queue")
+    return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown entry in the queue")
 
 
 def role_text(contender: ScannedContender) -> str:

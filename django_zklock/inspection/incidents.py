@@ -9,7 +9,6 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from django_zklock.inspection.ensemble import EnsembleReport
 from django_zklock.inspection.info import LONG_HELD, LockInfo, ScannedContender, Snapshot
-from django_zklock.queue.order import EXHAUSTED
 
 Cause: TypeAlias = Literal[
     "quorum", "deadlock", "counter", "unreadable", "host", "foreign", "hung", "operator", "ended", "flapping"
@@ -99,7 +98,7 @@ def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[I
         yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting)
     for lock in snapshot.locks:
         if lock.problem:
-            cause: Cause = "counter" if lock.problem.endswith(EXHAUSTED) else "unreadable"
+            cause: Cause = "counter" if lock.is_worn_out else "unreadable"
             yield Incident(cause=cause, keys=(lock.key,), blocked=lock.waiting, detail=lock.problem)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.queue.order import EXHAUSTED
 
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
 LONG_HELD: Final = 60.0  # seconds from which on a lock counts as held long
@@ -136,6 +137,11 @@ class LockInfo:
     def contended(self) -> bool:
         """Whether there are waiters."""
         return self.waiting > 0
+
+    @property
+    def is_worn_out(self) -> bool:
+        """Whether its holders are unknown because the counter of its directory is used up."""
+        return self.problem.endswith(EXHAUSTED)
 
     @cached_property
     def held_for(self) -> float | None:

@@ -87,7 +87,7 @@ class Coordinator:
         self._options = config.leases
         self._base = config.base
         self._addresses = Addresses()
-        self._signed_addresses = ""  # the end of each lease id
+        self._id_suffix = ""  # with the addresses, signed
         self._paths = 0  # characters in the paths of all its znodes
         self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
         self._numbers = itertools.count(1)
@@ -106,7 +106,7 @@ class Coordinator:
         So any coordinator can tell a client where its lease is. They are signed: a client that is given a false lease
         id must not send its token to a false address.
         """
-        self._addresses, self._signed_addresses = addresses, f".{_signer.sign_object(addresses)}"
+        self._addresses, self._id_suffix = addresses, f".{_signer.sign_object(addresses)}"
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Coordinator:
         number = f"{self.id}.{next(self._numbers)}"
         self._check_paths(key)
         lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
-        lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._signed_addresses}"
+        lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._id_suffix}"
         lease = Lease(lease_id, number, lock, client=client.name, client_id=client_id, term=term)
         self._leases[lease_id] = lease
         self._count(lease, 1)
