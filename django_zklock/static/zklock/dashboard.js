@@ -71,7 +71,7 @@ const begin = () => {
     }
     for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    if (old.nodeName === "TBODY") updateRows(old, fresh);
+    if (old.nodeName === "TBODY" || old.tBodies?.length > 1) updateRows(old, fresh);
     else updateChildren(old, fresh);
   };
   const updateChildren = (old, fresh) => {
@@ -82,10 +82,10 @@ const begin = () => {
     }
     old.replaceChildren(...theirs.map((node) => document.importNode(node, true)));
   };
-  // Rows with the same first link, or with none, are told apart by their order.
+  // A theme may give each row a body of its own. Rows with the same first link, or with none, are told apart by their order.
   const keyed = (body) => {
     const count = new Map();
-    return new Map([...body.rows].map((row) => {
+    return new Map([...body.children].map((row) => {
       const href = row.querySelector("a[href]")?.getAttribute("href") ?? "";
       count.set(href, (count.get(href) ?? 0) + 1);
       return [`${count.get(href)} ${href}`, row];
@@ -107,17 +107,23 @@ const begin = () => {
     }
     for (const gone of rows.values()) gone.remove();
   };
+  // The rows that the reader sees stay where they are on the screen. Browsers do not see to it in the scrolling box of a theme.
+  const topOf = (row) => row.getBoundingClientRect().top;
+  const rowsOnScreen = () => [...document.querySelectorAll("#result_list tbody tr")]
+    .map((row) => [row, topOf(row)]).filter(([, top]) => top >= 0 && top < innerHeight);
   const LIVE = ".zklock-live[id], #result_list, .paginator, .object-tools";
   const apply = (page) => {
     const mine = [...document.querySelectorAll(LIVE)], theirs = [...page.querySelectorAll(LIVE)];
     if (!page.getElementById(bar.id)) return false;
-    const active = document.activeElement;
+    const active = document.activeElement, shown = rowsOnScreen();
     if (mine.length !== theirs.length) location.reload();  // the list was empty and has locks now, or the other way round
     else mine.forEach((part, i) => update(part, theirs[i]));
     if (document.activeElement !== active) {  // it was moved, or replaced
       const same = (element) => ["id", "href", "name", "form"].every((name) => element.getAttribute(name) === active.getAttribute(name));
       (active.isConnected ? active : [...document.querySelectorAll(active.tagName)].find(same))?.focus({ preventScroll: true });
     }
+    const shifts = shown.filter(([row]) => row.isConnected).map(([row, top]) => topOf(row) - top).sort((a, b) => a - b);
+    if (scrollY && shifts.length) scrollBy({ top: shifts[shifts.length >> 1], behavior: "instant" });
     document.title = page.title;
     showCopyButtons();
     return true;
