@@ -44,7 +44,8 @@ def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy,
     alert, ages = viewer.page.get_by_role("alert"), viewer.page.locator("#result_list time.zklock-age")
 
     def is_away() -> bool:
-        viewer.put_forward(2)
+        with viewer.page.expect_event("requestfinished"):  # else time runs out for it
+            viewer.put_forward(2)
         return alert.count() == 1
 
     wire.refuse = True
