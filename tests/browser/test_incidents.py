@@ -53,8 +53,8 @@ def assert_first_screen(operator: Visitor, *texts: str) -> None:
 def hasty(
     stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Visitor]:
-    """An operator of a site where a hold of a tenth of a second is long."""
-    monkeypatch.setenv("SITE_LONG_HELD", "0.1")
+    """An operator of a site where a hold of a millisecond is long."""
+    monkeypatch.setenv("SITE_LONG_HELD", "0.001")
     with Site(tmp_path, den.url()) as site:
         operator = visit(browser, site, "operator", viewport={"width": 1280, "height": 800})
         yield operator
