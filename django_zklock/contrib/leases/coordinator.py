@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from django.core.signing import BadSignature, Signer
@@ -141,15 +142,17 @@ class Coordinator:
         loop, starting = asyncio.get_running_loop(), self._starting[client.name]
         called = loop.time()
         await starting.acquire()
+        started = loop.create_future()
+        started.add_done_callback(lambda _: starting.release())
         try:
             # In tenths of a second: calls with the same options share them.
             lease = self._new_lease(client, request, round(loop.time() - called, 1))
         except BaseException:
-            starting.release()
+            wake(started)
             raise
+        lease.lock.on_queued = partial(loop.call_soon_threadsafe, wake, started)
         # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
-        loop.call_later(LONGEST_START if process.current().connected else 0, wake, lease.started)
-        lease.started.add_done_callback(lambda _: starting.release())
+        loop.call_later(LONGEST_START if process.current().connected else 0, wake, started)
         return lease
 
     def keep(self, client: LeaseClient, lease_id: str) -> Lease:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 import time
@@ -24,12 +23,18 @@ LEFT: Final = "the client has left the queue"
 
 
 class LeaseLock(Lock):
-    """A lock that calls `on_queued` when it has to wait; on the protocol's thread."""
+    """A lock that calls `on_queued` once: on the protocol's thread when it has to wait, else when its lease settles."""
 
     on_queued: Callable[[], object] | None = None
 
+    def report_queued(self) -> None:
+        """Call `on_queued`, unless it was called."""
+        on_queued, self.on_queued = self.on_queued, None
+        if on_queued is not None:
+            on_queued()
+
     def _on_wait(self, waiter: Any) -> None:
-        waiter.on_queued = self.on_queued
+        waiter.on_queued = self.report_queued
 
 
 class Lease:
@@ -60,8 +65,6 @@ class Lease:
         self._observers: dict[Callable[[], object], None] = {}
         self._loop = asyncio.get_running_loop()
         self._woken: asyncio.Future[None] | None = None  # awaited by the task while it holds the lock
-        self.started: asyncio.Future[None] = self._loop.create_future()  # done when it waits in the queue, or settled
-        lock.on_queued = functools.partial(self._loop.call_soon_threadsafe, wake, self.started)
         self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
         self.task = self._loop.create_task(self._run())  # done when the lock is released, too
 
@@ -225,8 +228,7 @@ class Lease:
         self._settle()
 
     def _settle(self) -> None:
-        self.lock.on_queued = None
-        wake(self.started)
+        self.lock.report_queued()
         wake(self.settled)  # the call that waits may have been cancelled
         self._changed()
 

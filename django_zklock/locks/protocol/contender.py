@@ -295,7 +295,7 @@ class Contender(Newcomer):
         self._forget_replies()
         self._cancel_timer()
         if self._phase in (Phase.NEW, Phase.GONE):
-            self._on_gone(not hasattr(self, "_node") or self._node.gone)
+            self._on_gone(not self._node or self._node.gone)
         else:
             self._phase = Phase.RELEASING
             hold = replacement(self.spec, self.caller, self._grant, self._node.node) if self.spec.min_hold else None

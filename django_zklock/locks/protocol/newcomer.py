@@ -89,13 +89,14 @@ class Newcomer(SessionObserver):
         self._timer: Timer | None = None
         self._local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
         self._is_queued = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
-        self._registry: Registry  # set when it begins
-        self._node: ContenderNode  # set when it begins
+        # Set when it begins. Python needs 1 kB more for an object if attributes are added late to many objects at once.
+        self._registry: Registry = None  # type: ignore[assignment]
+        self._node: ContenderNode = None  # type: ignore[assignment]
 
     @property
     def guid(self) -> str:
         """The guid of its znode; empty if it has none."""
-        return self._node.guid if hasattr(self, "_node") else ""
+        return self._node.guid if self._node else ""
 
     @property
     def is_waited_for(self) -> bool:

@@ -256,7 +256,8 @@ class ContenderNode(OwnNode):
             if isinstance(reply, NodeMissing):
                 self._on_missing()
             elif isinstance(reply, Node):
-                self._last_read = reply
+                is_own = self.node is not None and reply.version == self.node.version
+                self._last_read = self.node if is_own else reply  # one copy of the same data
                 self._listener.on_own_read(reply)
 
         def on_event(deleted: bool) -> None:
