@@ -36,12 +36,14 @@ DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
-MOST_STARTING: Final = 1
+MOST_STARTING: Final = 2
 """
 Acquisitions of one client that are on their way to ZooKeeper at a time. Its others wait for them, in order.
 
 So a client that sends thousands of calls has a small part of the processor, and others hardly wait.
 """
+MOST_STARTING_ALONE: Final = 8
+"""Their number if the settings name no clients: there are no others to protect."""
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 MOST_PATHS: Final = 1_500_000
@@ -94,7 +96,8 @@ class Coordinator:
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
-        self._starting: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MOST_STARTING))
+        most = MOST_STARTING if self._options.clients else MOST_STARTING_ALONE
+        self._starting: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))  # by client
         self._reads: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
         self._denials = Denials()
         self._lost = 0  # leases that no line of the log tells of yet
@@ -359,7 +362,7 @@ def key_of(resource: str) -> str:
     try:
         return names.own_key(resource)
     except ZkLockError as error:
-        raise Refusal(Code.INVALID, str(error)) from error
+        raise Refusal(Code.INVALID, f"resource_path: {error}") from error
 
 
 def _addresses(signed: str) -> Addresses:
