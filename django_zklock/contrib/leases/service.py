@@ -35,7 +35,9 @@ LARGEST_MESSAGE: Final = 16 * 1024
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
 COST_OF_KEEPING: Final = 0.1
-"""The part of a request that a message on a `KeepAlive` stream counts for."""
+"""The part of a request that a message on a `KeepAlive` stream counts for, unless it repeats another one too soon."""
+SOON: Final = 0.05
+"""Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
 OPTIONS: Final = {
     "grpc.max_receive_message_length": LARGEST_MESSAGE,
     "grpc.max_metadata_size": LARGEST_MESSAGE,
@@ -227,13 +229,17 @@ class _KeepAliveStream:
                 lease.ignore(observer)
 
     async def _read(self) -> None:
+        time, recent, until = asyncio.get_running_loop().time, set[str](), 0.0  # the ids that were kept lately
         while (received := await self._context.read()) is not grpc.aio.EOF:
             request = _parsed(pb.KeepAliveRequest, received)
             while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
                 self._sent.clear()
                 await self._sent.wait()
-            if delay := self._access.delay(self._client, COST_OF_KEEPING):
+            if time() >= until:
+                recent, until = set(), time() + SOON
+            if delay := self._access.delay(self._client, 1.0 if request.lease_id in recent else COST_OF_KEEPING):
                 await asyncio.sleep(delay)
+            recent.add(request.lease_id)
             self._keep(request.lease_id, request.sent_at)
 
     def _keep(self, lease_id: str, sent_at: int) -> None:
