@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import operator
+import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -336,12 +337,23 @@ def _without_end(state: pb.LeaseState) -> tuple[object, ...]:
 
 
 def server_credentials(certificate: Path, key: Path, client_ca: Path | None) -> Any:
-    """Return the TLS side of a server; with `client_ca`, clients need a certificate of that authority."""
-    return grpc.ssl_server_credentials(
+    """
+    Return the TLS side of a server; with `client_ca`, clients need a certificate of that authority.
+
+    Raises OSError if the files cannot be used. gRPC would not say that it is them.
+    """
+    credentials = grpc.ssl_server_credentials(
         [(key.read_bytes(), certificate.read_bytes())],
         root_certificates=client_ca.read_bytes() if client_ca else None,
         require_client_auth=client_ca is not None,
     )
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")  # without a password it would ask for one
+        context.load_verify_locations(client_ca or certificate)
+    except ssl.SSLError as error:
+        raise OSError(f"The certificate, its key or the clients' authority cannot be used: {error}") from error
+    return credentials
 
 
 class Server:
