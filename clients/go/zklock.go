@@ -95,7 +95,7 @@ func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
 // Options of a lock. The zero value is an exclusive lock, and waits for it until the context ends.
 type Options struct {
 	Term        time.Duration // from the last message of this client to the end of the lease; by default 10 s
-	Wait        time.Duration // for the lock, at most
+	Wait        time.Duration // for the lock, at most; if it is negative, the lock is tried once
 	NoWait      bool
 	Kind        pb.Kind
 	Limit       int32               // of a semaphore: the number of permits
@@ -172,7 +172,7 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	if options.Term == 0 {
 		request.SessionTimeoutMs = 10_000
 	}
-	isLimited, deadline := options.NoWait || options.Wait > 0, time.Now().Add(options.Wait)
+	isLimited, deadline := options.NoWait || options.Wait != 0, time.Now().Add(options.Wait)
 	giveUp := deadline.Add(replyTimeout)
 	for index, failures := int(c.preferred.Load()), 0; ; {
 		index %= len(c.addresses)

@@ -55,7 +55,7 @@ export class ZkLockClient {
    * `work` if the lock was lost.
    */
   withLock<T>(resource: string, options: LockOptions, work: (lease: Lease) => T | Promise<T>): Promise<T>;
-  /** End all connections. Leases that are still held are lost. */
+  /** End all connections. Leases that are still held are lost, and calls that wait for a lock fail. */
   close(): void;
 }
 

@@ -26,6 +26,7 @@ const KINDS = ["lock", "read", "write", "semaphore"];
 const RETRIED = ["", "unavailable", "too-many", "lease-elsewhere"];
 const USABLE = 0.9; // of a lease: in the rest, the work that is told of the loss can stop before the lease is over
 const SHORTEST_PAUSE = 100;
+const FOREVER = 1e12; // gRPC cannot count to the end of a wait that is much longer, so it has no limit
 const LONGEST_PAUSE = 500;
 const RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
 const LONG_WAIT = 1000; // coordinators may bound a wait: a call that was refused after such a wait queues again
@@ -60,6 +61,8 @@ class ZkLockClient {
     this._stubs = new Map(); // by address
     this._preferred = 0; // the index of the address to ask first
     this._leases = new Set();
+    this._waiting = new Set(); // calls that ask for a lock
+    this._closed = false;
   }
 
   async withLock(resource, options, work) {
@@ -76,6 +79,8 @@ class ZkLockClient {
   }
 
   close() {
+    this._closed = true;
+    for (const call of this._waiting) call.cancel();
     for (const lease of this._leases) lease._lose("the client was closed");
     for (const stub of this._stubs.values()) stub.close();
   }
@@ -115,6 +120,7 @@ class ZkLockClient {
         { deadline: Date.now() + timeout },
         (error, reply) => {
           signal?.removeEventListener("abort", cancel);
+          this._waiting.delete(call);
           if (!error) return resolve(reply);
           if (signal?.aborted) return reject(signal.reason);
           const code = hint(error.metadata, "zklock-code");
@@ -125,6 +131,7 @@ class ZkLockClient {
         },
       );
       signal?.addEventListener("abort", cancel);
+      if (method === "RecordLock") this._waiting.add(call);
     });
   }
 
@@ -133,18 +140,23 @@ class ZkLockClient {
     const { onReleaseRequested, ...unknown } = rest;
     if (!KINDS.includes(kind)) throw new TypeError(`there is no kind ${kind}; known kinds: ${KINDS.join(", ")}`);
     if (Object.keys(unknown).length) throw new TypeError(`unknown options: ${Object.keys(unknown).join(", ")}`);
+    // gRPC throws outside of any promise if a deadline is not a number.
+    for (const [name, value] of Object.entries({ term, wait, replyTimeout: this._replyTimeout })) {
+      if (typeof value !== "number" || Number.isNaN(value)) throw new TypeError(`${name} is ${value}, not a number`);
+    }
     const request = {
       resource_path: resource,
       client_id: this._clientId,
-      session_timeout_ms: Math.round(term),
+      session_timeout_ms: Math.max(1, Math.ceil(term)), // 0 would be the default
       kind: `KIND_${kind.toUpperCase()}`,
       limit,
       signed_token: signedToken,
     };
-    const deadline = now() + wait;
+    const deadline = wait > FOREVER ? Infinity : now() + wait;
     let giveUp = deadline + this._replyTimeout;
     for (let index = this._preferred, failures = 0; ; ) {
       const address = this._addresses[(index %= this._addresses.length)];
+      if (this._closed) throw new ZkLockError("the client is closed");
       const sent = now();
       const left = Math.max(0, deadline - sent);
       request.wait_blocking = left > 0;
@@ -156,7 +168,7 @@ class ZkLockClient {
       } catch (error) {
         index += 1;
         failures += 1;
-        if (failures === 1 && wait === Infinity) giveUp = now() + this._replyTimeout;
+        if (failures === 1 && deadline === Infinity) giveUp = now() + this._replyTimeout;
         const isRound = failures >= this._addresses.length;
         const pause = isRound ? Math.random() * LONGEST_PAUSE : 0;
         if (!RETRIED.includes(error.code) || (isRound && now() + pause > giveUp)) throw error;
@@ -200,6 +212,8 @@ class Lease {
 
   // Wait until it is certain when the lease ends: the first answer to a keep-alive says so.
   async _begin() {
+    if (this._client._closed) this._lose("the client was closed");
+    this.signal.throwIfAborted();
     this._client._leases.add(this);
     await new Promise((resolve) => {
       this._confirm = resolve;

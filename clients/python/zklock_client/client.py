@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
 LONG_WAIT: Final = 1.0
 """Seconds. A coordinator may bound a wait. A call that it refuses after this time or later is sent again."""
+FOREVER: Final = 1e9
+"""Seconds. gRPC cannot count to the end of a wait that is much longer, so it has no limit."""
 LONGEST_PAUSE: Final = 0.5
 """Seconds until the next try, at most, when all coordinators have refused."""
 CLOSED: Final = "The client is closed."
@@ -98,6 +100,8 @@ class AsyncZkLockClient:
         program = os.path.basename(sys.argv[0]) or "python"
         self._client_id = options.get("client_id") or f"{program}@{socket.gethostname()}:{os.getpid()}"
         token = options.get("token")
+        if token and not (token.isascii() and token.isprintable()):
+            raise ValueError("The token has a character that no header may have, such as a line break at its end.")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         paths = [options.get("ca"), options.get("key"), options.get("certificate")]
         files = [None if path is None else Path(path).read_bytes() for path in paths]
@@ -150,7 +154,7 @@ class AsyncZkLockClient:
         while pending := {*self._calls, *self._releases}:
             await asyncio.wait(pending)
         for connection in self._connections.values():
-            await connection.channel.close()
+            await connection.close()
         _in_use.pop(self, None)
 
     # --- acquire ----------------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class AsyncZkLockClient:
         request = pb.RecordLockRequest(
             resource_path=lease.resource,
             client_id=self._client_id,
-            session_timeout_ms=round(options.get("term", 10.0) * 1000),
+            session_timeout_ms=max(1, math.ceil(options.get("term", 10.0) * 1000)),  # 0 would be the default
             kind=KINDS[kind],
             limit=options.get("limit", 0),
             signed_token=options.get("signed_token", False),
@@ -173,7 +177,7 @@ class AsyncZkLockClient:
         lease.on_lost = options.get("on_lost")
 
     async def _acquire(self, lease: Lease, request: pb.RecordLockRequest, wait: float | None) -> None:
-        deadline = math.inf if wait is None else now() + wait
+        deadline = math.inf if wait is None or wait > FOREVER else now() + wait
         give_up = deadline + self._reply_timeout
         index, failures = self._preferred, 0
         if self._connection(self._addresses[index]).suspect:
@@ -186,7 +190,7 @@ class AsyncZkLockClient:
                 response = await self._record(connection, request, max(0.0, deadline - sent))
             except (CoordinatorUnavailable, LeaseRefused) as error:
                 index, failures = index + 1, failures + 1
-                if failures == 1 and wait is None:
+                if failures == 1 and deadline == math.inf:
                     give_up = now() + self._reply_timeout
                 is_round = failures >= len(self._addresses)
                 pause = random.random() * LONGEST_PAUSE if is_round else 0.0  # noqa: S311
@@ -389,6 +393,8 @@ def _call_in_thread(on_lost: Callable[[Lease], object], lease: Lease) -> None:
 
 
 def _check_options(given: Any, known: type) -> None:
-    for name in given:
+    for name, value in given.items():
         if name not in known.__annotations__:
             raise TypeError(f"There is no option {name!r}. Known options: {', '.join(known.__annotations__)}.")
+        if isinstance(value, float) and not (math.isfinite(value) or (name == "wait" and value > 0)):
+            raise ValueError(f"{name} is {value}. Give a number of seconds.")

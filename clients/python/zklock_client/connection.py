@@ -48,6 +48,11 @@ class Connection:
         make_stub: Any = pb_grpc.LockCoordinatorStub  # which has no types
         self.stub = make_stub(self.channel)
 
+    async def close(self) -> None:
+        """End the connection. The thread of gRPC, which no fork survives, ends with the last one."""
+        await self.channel.close()
+        del self.channel, self.stub
+
 
 class Keeper:
     """Renews and releases the leases of one coordinator, with one stream for all. It follows a coordinator's hint."""

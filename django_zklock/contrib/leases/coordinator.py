@@ -182,7 +182,7 @@ class Coordinator:
         if lease is None and coordinator != self.id and len(rest) > 1:
             elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
             if elsewhere.grpc and elsewhere.grpc == self._addresses.grpc:
-                raise over("the coordinator that gave it has ended, and this one has its address")
+                raise over("the coordinator that gave it has ended, or has the same --advertise as this one")
             raise Refusal(
                 Code.ELSEWHERE,
                 f"This is the coordinator {self.id}; the lease is from {coordinator}. Send the request to the process "

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import operator
+import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -35,7 +36,9 @@ LARGEST_MESSAGE: Final = 16 * 1024
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
 COST_OF_KEEPING: Final = 0.1
-"""The part of a request that a message on a `KeepAlive` stream counts for."""
+"""The part of a request that a message on a `KeepAlive` stream counts for, unless it repeats another one too soon."""
+SOON: Final = 0.05
+"""Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
 OPTIONS: Final = {
     "grpc.max_receive_message_length": LARGEST_MESSAGE,
     "grpc.max_metadata_size": LARGEST_MESSAGE,
@@ -227,13 +230,17 @@ class _KeepAliveStream:
                 lease.ignore(observer)
 
     async def _read(self) -> None:
+        time, recent, until = asyncio.get_running_loop().time, set[str](), 0.0  # the ids that were kept lately
         while (received := await self._context.read()) is not grpc.aio.EOF:
             request = _parsed(pb.KeepAliveRequest, received)
             while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
                 self._sent.clear()
                 await self._sent.wait()
-            if delay := self._access.delay(self._client, COST_OF_KEEPING):
+            if time() >= until:
+                recent, until = set(), time() + SOON
+            if delay := self._access.delay(self._client, 1.0 if request.lease_id in recent else COST_OF_KEEPING):
                 await asyncio.sleep(delay)
+            recent.add(request.lease_id)
             self._keep(request.lease_id, request.sent_at)
 
     def _keep(self, lease_id: str, sent_at: int) -> None:
@@ -330,12 +337,23 @@ def _without_end(state: pb.LeaseState) -> tuple[object, ...]:
 
 
 def server_credentials(certificate: Path, key: Path, client_ca: Path | None) -> Any:
-    """Return the TLS side of a server; with `client_ca`, clients need a certificate of that authority."""
-    return grpc.ssl_server_credentials(
+    """
+    Return the TLS side of a server; with `client_ca`, clients need a certificate of that authority.
+
+    Raises OSError if the files cannot be used. gRPC would not say that it is them.
+    """
+    credentials = grpc.ssl_server_credentials(
         [(key.read_bytes(), certificate.read_bytes())],
         root_certificates=client_ca.read_bytes() if client_ca else None,
         require_client_auth=client_ca is not None,
     )
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")  # without a password it would ask for one
+        context.load_verify_locations(client_ca or certificate)
+    except ssl.SSLError as error:
+        raise OSError(f"The certificate, its key or the clients' authority cannot be used: {error}") from error
+    return credentials
 
 
 class Server:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import ipaddress
+import re
 import secrets
 import signal
 from pathlib import Path
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grpc", type=_address, default=DEFAULT_GRPC, metavar="HOST:PORT", help=grpc)
     add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
     advertised = "the host by which clients reach this coordinator (default: the one that it serves at)"
-    add("--advertise", metavar="HOST", help=advertised)
+    add("--advertise", type=_host, metavar="HOST", help=advertised)
     add("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
     add("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)")
@@ -87,6 +90,21 @@ def _address(text: str) -> str:
     return text
 
 
+def _host(text: str) -> str:
+    """Return a host without a port; an argparse type."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(text.strip("[]")))
+    if not re.fullmatch(r"[\w.-]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a host. The ports are those of --grpc and --http")
+    return text
+
+
+def _say(out: Output, text: str) -> None:
+    """Write a line, if it can be written: a full disk, or a pipe that nobody reads, must not end leases."""
+    with contextlib.suppress(OSError):
+        write_line(out, text)
+
+
 async def _serve(out: Output, options: argparse.Namespace) -> None:
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
@@ -118,19 +136,17 @@ async def _serve_until_drained(
     if http is not None:
         serving_http = asyncio.create_task(http.serve())
         serving_http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
-        write_line(out, f"HTTP is served on port {http.port}, at /locks/.")
-    write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
+        _say(out, f"HTTP is served on port {http.port}, at /locks/.")
+    _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
     await signals.get()
-    write_line(
-        out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now."
-    )
+    _say(out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now.")
     await server.announce_end()
     await _end(coordinator, signals)
     await server.stop()
     if http is not None and serving_http is not None:
         http.stop()
         await serving_http
-    write_line(out, "Stopped.")
+    _say(out, "Stopped.")
 
 
 def _http_server(options: argparse.Namespace, coordinator: Coordinator, access: Access) -> HttpServer:
@@ -149,7 +165,7 @@ def _addresses(options: argparse.Namespace, grpc: int, http: int) -> Addresses:
     from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
 
     def address(served: str, port: int) -> str:
-        host = (options.advertise or served.rpartition(":")[0]).strip("[]")
+        host = options.advertise or served.rpartition(":")[0].strip("[]")
         return "" if not port or host in EVERYWHERE else url.host_port(host, port)
 
     reached = address(options.http or "", http)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -95,6 +96,41 @@ def test_wrong_options_are_refused(client: ZkLockClient, wrong: dict[str, Any]) 
         pass
     with pytest.raises(TypeError, match=r"Known .*: .*token"):
         ZkLockClient("127.0.0.1:1", tokens=["secret"])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("wrong", [{"wait": math.nan}, {"term": math.nan}, {"term": math.inf}])
+def test_a_time_that_is_no_number_is_refused(client: ZkLockClient, wrong: dict[str, Any]) -> None:
+    """A wait of NaN had no end."""
+    with pytest.raises(ValueError, match=r"is (nan|inf)\. Give a number"), client.lock("a", **wrong):
+        pass
+    with pytest.raises(ValueError, match="reply_timeout is inf"):
+        ZkLockClient("127.0.0.1:1", reply_timeout=math.inf)
+
+
+@pytest.mark.parametrize("term", [0, 0.0001, -1])
+def test_a_term_that_is_too_short_is_refused(client: ZkLockClient, term: float) -> None:
+    """Zero is not the default of the coordinator, which is 30 s."""
+    with pytest.raises(LeaseRefused, match="not from 100"), client.lock("a", term=term):
+        pass
+
+
+@pytest.mark.parametrize("wait", [math.inf, threading.TIMEOUT_MAX, 1e12])
+def test_a_wait_that_is_too_long_for_grpc_has_no_limit(client: ZkLockClient, wait: float) -> None:
+    with client.lock("a", wait=wait):
+        pass
+    with (
+        ZkLockClient("127.0.0.1:1", reply_timeout=0.2) as nowhere,
+        pytest.raises(CoordinatorUnavailable),
+        nowhere.lock("a", wait=wait),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("token", ["secret\n", "schlüssel"])
+def test_a_token_that_cannot_be_sent_is_refused(token: str) -> None:
+    """As a file that has it ends with a line break."""
+    with pytest.raises(ValueError, match="line break"):
+        ZkLockClient("127.0.0.1:1", token=token)
 
 
 def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
@@ -253,7 +289,7 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
 
 
 def test_a_fork_uses_a_client_of_its_own(zoo: Zoo, address: str) -> None:
-    """A client that the parent has used says so in the child; one that was not used works. Nothing hangs."""
+    """A client that the parent uses says so in the child; one that was not used, or comes after a close, works."""
     script = f"""
 import os, sys
 from zklock_client import *
@@ -280,6 +316,7 @@ with ZkLockClient("{address}") as used:
         forked(lambda: lock(used))
         forked(lambda: lock(ZkLockClient("{address}")))
         lease.check()
+forked(lambda: lock(ZkLockClient("{address}")))
 """
     process = zoo.spawn(script)
     try:
@@ -287,7 +324,7 @@ with ZkLockClient("{address}") as used:
     finally:
         process.kill()
     refused = f"Process {process.pid} was forked while it used"
-    assert out.splitlines() == ["got it", "True", "False", refused, refused], errors
+    assert out.splitlines() == ["got it", "True", "False", refused, refused, "got it"], errors
 
 
 def test_a_client_that_nobody_closes_ends_with_its_process(zoo: Zoo, address: str) -> None:

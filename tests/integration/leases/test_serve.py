@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -9,11 +10,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.certificates import authority, certificate
 from support.ensemble import free_ports
 from support.locking import MANAGE
 from support.serving import Serving
@@ -43,11 +46,30 @@ def serve(zoo: Zoo, *options: str) -> subprocess.CompletedProcess[str]:
         (["--tls-key", "key.pem", "--tls-certificate", "none.pem"], 1, "No such file"),
         (["--grpc", "127.0.0.1:99999"], 2, "is not HOST:PORT"),
         (["--http", "127.0.0.1"], 2, "HOST:PORT"),
+        (["--advertise", "locks-1:50051"], 2, "is not a host. The ports are those of --grpc"),
+        (["--advertise", ""], 2, "is not a host"),
     ],
 )
 def test_serve_refuses_invalid_options(zoo: Zoo, options: list[str], status: int, message: str) -> None:
     done = serve(zoo, *options)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+
+
+def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) -> None:
+    """The message names the cause: gRPC says that the address cannot be used."""
+    authority(tmp_path, "ca")
+    for name in ("server", "other"):
+        certificate(tmp_path, name, "ca")
+    done = serve(
+        zoo,
+        "--grpc",
+        "127.0.0.1:0",
+        "--tls-certificate",
+        f"{tmp_path}/server.pem",
+        "--tls-key",
+        f"{tmp_path}/other.key",
+    )
+    assert (done.returncode, "key values mismatch" in done.stderr.lower()) == (1, True), done.stderr
 
 
 def test_serve_creates_a_new_token(zoo: Zoo) -> None:
@@ -96,22 +118,29 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
         assert zoo.children("a") == []
 
 
-def test_an_error_at_the_end_ends_no_lease_before_its_end(zoo: Zoo) -> None:
-    """As of a `tee` in the same pipe, which Ctrl-C ends first."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    command = [*MANAGE, "serve", "--grpc", address]
-    with subprocess.Popen(command, env=zoo.environment(), stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert b"gRPC is served" in process.stdout.readline()
-        with grpc.insecure_channel(address) as channel:
-            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
-            asked = time.monotonic()
-            wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000)
-            lease = stub.RecordLock(wanted, timeout=20)
+@pytest.mark.parametrize("output", ["a closed pipe", "a full disk"])
+def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: str) -> None:
+    """As with a `tee` in the same pipe, which Ctrl-C ends first."""
+    full, address = Path("/dev/full"), f"127.0.0.1:{free_ports(1)[0]}"
+    if output == "a full disk" and not full.exists():
+        pytest.skip("needs /dev/full")
+    with contextlib.ExitStack() as stack:
+        stdout = stack.enter_context(full.open("wb")) if output == "a full disk" else subprocess.PIPE
+        command = [*MANAGE, "serve", "--grpc", address]
+        process = stack.enter_context(subprocess.Popen(command, env=zoo.environment(), stdout=stdout))
+        stack.callback(process.kill)
+        channel = stack.enter_context(grpc.insecure_channel(address))
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=3000)
+        lease = stub.RecordLock(wanted, timeout=40, wait_for_ready=True)
+        if process.stdout is not None:
             process.stdout.close()
-            process.terminate()
-            process.wait(30)
-            assert time.monotonic() >= asked + lease.lease_duration_ms / 1000
+        process.terminate()
+        eventually(lambda: next(_keep(channel, lease.lease_id)).release_requested)
+        kept = time.monotonic()
+        state = next(_keep(channel, lease.lease_id))
+        assert process.wait(30) == 0
+        assert time.monotonic() >= kept + state.lease_duration_ms / 1000
 
 
 @pytest.mark.parametrize("signals", [1, 2])

@@ -1,0 +1,79 @@
+"""The client of the lock coordinator for Node: what it refuses, and its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import lease_clients
+from support.serving import Serving
+from support.zoo import Zoo
+
+pytestmark = pytest.mark.zookeeper
+
+SCRIPT = """
+const { ZkLockClient } = require("zklock-client");
+const client = new ZkLockClient("ADDRESS");
+const report = (work) => work.then(
+  (result) => console.log(result), (error) => console.log(`${error.name}: ${error.message}`));
+"""
+
+
+def run(tmp_path: Path, address: str, script: str) -> list[str]:
+    """Run a script that has a client; return the lines that it prints."""
+    source = tmp_path / "script.js"
+    source.write_text(SCRIPT.replace("ADDRESS", address) + script)
+    try:
+        command, env = lease_clients.program("node", source)
+    except lease_clients.Unavailable as reason:
+        pytest.skip(str(reason))
+    done = subprocess.run(
+        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("option", ["wait: NaN", "term: NaN", "wait: '5'"])
+def test_a_time_that_is_no_number_is_refused(tmp_path: Path, option: str) -> None:
+    """A wait of NaN ended the process: gRPC threw an error that nobody can catch."""
+    script = f"report(client.withLock('a', {{ {option} }}, async () => 'held')).then(() => client.close());"
+    [line] = run(tmp_path, "127.0.0.1:1", script)
+    assert line.startswith("TypeError: ")
+    assert line.endswith("not a number")
+
+
+def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(zoo: Zoo, tmp_path: Path) -> None:
+    script = """
+(async () => {
+  await report(client.withLock("a", { term: 0 }, async () => "held"));
+  await report(client.withLock("a", { wait: 1e15 }, async () => "held"));
+  client.close();
+})();
+"""
+    with Serving(zoo, session_timeout=10) as coordinator:
+        refused, held = run(tmp_path, coordinator.address, script)
+    assert refused.startswith("LeaseRefused: session_timeout_ms is not from 100")
+    assert held == "held"
+
+
+def test_close_ends_the_calls_that_wait(zoo: Zoo, tmp_path: Path) -> None:
+    """Their work does not run, and the process ends."""
+    script = """
+const waiting = report(client.withLock("a", {}, async () => "held"));
+const other = new ZkLockClient("ADDRESS");
+(async () => {
+  await report(other.withLock("a", { wait: 0 }, async () => "held"));
+  client.close();
+  other.close();
+  await waiting;
+  await report(client.withLock("a", {}, async () => "held"));
+})();
+"""
+    with Serving(zoo, session_timeout=10) as coordinator, zoo.hold_elsewhere("a"):
+        busy, *closed = run(tmp_path, coordinator.address, script.replace("ADDRESS", coordinator.address))
+        zoo.wait_contenders("a", 1)
+    assert busy.startswith("LockBusy: ")
+    assert closed == ["ZkLockError: the client is closed"] * 2
