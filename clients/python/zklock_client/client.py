@@ -128,7 +128,8 @@ class AsyncZkLockClient:
         If the lock is lost, the work in the block is not aborted, but the end of the block raises `LockLost`. Call
         `lease.check()` before each step that needs the lock, or give `on_lost`, which is called on the loop.
 
-        A coordinator that is silent, or cannot grant locks now, is tried again after the others.
+        A coordinator that is silent, or cannot grant locks now, is tried again after the others. Each one is asked at
+        least once, for `reply_timeout`, also if the wait is shorter.
 
         Raises `LockBusy`, `LockTimeout`, `LeaseRefused` and `ClientUnusable`. Raises `CoordinatorUnavailable` if no
         coordinator could grant locks by the end of the wait, or within `reply_timeout` if the wait has no limit.
