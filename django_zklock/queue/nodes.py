@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
@@ -79,8 +79,7 @@ _KAZOO_NAMES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlo
 _CURATOR_START = "_c_"
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(NamedTuple):
     """A contender, as described by the name of its znode."""
 
     name: str

@@ -96,7 +96,7 @@ def ordered(names: Iterable[str]) -> Queue:
     readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
         # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.
-        queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
+        queue = [child._replace(kind=Kind.READ) if child.guid in readers else child for child in queue]
     marker = limit_marker_in(marked)
     return Queue(tuple(queue), markers.limit_in(marker) or None, marker)
 
