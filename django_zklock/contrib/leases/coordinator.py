@@ -36,7 +36,7 @@ DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
-MOST_STARTING: Final = 2
+MOST_STARTING: Final = 1
 """
 Acquisitions of one client that are on their way to ZooKeeper at a time. Its others wait for them, in order.
 
