@@ -143,8 +143,8 @@ def parse(name: str) -> Child | None:
             raise _unreadable(name)
         return None
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
-    recipe, guid, sequence = match.group("recipe", "guid", "sequence")
-    child = Child(name, _KINDS[recipe], guid, int(sequence))
+    kind, guid, sequence = match.group("recipe", "guid", "sequence")
+    child = Child(name, _KINDS[kind], guid, int(sequence))
     if child.kind is Kind.PERMIT and not child.by_us:
         raise UnreadableQueue(
             f"The queue of the lock holds {quoted(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
