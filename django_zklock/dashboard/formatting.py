@@ -120,7 +120,7 @@ def state_text(lock: LockInfo, state: str) -> str:
     """Return the label of a state; for a queue that cannot be read, with the cause."""
     if state != "unreadable":
         return str(STATE_LABELS[state])
-    return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown entry in the queue")
+    return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown znode in the queue")
 
 
 def role_text(contender: ScannedContender) -> str:

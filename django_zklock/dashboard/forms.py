@@ -161,7 +161,8 @@ class HistoryForm(forms.Form):
     since = forms.DateTimeField(label=_("From"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
     until = forms.DateTimeField(label=_("Until"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
     before = forms.DateTimeField(required=False, widget=forms.HiddenInput, validators=_YEARS)
-    """Where the page begins."""
+    row = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    """Where the page begins: the time of its first row, and the primary key."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
+from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard import lazy, past
 from django_zklock.dashboard.formatting import (
     MAX_ERROR,
@@ -27,7 +28,7 @@ from django_zklock.dashboard.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from django_zklock.inspection import Incident, Snapshot
     from django_zklock.inspection.incidents import Cause
@@ -36,6 +37,8 @@ WITHIN: Final = 1800.0
 """Seconds in which losses, and holds without an end, are searched."""
 LATE: Final = 8.0
 """Seconds after which the end of a hold is surely in the table."""
+MANY: Final = 3
+"""Locks of ended processes from which on a host needs attention."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
@@ -58,9 +61,9 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         "show %(key)s",
     ),
     "unreadable": (
-        _("Unknown entry in the queue: %(keys)s"),
+        _("Unknown znode in the queue: %(keys)s"),
         "%(detail)s",
-        _("Find the program that made the entry, give it another path, and delete the entry."),
+        _("Find the program that made the znode, give it another path, and delete the znode."),
         "show %(key)s",
     ),
     "host": (
@@ -107,17 +110,17 @@ _missing: dict[tuple[str, int, str, int], float] = {}
 
 
 def report(
-    reply_timeout: float, long_held: float = 60.0, snapshot: Snapshot | None = None, *, sure: bool = False
+    reply_timeout: float, long_held: float = LONG_HELD, snapshot: Snapshot | None = None, *, sure: bool = False
 ) -> dict[str, Any]:
-    """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether a process ended."""
+    """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether processes ended."""
     inspection: Any = lazy.inspection
     snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
     servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
-    none: dict[str, int] = {}
     ended = _ended(snapshot)
-    if sure and _missing:
+    if sure and _of_many(host for host, *_row in _missing):
         time.sleep(LATE)
         ended = _ended(snapshot)
+    none: dict[str, int] = {}
     present = inspection.incidents(
         snapshot,
         servers,
@@ -136,7 +139,7 @@ def report(
 
 
 def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return by host the keys that ended processes never released. Rows may be late, so it takes a second look."""
+    """Return by host the many keys that ended processes never released. Rows may be late, so it takes a second look."""
     global _missing
     if snapshot.problem or snapshot.total > len(snapshot.locks):
         return {}
@@ -145,11 +148,13 @@ def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
     none: list[tuple[str, int, str, int]] = []
     rows = past.read(lambda source: source.unfinished(WITHIN), none)
     _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}
-    keys: defaultdict[str, list[str]] = defaultdict(list)
-    for (host, _pid, key, _token), since in _missing.items():
-        if now - since >= LATE:
-            keys[host].append(key)
-    return keys
+    ended = [(host, key) for (host, _pid, key, _token), since in _missing.items() if now - since >= LATE]
+    return {host: [key for other, key in ended if other == host] for host in _of_many(host for host, _key in ended)}
+
+
+def _of_many(hosts: Iterable[str]) -> list[str]:
+    """Return those that are there often enough to need attention."""
+    return [host for host, count in Counter(hosts).items() if count >= MANY]
 
 
 def describe(incident: Incident) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard import incidents, lazy
 from django_zklock.dashboard.changelist.columns import Columns
 from django_zklock.dashboard.changelist.filters import FILTERS
@@ -33,7 +34,7 @@ class LockAdminMixin(Columns, LockViews):
     request). Nothing can be added, changed or deleted in the database.
     """
 
-    long_held: float = 60.0
+    long_held: float = LONG_HELD
     """Seconds from which on a lock counts as held long."""
     reply_timeout: float = 1.5
     """Seconds that a page waits for ZooKeeper."""

@@ -114,11 +114,11 @@ def _since_then(attempt: Attempt, held: _Tokens) -> str:
     return _("Held since then") if attempt.token in held else _("No longer held; no end is recorded")
 
 
-def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEvent], datetime | None]:
+def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEvent], Attempt | OperatorAction | None]:
     """
-    Return the newest rows, and the time where the next page begins; None after the last one. `wanted` selects rows.
+    Return the newest rows, and the first one of the next page; None after the last one. `wanted` selects rows.
 
-    Rows of that time may be on both pages, so that none is missing. Needs the app. Raises what the database raises.
+    Needs the app. Raises what the database raises.
     """
     assert source is not None
     rows = source.history(most + 1, **wanted)
@@ -127,7 +127,7 @@ def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEv
     events = [
         event_of(row, held.get(row.key, others)) if isinstance(row, source.Attempt) else _of_action(row) for row in rows
     ]
-    return events[:most], events[most].at if len(events) > most else None
+    return events[:most], rows[most] if len(rows) > most else None
 
 
 def _held_now(column: int, reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:

@@ -24,7 +24,6 @@ from django_zklock.dashboard.operator_views import OperatorViews
 from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb
 from django_zklock.dashboard.past import past_of
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
@@ -136,7 +135,6 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             "title": _("Health of ZooKeeper"),
             "connection": connection,
             "connection_label": CONNECTION_LABELS[connection.state],
-            "session": session_hex(connection.session_id),
             "servers": report.servers,
             "findings": report.findings,
         }

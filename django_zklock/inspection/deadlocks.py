@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
-from django_zklock.inspection.info import LockInfo, ScannedContender, Wait
+from django_zklock.inspection.info import LockInfo, Wait
 from django_zklock.locks.queue_reader import ContenderInfo
 
 MAX_WAITS: Final = 2000
@@ -27,20 +28,16 @@ def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
     for lock in locks:
         for waiter in lock.waiters:
             wants[_owner(waiter)][lock.key] = None
-    holders: dict[tuple[_Owner, str], ScannedContender] = {}
-    for lock in locks if wants else ():
-        for holder in lock.holders:
-            owner = _owner(holder)
-            if owner in wants and all(owner):
-                holders[owner, lock.key] = holder
-    waits: list[Wait] = []
-    for (owner, held), holder in holders.items():
-        waits += [
-            Wait(who=_name(holder), holds=held, waits_for=key, owner=owner) for key in wants[owner] if key != held
-        ]
-        if len(waits) >= MAX_WAITS:
-            break
-    return tuple(sorted(waits[:MAX_WAITS], key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
+    waits = (
+        ((owner, lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=owner))
+        for lock in locks
+        for holder in lock.holders
+        if all(owner := _owner(holder))
+        for key in wants.get(owner, ())
+        if key != lock.key
+    )
+    once = dict(islice(waits, MAX_WAITS))  # an owner may have several permits of one semaphore
+    return tuple(sorted(once.values(), key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
 
 
 def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple[Wait, ...], ...]:
@@ -95,7 +92,11 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
-    semaphores = {lock.key: {_owner(holder) for holder in lock.holders} for lock in locks if _is_semaphore(lock)}
+    semaphores = {
+        lock.key: {_owner(holder) for holder in lock.holders}
+        for lock in locks
+        if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
+    }
     while True:
         waiting = {(wait.owner, wait.holds) for wait in waits}
         moving = {key for key, holders in semaphores.items() if not all((owner, key) in waiting for owner in holders)}
@@ -103,12 +104,6 @@ def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> S
         if len(stuck) == len(waits):
             return waits
         waits = stuck
-
-
-def _is_semaphore(lock: LockInfo) -> bool:
-    """Return True if each waiter can continue as soon as any one of the holders releases."""
-    contenders = (*lock.holders, *lock.waiters)
-    return bool(lock.holders) and all(contender.kind == "semaphore" for contender in contenders)
 
 
 def _owner(contender: ContenderInfo) -> _Owner:

@@ -13,7 +13,7 @@ from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.serialize import snapshot_json
 from django_zklock.management.arguments import add_answer, integer, seconds
-from django_zklock.management.output import Output, count, is_terminal, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
 
 CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
@@ -59,7 +59,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     """Write the present locks, and return them with all others."""
     words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # with too many locks, keys with these are read first
     snapshot = read_all(options, words)
-    if options.watch is not None and is_terminal(out) and not options.json:
+    if options.watch is not None and out.isatty() and not options.json:
         out.write(CLEAR)
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, options)]
     if options.sort in ORDERS:

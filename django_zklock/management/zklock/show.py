@@ -21,6 +21,7 @@ from django_zklock.dashboard.formatting import (
     process_of,
     span,
     time_text,
+    use_of,
 )
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.serialize import to_json
@@ -28,6 +29,7 @@ from django_zklock.management.arguments import add_answer, add_name, did_you_mea
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
+from django_zklock.queue.escaping import session_hex
 
 HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
@@ -103,5 +105,5 @@ def _cells(row: Row) -> tuple[str, ...]:
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
     since = f"{contender.since:%Y-%m-%d %H:%M:%S}"
-    use = (role, row.process, contender.kind, row.work, since, span(contender))
-    return (*use, str(contender.token), contender.thread, row.session or "none")
+    use = (role, process_of(contender), contender.kind, use_of(contender), since, span(contender))
+    return (*use, str(contender.token), contender.thread, session_hex(contender.session_id) or "none")
