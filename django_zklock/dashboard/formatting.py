@@ -154,6 +154,12 @@ def reasons(lock: LockInfo) -> list[str]:
     return texts
 
 
+def keys_text(keys: Sequence[str], most: int) -> str:
+    """Return the first keys, `most` of them, and how many more there are."""
+    text, more = ", ".join(clean(key, 200) for key in keys[:most]), len(keys) - most
+    return _("%(keys)s and %(count)d more") % {"keys": text, "count": more} if more > 0 else text
+
+
 def waits_text(count: int) -> str:
     """Return how many wait."""
     return ngettext("%(count)d waits.", "%(count)d wait.", count) % {"count": count}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -15,9 +16,6 @@ from django_zklock.conf.options import MOST_PERMITS
 from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import clean
 from django_zklock.queue.names import MAX_KEY, is_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_REASON: Final = 300
 MAX_MINUTES: Final = 7 * 24 * 60
@@ -41,11 +39,6 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.guid}:{self.token}:{self.key}"
-
-    @classmethod
-    def parse_all(cls, texts: list[str]) -> list[Target]:
-        """Return the targets that these texts name, without invalid ones."""
-        return [target for target in map(cls.parse, texts[:MAX_TARGETS]) if target is not None]
 
     @classmethod
     def parse(cls, text: str) -> Target | None:

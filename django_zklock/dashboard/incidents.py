@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
@@ -20,6 +19,7 @@ from django_zklock.dashboard.formatting import (
     hold_commands,
     holder_text,
     host_and_pid,
+    keys_text,
     process_of,
     span,
     time_text,
@@ -160,10 +160,8 @@ def _of_many(hosts: Iterable[str]) -> list[str]:
 def describe(incident: Incident) -> dict[str, Any]:
     """Return the texts, the facts and the commands of an incident, for a page, for JSON or for a terminal."""
     named = incident.holders[:MAX_NAMED]
-    keys = ", ".join(clean(key, 200) for key in incident.keys[:MAX_NAMED])
-    more = len(incident.keys) - MAX_NAMED
     values: dict[str, Any] = {
-        "keys": gettext("%(keys)s and %(count)d more") % {"keys": keys, "count": more} if more > 0 else keys,
+        "keys": keys_text(incident.keys, MAX_NAMED),
         "key": shlex.quote("".join(incident.keys[:1])),
         "host": shlex.quote(incident.host),
         "process": host_and_pid(incident.host, incident.pid) if incident.pid else clean(incident.host),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -17,9 +18,6 @@ from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
-
-if TYPE_CHECKING:
-    from django.db.models import QuerySet
 
 MAX_CARDS: Final = 20
 """Incidents on the page."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -14,9 +15,6 @@ from django_zklock.dashboard.forms import HoldForm, LimitForm
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.queue.names import MAX_KEY, is_key
-
-if TYPE_CHECKING:
-    from django import forms
 
 
 class OperatorViews(LockPages):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from django import forms
 from django.contrib.admin.helpers import AdminErrorList, AdminForm
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
@@ -26,9 +28,7 @@ from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from django import forms
+    from collections.abc import Collection, Mapping
 
     from django_zklock.inspection import Snapshot
     from django_zklock.operations.audit import Action
@@ -59,34 +59,30 @@ class Breadcrumb:
         return format_html("<bdi>{}</bdi>", clean(self.text, MAX_KEY))
 
 
-def _permission(name: str) -> Callable[[Any, HttpRequest], bool]:
-    """Return a method that returns True if a user may do this. A user who may not see locks may not act on them."""
+class LockPages:
+    """The base of all pages; a part of `LockAdminMixin`."""
 
-    def has_permission(self: Any, request: HttpRequest) -> bool:
-        return request.user.has_perms((VIEW, f"zklock.{name}"))  # type: ignore[union-attr]
+    reply_timeout: float
+    long_held: float
+    refresh: int
+    formfield_overrides: Mapping[Any, Mapping[str, Any]]
 
-    return has_permission
+    def _never(self, request: HttpRequest, *args: Any) -> bool:
+        return False  # there is nothing in the database
 
-
-class Permissions:
-    """The permissions that a page demands before anything else; a part of `LockAdminMixin`."""
-
-    def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(VIEW)  # type: ignore[union-attr]
 
-    has_break_permission = _permission("break_lock")
-    has_hold_permission = _permission("hold_lock")
-    has_limit_permission = _permission("limit_lock")
-    has_request_release_permission = _permission("request_release_lock")
+    def _may(self, action: str, request: HttpRequest) -> bool:
+        """Return True if a user may do this. A user who may not see locks may not act on them."""
+        return request.user.has_perms((VIEW, f"zklock.{action}"))  # type: ignore[union-attr]
+
+    has_break_permission = partialmethod(_may, "break_lock")
+    has_hold_permission = partialmethod(_may, "hold_lock")
+    has_limit_permission = partialmethod(_may, "limit_lock")
+    has_request_release_permission = partialmethod(_may, "request_release_lock")
 
     def allowed(self, request: HttpRequest) -> list[str]:
         """Return the names of the actions that this user may carry out, as the templates and the buttons use them."""
@@ -102,15 +98,6 @@ class Permissions:
         """Raise `PermissionDenied` unless this is allowed."""
         if not allowed:
             raise PermissionDenied(_("You may not do this."))
-
-
-class LockPages(Permissions):
-    """The base of all pages; a part of `LockAdminMixin`."""
-
-    reply_timeout: float
-    long_held: float
-    refresh: int
-    formfield_overrides: Mapping[Any, Mapping[str, Any]]
 
     def url(self, name: str, *args: str) -> str:
         """Return the address of a page, in the admin site that this one belongs to."""

@@ -176,6 +176,6 @@ def health_json(request: HttpRequest) -> HttpResponse:
 
 
 def _json(snapshot: Snapshot) -> JsonResponse:
-    from django_zklock.inspection.serialize import snapshot_json  # noqa: PLC0415 - imports kazoo
+    from django_zklock.inspection.serialize import to_json  # noqa: PLC0415 - imports kazoo
 
-    return JsonResponse(snapshot_json(snapshot))
+    return JsonResponse(to_json(snapshot))

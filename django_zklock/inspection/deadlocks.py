@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice, pairwise
 from typing import Final, TypeAlias
 
 from django_zklock.inspection.info import LockInfo, Wait
@@ -49,28 +50,19 @@ def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
     its permit.
     """
     edges: defaultdict[str, dict[str, Wait]] = defaultdict(dict)  # by the held lock, then by the awaited one
-    for wait in _without_free_permits(waits, locks) if waits else ():
+    for wait in _without_free_permits(waits, locks):
         edges[wait.holds].setdefault(wait.waits_for, wait)
     cycles: list[tuple[Wait, ...]] = []
-    finished: set[str] = set()
-    for start in sorted(edges):
-        # A depth-first search without recursion, as anybody can forge a long chain. Each wait is followed once.
-        path: list[Wait] = []
-        position = {start: 0}  # on the path
-        branches = [] if start in finished else [(start, iter(edges[start].values()))]
-        while branches and len(cycles) < MAX_CYCLES:
-            key, following = branches[-1]
-            next_wait = next(following, None)
-            if next_wait is None:
-                branches.pop()
-                del position[key], path[-1:]
-                finished.add(key)
-            elif next_wait.waits_for in position:
-                cycles.append((*path[position[next_wait.waits_for] :], next_wait))
-            elif next_wait.waits_for in edges and next_wait.waits_for not in finished:
-                path.append(next_wait)
-                position[next_wait.waits_for] = len(path)
-                branches.append((next_wait.waits_for, iter(edges[next_wait.waits_for].values())))
+    while len(cycles) < MAX_CYCLES:
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            keys = error.args[1]  # from the last awaited lock to the first held one; one lock is both
+            cycle = [edges[held].pop(awaited) for awaited, held in pairwise(keys)][::-1]
+            start = min(range(len(cycle)), key=lambda index: cycle[index].holds)
+            cycles.append((*cycle[start:], *cycle[:start]))
+        else:
+            break
     return tuple(sorted(cycles, key=lambda cycle: cycle[0].holds))
 
 

@@ -219,7 +219,7 @@ def history(
         by_name = (Q(by__icontains=who) | Q(holder__icontains=who)) if who else Q()
         by_name &= Q(holder__contains=f" on {host}, ") if host else Q()
         rows += _read(OperatorAction._default_manager.filter(common & by_name).order_by("-at", "-pk")[:most])
-    return sorted(rows, key=lambda found: (found.at, found.pk), reverse=True)[:most]
+    return sorted(rows, key=lambda record: (record.at, record.pk), reverse=True)[:most]
 
 
 _LOOKUPS: Final = {

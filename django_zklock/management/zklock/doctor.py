@@ -26,7 +26,6 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import ContenderInfo
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
@@ -234,9 +233,11 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
         if lock.own_limits:
             yield Check("limits", "warning", f"{lock.key}: {different_limits(lock)}")
         for contender in (*lock.holders, *lock.waiters):
-            orphan = _why_orphan(contender)
-            if orphan:
-                yield Check("orphan", "warning", f"{lock.key}: {contender.name} {orphan}")
+            orphan = f"{lock.key}: {contender.name} belongs to"
+            if not contender.session_id and not contender.operator:  # an operator hold needs no process
+                yield Check("orphan", "warning", f"{orphan} no session, so nothing deletes it")
+            elif contender.session_id and contender.client == "unknown":
+                yield Check("orphan", "warning", f"{orphan} an unknown program ({process_of(contender)})")
     for cycle in snapshot.cycles:
         yield Check("deadlock", "error", cycle_text(cycle))
     for text in snapshot.skipped:
@@ -253,12 +254,3 @@ def _reservations(reply_timeout: float) -> Iterator[Check]:
         listed = ", ".join(report.dead[:MAX_DEAD])
         more = f" and {len(report.dead) - MAX_DEAD} more" if len(report.dead) > MAX_DEAD else ""
         yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}{more}")
-
-
-def _why_orphan(contender: ContenderInfo) -> str:
-    if not contender.session_id:
-        # An operator hold needs no process.
-        return "" if contender.operator else "belongs to no session, so nothing deletes it"
-    if contender.client == "unknown":
-        return f"belongs to an unknown program ({process_of(contender)})"
-    return ""

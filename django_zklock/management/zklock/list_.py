@@ -7,11 +7,12 @@ import contextlib
 import fnmatch
 import re
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text, process_of, reasons, span, use_of
 from django_zklock.inspection import LockInfo, Snapshot
-from django_zklock.inspection.serialize import snapshot_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
@@ -66,7 +67,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
         locks.sort(key=ORDERS[options.sort], reverse=True)
     locks = locks[: options.limit]
     if options.json:
-        write_json(out, snapshot_json(snapshot, locks), lines=options.watch is not None)
+        write_json(out, to_json(replace(snapshot, locks=tuple(locks))), lines=options.watch is not None)
     elif snapshot.problem and not snapshot.locks:
         write_line(out, UNKNOWN)
     else:
