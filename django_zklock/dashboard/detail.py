@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 AGE_OF_OTHERS: Final = 30.0
 """Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
 MAX_KEYS: Final = 10
-"""Other locks that the page of one lock names."""
+"""Waiting locks that the page of one lock names."""
 _NAMES: Final = re.compile(r"'([^'/]+)'")
 """The names of znodes in the problem of an unreadable queue."""
 
@@ -42,8 +42,6 @@ class Row:
     target: str
     other_locks: tuple[str, ...]
     """Keys of other locks that its process holds."""
-    more_locks: int
-    """How many more there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +154,7 @@ def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, other
         behind=behind,
         links=tuple(links(key, info)),
         target=str(Target(key, info.guid, info.token)),
-        other_locks=tuple(others[:MAX_KEYS]),
-        more_locks=max(0, len(others) - MAX_KEYS),
+        other_locks=tuple(others),
     )
 
 

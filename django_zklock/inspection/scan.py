@@ -90,10 +90,9 @@ class ScanResult:
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
-        indexes = holder_indexes(self.queues[key], self.limits(key))
-        if not self.expired_holds:
-            return indexes
-        return tuple(index for index in indexes if (key, self.queues[key][index].name) not in self.expired_holds)
+        queue = self.queues[key]
+        indexes = holder_indexes(queue, self.limits(key))
+        return tuple(index for index in indexes if (key, queue[index].name) not in self.expired_holds)
 
     def limits(self, key: str) -> Limits:
         """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
@@ -229,11 +228,9 @@ class Scan:
                 self._listed_queues[key] = order.ordered(reply)
             except UnreadableQueue as error:
                 self._result.unreadable[key] = contenders, str(error)
-        if not self._limits.key:
-            self._descend(key, [name for name in others if not markers.is_marker(name)])
-
-    def _descend(self, key: str, names: list[str]) -> None:
-        for name in names:
+        for name in others:
+            if self._limits.key or markers.is_marker(name):
+                continue
             below = show_tails(f"{key}/{name}" if key else name)
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))

@@ -65,7 +65,6 @@ class Check:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     rounds = "how many reads and writes to time (default: %(default)s)"
     parser.add_argument("--rounds", type=integer(), default=20, metavar="N", help=rounds)
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
@@ -74,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Run the checks and report them."""
     if options.incident:
         _incidents(out, options.reply_timeout, json=options.json)
         return

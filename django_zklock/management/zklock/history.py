@@ -19,7 +19,6 @@ HEAD: Final = ("when (UTC)", "lock", "what", "by", "work", "how long", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("key", nargs="?", default="", help="a key as `list` shows it (default: all locks)")
     parser.add_argument("--what", choices=[what.replace(" ", "-") for what in past.WHAT], default="", help="this kind")
     parser.add_argument("--who", default="", metavar="TEXT", help="part of a work, host or operator's name; or a pid")
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Show the rows."""
     if past.source is None:
         raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
     wanted = {"key": options.key, "what": options.what.replace("-", " "), "who": options.who, "host": options.host}

@@ -30,7 +30,6 @@ ORDERS: Final[dict[str, Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("pattern", nargs="?", default="*", help="only keys like this, such as 'orders/*'")
     parser.add_argument("--longer-than", type=seconds, default=0.0, metavar="TIME", help="only locks held for longer")
     parser.add_argument("--host", help="only locks with a holder on this host")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """List the locks once, or repeatedly."""
     if options.watch is None:
         fail_if_incomplete(_list(out, options))
         return

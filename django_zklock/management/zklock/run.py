@@ -58,7 +58,6 @@ _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="the command and its arguments, after --")
     for name, given in _LOCK_OPTIONS.items():

@@ -36,13 +36,11 @@ MAX_GRANTS: Final = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Show the lock."""
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
     lock, history = shown.info, past.past_of(shown.info)
     is_free, grants = lock.state() == "free", list(history.grants[:MAX_GRANTS]) if history else []

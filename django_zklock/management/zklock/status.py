@@ -24,7 +24,6 @@ def read_all(options: argparse.Namespace, words: str = "") -> Snapshot:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Write the summary."""
     snapshot = read_all(options)
     figures = Figures.of(snapshot.locks)
     if options.json:
