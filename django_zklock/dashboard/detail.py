@@ -173,15 +173,8 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
 
     Each value is percent-encoded, slashes included, so that none can change where a link leads to.
     """
-    values = {
-        "key": key,
-        "host": contender.host,
-        "pid": str(contender.pid or ""),
-        "what": contender.what,
-        "guid": contender.guid,
-        "token": str(contender.token),
-        **contender.about,
-    }
+    facts = {name: str(getattr(contender, name) or "") for name in ("host", "pid", "what", "guid", "token")}
+    values = {"key": key, **facts, **contender.about}
     addresses = []
     for label, template in conf.current().admin_links.items():
         fields = [name for _, name, _, _ in string.Formatter().parse(template) if name]

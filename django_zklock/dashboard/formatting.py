@@ -235,20 +235,22 @@ def hold_commands(key: str, holder: ScannedContender) -> list[str]:
     return [f"{name} {shlex.quote(key)} --token {holder.token} --reason TEXT" for name in names]
 
 
+def operator_text(hold: OperatorHold) -> str:
+    """Return who holds a lock as an operator, until when and why."""
+    text = _("%(name)s holds it until %(until)s: %(reason)s")
+    return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
+
+
 def _expired(hold: OperatorHold) -> str:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     return text % {"name": hold.by, "until": time_text(hold.until)}
 
 
 def _held_by(lock: LockInfo) -> str:
-    first = lock.holders[0]
-    hold = first.operator
-    if hold is not None:
-        text = _("%(name)s holds it until %(until)s: %(reason)s")
-        return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
-    count = len(lock.holders)
-    age = span(first)
-    values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": age}
+    first, count = lock.holders[0], len(lock.holders)
+    if first.operator is not None:
+        return operator_text(first.operator)
+    values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": span(first)}
     values |= {"count": count, "limit": lock.limit}
     if lock.limit is not None and first.kind == "semaphore":
         return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % values

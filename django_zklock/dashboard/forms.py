@@ -22,6 +22,7 @@ MAX_MINUTES: Final = 7 * 24 * 60
 MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
 MAX_TARGETS: Final = 50
 """Holders in one form. More of them would take longer than web servers let a request take."""
+_NO_COMPLETION: Final = forms.TextInput(attrs={"autocomplete": "off"})
 _MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
@@ -55,7 +56,7 @@ class _KeyField(forms.CharField):
         super().__init__(
             label=_("Lock"),
             max_length=MAX_KEY,
-            widget=forms.TextInput(attrs={"autocomplete": "off"}),
+            widget=_NO_COMPLETION,
             help_text=_("The key as the list shows it, such as inventory/4711."),
         )
 
@@ -68,8 +69,7 @@ class _KeyField(forms.CharField):
 
 class _ReasonField(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
-        widget = forms.TextInput(attrs={"autocomplete": "off"})
-        super().__init__(max_length=MAX_REASON, widget=widget, label=_("Reason"), **kwargs)
+        super().__init__(max_length=MAX_REASON, widget=_NO_COMPLETION, label=_("Reason"), **kwargs)
 
     def clean(self, value: Any) -> str:
         return clean(" ".join(super().clean(value).split()), MAX_REASON)
@@ -87,9 +87,7 @@ class ReasonForm(forms.Form):
     """Why to act on the ticked holders. If there is a `word`, the user types it to confirm a break."""
 
     reason = _ReasonField(help_text=_("For the audit log, the history, and the holders."))
-    confirm = forms.CharField(
-        label=_("Confirmation"), required=False, widget=forms.TextInput(attrs={"autocomplete": "off"})
-    )
+    confirm = forms.CharField(label=_("Confirmation"), required=False, widget=_NO_COMPLETION)
 
     def __init__(self, *args: Any, word: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -20,9 +20,9 @@ from django_zklock.dashboard.formatting import (
     holder_text,
     host_and_pid,
     keys_text,
+    operator_text,
     process_of,
     span,
-    time_text,
     waits_text,
     work_of,
 )
@@ -86,7 +86,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "operator": (
         _("Forgotten hold? %(keys)s, %(holder)s"),
-        _("%(name)s holds it until %(until)s: %(work)s"),
+        "%(operator)s",
         _("If the reason is gone, end this hold."),
         "",
     ),
@@ -120,13 +120,12 @@ def report(
     if sure and _of_many(host for host, *_row in _missing):
         time.sleep(LATE)
         ended = _ended(snapshot)
-    none: dict[str, int] = {}
     present = inspection.incidents(
         snapshot,
         servers,
         long_held=long_held,
         usual_hold=past.usual_hold,
-        losses=past.read(lambda source: source.losses(WITHIN), none),
+        losses=past.read(lambda source: source.losses(WITHIN), {}),
         ended=ended,
     )
     healthy = not present and not snapshot.problem
@@ -145,8 +144,7 @@ def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
         return {}
     now = clock.now()
     alive = {(contender.host, contender.pid) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)}
-    none: list[tuple[str, int, str, int]] = []
-    rows = past.read(lambda source: source.unfinished(WITHIN), none)
+    rows: list[tuple[str, int, str, int]] = past.read(lambda source: source.unfinished(WITHIN), [])
     _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}
     ended = [(host, key) for (host, _pid, key, _token), since in _missing.items() if now - since >= LATE]
     return {host: [key for other, key in ended if other == host] for host in _of_many(host for host, _key in ended)}
@@ -177,7 +175,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         if incident.cause == "hung":
             values["time"] = span(holder)
         if holder.operator is not None:
-            values |= {"name": holder.operator.by, "until": time_text(holder.operator.until)}
+            values["operator"] = operator_text(holder.operator)
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
     commands = [command] if command else []
     for key, holder in named:

@@ -155,10 +155,8 @@ class Scan:
             self._proceed()
 
     def _on_timeout(self) -> None:
-        if not self._session.connected:
-            self._result.problem = self._session.explain()
-        else:
-            self._result.problem = self._result.problem or TOO_SHORT
+        problem = self._result.problem or TOO_SHORT
+        self._result.problem = problem if self._session.connected else self._session.explain()
         self._finish()
 
     # --- Requests -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from django_zklock import clock, conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
+from django_zklock.dashboard.formatting import cycle_text, different_limits, keys_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -249,6 +249,5 @@ def _reservations(reply_timeout: float) -> Iterator[Check]:
     for key in report.unreadable:
         yield Check("reservation", "error", f"{key}: cannot be read, so this task is not sent")
     if report.dead:
-        listed = ", ".join(report.dead[:MAX_DEAD])
-        more = f" and {len(report.dead) - MAX_DEAD} more" if len(report.dead) > MAX_DEAD else ""
-        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}{more}")
+        listed = keys_text(report.dead, MAX_DEAD)
+        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}")
