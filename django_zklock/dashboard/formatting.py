@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from datetime import timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -75,6 +77,24 @@ def span(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     text = duration(contender.duration)
     return _("at most %(time)s") % {"time": text} if contender.at_most else text
+
+
+def age(seconds: float, since: datetime | None = None) -> str:
+    """Return an age that the script of the page keeps up to date."""
+    return format_html(
+        '<time class="zklock-age" datetime="{}" data-age="{}">{}</time>',
+        since.isoformat() if since else "",
+        f"{max(seconds, 0):.1f}",
+        duration(seconds),
+    )
+
+
+def age_of(contender: ScannedContender) -> str:
+    """Return for how long a holder has held the lock, or a waiter has waited."""
+    shown = age(contender.duration, contender.since)
+    if not contender.at_most:
+        return shown
+    return format_html('<span class="zklock-age">{}</span>', format_html(_("at most {}"), shown))
 
 
 def process_of(contender: ContenderInfo) -> str:
@@ -265,4 +285,4 @@ def _held_by(lock: LockInfo) -> str:
 
 def time_text(time: datetime) -> str:
     """Return a time that is the same in all languages and time zones."""
-    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -71,13 +71,13 @@ class OperatorViews(LockPages):
         values = {"limit": limit, "lock": clean(key)}
         if limit is not None:
             lazy.operations.set_limit(key, limit, reason=reason, by=by)
-            text = _("The limit of %(lock)s is now %(limit)d, for all processes.")
-            self.show_message(request, text % values, messages.SUCCESS)
+            text, level = _("The limit of %(lock)s is now %(limit)d, for all processes."), messages.SUCCESS
         elif lazy.operations.clear_limit(key, reason=reason, by=by):
             text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
-            self.show_message(request, text % values, messages.SUCCESS)
+            level = messages.SUCCESS
         else:
-            self.show_message(request, _("No limit was set for the lock '%(lock)s'.") % values, messages.WARNING)
+            text, level = _("No limit was set for the lock '%(lock)s'."), messages.WARNING
+        self.show_message(request, text % values, level)
 
 
 def _refuse(form: forms.Form, error: Exception) -> int:

@@ -165,7 +165,6 @@ class LockPages:
         return HttpResponseRedirect(self.url("change", quote(key)) if key else self.url("changelist"))
 
     def show_message(self, request: HttpRequest, text: str, level: int) -> None:
-        """Show a message on the next page."""
         self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
 
     def record_action(self, request: HttpRequest, action: Action) -> None:

@@ -185,7 +185,6 @@ class LockViews(HolderViews, OperatorViews):
         return self.page(request, "health", context)
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the list as JSON."""
         self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
 

@@ -10,8 +10,17 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 
-from django_zklock.dashboard.changelist.columns import age, age_of
-from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, request_text, role_text, use_of
+from django_zklock.dashboard.formatting import (
+    age,
+    age_of,
+    clean,
+    duration,
+    kind_text,
+    process_of,
+    request_text,
+    role_text,
+    use_of,
+)
 from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
