@@ -108,8 +108,8 @@ def process_of(contender: ContenderInfo) -> str:
 
 
 def host_and_pid(host: str, pid: int) -> str:
-    """Return the host and the number of a process."""
-    return _("%(host)s · pid %(pid)d") % {"host": clean(host), "pid": pid}
+    """Return the host, and the number of a process unless it is 0."""
+    return _("%(host)s · pid %(pid)d") % {"host": clean(host), "pid": pid} if pid else clean(host)
 
 
 def work_of(contender: ContenderInfo) -> str:

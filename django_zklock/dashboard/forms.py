@@ -51,20 +51,9 @@ class Target:
         return cls(key, guid, int(token[:20]))
 
 
-class _KeyField(forms.CharField):
-    def __init__(self) -> None:
-        super().__init__(
-            label=_("Lock"),
-            max_length=MAX_KEY,
-            widget=_NO_COMPLETION,
-            help_text=_("The key as the list shows it, such as inventory/4711."),
-        )
-
-    def clean(self, value: Any) -> str:
-        key: str = super().clean(value)
-        if not is_key(key):
-            raise forms.ValidationError(_("This cannot be the key of a lock."))
-        return key
+def _check_key(key: str) -> None:
+    if not is_key(key):
+        raise forms.ValidationError(_("This cannot be the key of a lock."))
 
 
 class _ReasonField(forms.CharField):
@@ -104,10 +93,21 @@ class ReasonForm(forms.Form):
         return typed
 
 
-class HoldForm(forms.Form):
+class _LockForm(forms.Form):
+    """A form about one lock."""
+
+    key = forms.CharField(
+        label=_("Lock"),
+        max_length=MAX_KEY,
+        widget=_NO_COMPLETION,
+        help_text=_("The key as the list shows it, such as inventory/4711."),
+        validators=[_check_key],
+    )
+
+
+class HoldForm(_LockForm):
     """Which lock to hold, for how long, and why."""
 
-    key = _KeyField()
     minutes = forms.FloatField(
         label=_("Minutes"),
         min_value=0.1,
@@ -125,10 +125,9 @@ class HoldForm(forms.Form):
     reason = _ReasonField(help_text=_("All waiters are shown the reason."))
 
 
-class LimitForm(forms.Form):
+class LimitForm(_LockForm):
     """The limit of a semaphore, and why to set it. To clear the limit, no number is needed."""
 
-    key = _KeyField()
     permits = forms.IntegerField(
         label=_("Permits"),
         min_value=1,

@@ -126,11 +126,8 @@ class HolderViews(LockPages):
         }
         for result, (text, level) in texts.items():
             if named := results[result]:
-                values = {
-                    "count": len(named),
-                    "locks": keys_text([target.key for target in named], MAX_NAMED),
-                    "error": clean(error, MAX_ERROR),
-                }
+                keys = keys_text([target.key for target in named], MAX_NAMED)
+                values = {"count": len(named), "locks": keys, "error": clean(error, MAX_ERROR)}
                 self.show_message(request, text % values, level)
         return results
 
@@ -168,7 +165,7 @@ class HolderViews(LockPages):
         title = _("Holders of %(lock)s") % {"lock": clean(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
         context: dict[str, Any] = {
             **read,
-            "title": (host_and_pid(host, pid) if pid else clean(host)) if host else title,
+            "title": host_and_pid(host, pid) if host else title,
             "is_host": bool(host),
             "host_url": self.host_url(host) if pid else "",
             "form_url": self.host_url(host, pid) if host else self.url("break"),

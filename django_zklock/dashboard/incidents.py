@@ -11,21 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.dashboard import lazy, past
-from django_zklock.dashboard.formatting import (
-    MAX_ERROR,
-    clean,
-    duration,
-    hold_commands,
-    holder_text,
-    host_and_pid,
-    keys_text,
-    operator_text,
-    process_of,
-    span,
-    waits_text,
-    work_of,
-)
+from django_zklock.dashboard import formatting, lazy, past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -158,39 +144,36 @@ def _of_many(hosts: Iterable[str]) -> list[str]:
 def describe(incident: Incident) -> dict[str, Any]:
     """Return the texts, the facts and the commands of an incident, for a page, for JSON or for a terminal."""
     named = incident.holders[:MAX_NAMED]
+    holders = [f"{formatting.clean(key, 200)}: {formatting.holder_text(holder)}" for key, holder in named]
     values: dict[str, Any] = {
-        "keys": keys_text(incident.keys, MAX_NAMED),
+        "keys": formatting.keys_text(incident.keys, MAX_NAMED),
         "key": shlex.quote("".join(incident.keys[:1])),
         "host": shlex.quote(incident.host),
-        "process": host_and_pid(incident.host, incident.pid) if incident.pid else clean(incident.host),
+        "process": formatting.host_and_pid(incident.host, incident.pid),
         "count": len(incident.keys),
         "lost": incident.count,
-        "time": duration(incident.age or 0.0),
-        "detail": clean(incident.detail, MAX_ERROR),
-        "holders": "; ".join(f"{clean(key, 200)}: {holder_text(holder)}" for key, holder in named),
+        "time": formatting.duration(incident.age or 0.0),
+        "detail": formatting.clean(incident.detail, formatting.MAX_ERROR),
+        "holders": "; ".join(holders),
     }
     for _key, holder in named[:1]:
         times = past.times_usual(holder.certain_duration, holder.template)
-        values |= {"holder": process_of(holder), "work": " · ".join(filter(None, (work_of(holder), times)))}
+        values["holder"] = formatting.process_of(holder)
+        values["work"] = " · ".join(filter(None, (formatting.work_of(holder), times)))
         if incident.cause == "hung":
-            values["time"] = span(holder)
+            values["time"] = formatting.span(holder)
         if holder.operator is not None:
-            values["operator"] = operator_text(holder.operator)
+            values["operator"] = formatting.operator_text(holder.operator)
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
     commands = [command] if command else []
     for key, holder in named:
-        commands += hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
+        commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {
-        "cause": incident.cause,
-        "severity": incident.severity,
+        **{name: getattr(incident, name) for name in ("cause", "severity", "host", "pid", "age", "blocked")},
         "title": title,
-        "explanation": f"{waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
+        "explanation": f"{formatting.waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
         "remedy": remedy,
         "commands": [f"manage.py zklock {command}" for command in commands],
-        "host": incident.host,
-        "pid": incident.pid,
         "token": next((holder.token for _key, holder in named), None),
-        "age": incident.age,
-        "blocked": incident.blocked,
         "keys": list(incident.keys),
     }

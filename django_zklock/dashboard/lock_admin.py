@@ -12,20 +12,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.dashboard import incidents, lazy, past
+from django_zklock.dashboard import formatting, incidents, lazy, past
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.formatting import (
-    CONNECTION_LABELS,
-    STATE_LABELS,
-    age,
-    age_of,
-    clean,
-    kind_text,
-    process_of,
-    use_of,
-    work_of,
-)
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
@@ -87,7 +76,7 @@ class LockAdminMixin(LockViews):
 
     @admin.display(description=gettext_lazy("lock"), ordering="key")
     def shown_key(self, lock: Lock) -> str:
-        return clean(lock.key, 200)
+        return formatting.clean(lock.key, 200)
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
@@ -95,17 +84,17 @@ class LockAdminMixin(LockViews):
         # A long hold needs no colour if nobody waits and such holds usually are long.
         calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
         colour = f"{state} zklock-quiet" if calm else state
-        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', colour, STATE_LABELS[state])
+        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', colour, formatting.STATE_LABELS[state])
         if lock.info.kind == "lock":
             return shown
-        return format_html('{} <span class="zklock-work">{}</span>', shown, kind_text(lock.info))
+        return format_html('{} <span class="zklock-work">{}</span>', shown, formatting.kind_text(lock.info))
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder", empty_value="–")
     def holder(self, lock: Lock) -> str | None:
         holders = lock.info.holders
         if not holders:
             return None
-        process, work = process_of(holders[0]), use_of(holders[0])
+        process, work = formatting.process_of(holders[0]), formatting.use_of(holders[0])
         url = self.host_url(holders[0].host, holders[0].pid)
         link = format_html('<a href="{}">{}</a>', url, process)
         others = len(holders) - 1
@@ -124,7 +113,7 @@ class LockAdminMixin(LockViews):
         if lock.info.held_for is None:
             return None
         first = lock.info.holders[0]
-        shown = age_of(first)
+        shown = formatting.age_of(first)
         times = self._times_usual(lock)
         return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
 
@@ -142,7 +131,7 @@ class LockAdminMixin(LockViews):
 
     @admin.display(description=gettext_lazy("longest wait"), ordering="-longest_wait", empty_value="–")
     def waited(self, lock: Lock) -> str | None:
-        return None if lock.info.longest_wait is None else age(lock.info.longest_wait)
+        return None if lock.info.longest_wait is None else formatting.age(lock.info.longest_wait)
 
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
@@ -164,7 +153,7 @@ class LockAdminMixin(LockViews):
             "title": _("Needs attention") if present else _("Locks"),
             "calm": landing and not snapshot.problem,
             "snapshot": snapshot,
-            "connection_label": CONNECTION_LABELS[snapshot.connection.state],
+            "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             **(extra_context or {}),
         }
@@ -178,5 +167,5 @@ def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
     texts = [lock.key]
     for holder in lock.info.holders:
-        texts += [process_of(holder), work_of(holder), holder.guid, *holder.about.values()]
+        texts += [formatting.process_of(holder), formatting.work_of(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()
