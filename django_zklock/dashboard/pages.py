@@ -28,7 +28,9 @@ from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+
+    from django.contrib.admin import AdminSite
 
     from django_zklock.inspection import Snapshot
     from django_zklock.operations.audit import Action
@@ -62,6 +64,9 @@ class Breadcrumb:
 class LockPages:
     """The base of all pages; a part of `LockAdminMixin`."""
 
+    admin_site: AdminSite
+    opts: Any
+    _get_obj_does_not_exist_redirect: Callable[..., HttpResponse]
     reply_timeout: float
     long_held: float
     refresh: int
@@ -101,8 +106,7 @@ class LockPages:
 
     def url(self, name: str, *args: str) -> str:
         """Return the address of a page, in the admin site that this one belongs to."""
-        site = self.admin_site.name  # type: ignore[attr-defined]
-        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=site)
+        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=self.admin_site.name)
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
         """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""
@@ -140,12 +144,11 @@ class LockPages:
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this one belongs to."""
-        site = self.admin_site  # type: ignore[attr-defined]
-        request.current_app = site.name
+        request.current_app = self.admin_site.name
         common = {
-            **site.each_context(request),
+            **self.admin_site.each_context(request),
             **self.context(request),
-            "opts": self.opts,  # type: ignore[attr-defined]
+            "opts": self.opts,
             "media": self.media,  # type: ignore[attr-defined]
             "has_view_permission": self.has_view_permission(request),
             "original": Breadcrumb(context["title"]),

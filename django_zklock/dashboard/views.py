@@ -44,11 +44,7 @@ class LockViews(HolderViews, OperatorViews):
     """All views; a part of `LockAdminMixin`."""
 
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view  # type: ignore[attr-defined]
-
-        def action(action_view: Callable[..., HttpResponse]) -> Any:
-            return view(self._by_admin(action_view))
-
+        view, action = self.admin_site.admin_view, self._action_view
         own = [
             path("groups/", view(self.groups_view), name="zklock_lock_groups"),
             path("health/", view(self.health_view), name="zklock_lock_health"),
@@ -63,8 +59,8 @@ class LockViews(HolderViews, OperatorViews):
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
-    def _by_admin(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-        """Record the operations of a view as those of the user of this admin."""
+    def _action_view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        """Return a view of the admin that records its operations as those of the user."""
 
         @functools.wraps(view)
         def run(request: HttpRequest) -> HttpResponse:
@@ -75,7 +71,7 @@ class LockViews(HolderViews, OperatorViews):
                     for action in actions:
                         self.record_action(request, action)
 
-        return run
+        return self.admin_site.admin_view(run)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -86,11 +82,7 @@ class LockViews(HolderViews, OperatorViews):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
         if lock is None:
-            return self._get_obj_does_not_exist_redirect(  # type: ignore[attr-defined,no-any-return]
-                request,
-                self.opts,  # type: ignore[attr-defined]
-                object_id,
-            )
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
         context = {
             "title": clean(lock.key, MAX_KEY),
