@@ -163,7 +163,9 @@ def reasons(lock: LockInfo) -> list[str]:
     if lock.problem:
         text = _("The queue cannot be read, so the lock is not granted: %(problem)s")
         return [text % {"problem": clean(lock.problem, MAX_ERROR)}]
-    expired = [_expired(hold.operator) for hold in lock.expired_holds if hold.operator is not None]
+    text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
+    holds = [hold.operator for hold in lock.expired_holds if hold.operator is not None]
+    expired = [text % {"name": hold.by, "until": time_text(hold.until)} for hold in holds]
     if not lock.holders:
         return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
     texts = [_held_by(lock), *expired]
@@ -259,11 +261,6 @@ def operator_text(hold: OperatorHold) -> str:
     """Return who holds a lock as an operator, until when and why."""
     text = _("%(name)s holds it until %(until)s: %(reason)s")
     return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
-
-
-def _expired(hold: OperatorHold) -> str:
-    text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
-    return text % {"name": hold.by, "until": time_text(hold.until)}
 
 
 def _held_by(lock: LockInfo) -> str:

@@ -95,32 +95,31 @@ _missing: dict[tuple[str, int, str, int], float] = {}
 """Holds without an end whose processes have no contender: since when; replaced by any thread."""
 
 
-def report(
-    reply_timeout: float, long_held: float = LONG_HELD, snapshot: Snapshot | None = None, *, sure: bool = False
-) -> dict[str, Any]:
+def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether processes ended."""
-    inspection: Any = lazy.inspection
-    snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
-    servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
-    ended = _ended(snapshot)
-    if sure and _of_many(host for host, *_row in _missing):
-        time.sleep(LATE)
-        ended = _ended(snapshot)
-    present = inspection.incidents(
-        snapshot,
-        servers,
-        long_held=long_held,
-        usual_hold=past.usual_hold,
-        losses=past.read(lambda source: source.losses(WITHIN), {}),
-        ended=ended,
-    )
-    healthy = not present and not snapshot.problem
+    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    present = find(snapshot, reply_timeout, sure=sure)
     return {
-        "healthy": healthy,
+        "healthy": not present and not snapshot.problem,
         "problem": snapshot.problem,
         "locks": snapshot.total,
         "incidents": [describe(incident) for incident in present],
     }
+
+
+def find(
+    snapshot: Snapshot, reply_timeout: float, long_held: float = LONG_HELD, *, sure: bool = False
+) -> tuple[Incident, ...]:
+    """Return what needs attention, the worst first."""
+    servers = lazy.inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
+    ended = _ended(snapshot)
+    if sure and _of_many(host for host, *_row in _missing):
+        time.sleep(LATE)
+        ended = _ended(snapshot)
+    losses: dict[str, int] = past.read(lambda source: source.losses(WITHIN), {})
+    return lazy.inspection.incidents(
+        snapshot, servers, long_held=long_held, usual_hold=past.usual_hold, losses=losses, ended=ended
+    )
 
 
 def _ended(snapshot: Snapshot) -> dict[str, list[str]]:

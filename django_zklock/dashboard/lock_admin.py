@@ -147,7 +147,7 @@ class LockAdminMixin(LockViews):
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        present = incidents.report(self.reply_timeout, self.long_held, snapshot)["incidents"] if landing else []
+        present = incidents.find(snapshot, self.reply_timeout, self.long_held) if landing else ()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
@@ -158,7 +158,8 @@ class LockAdminMixin(LockViews):
             **(extra_context or {}),
         }
         if present:
-            context |= {"cards": present[:MAX_CARDS], "hidden": len(present[MAX_CARDS:])}
+            cards = [incidents.describe(incident) for incident in present[:MAX_CARDS]]
+            context |= {"cards": cards, "hidden": len(present) - len(cards)}
             return self.page(request, "attention", context)
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
