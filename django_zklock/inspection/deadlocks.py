@@ -57,10 +57,12 @@ def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
         try:
             TopologicalSorter(edges).prepare()
         except CycleError as error:
-            keys = error.args[1]  # from the last awaited lock to the first held one; one lock is both
-            cycle = [edges[held].pop(awaited) for awaited, held in pairwise(keys)][::-1]
+            keys = error.args[1]  # the holder of each waits for the one before; the last is the first again
+            cycle = [edges[held][awaited] for awaited, held in pairwise(keys)][::-1]
             start = min(range(len(cycle)), key=lambda index: cycle[index].holds)
-            cycles.append((*cycle[start:], *cycle[:start]))
+            first, *others = (*cycle[start:], *cycle[:start])
+            cycles.append((first, *others))
+            del edges[first.holds][first.waits_for]  # so that the next search finds another one
         else:
             break
     return tuple(sorted(cycles, key=lambda cycle: cycle[0].holds))
