@@ -25,9 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--who", default="", metavar="TEXT", help="part of a work, host or operator's name; or a pid")
     parser.add_argument("--host", default="", help="only this host")
     parser.add_argument("--since", type=seconds, metavar="TIME", help="only the last TIME, such as 2h")
-    parser.add_argument(
-        "--limit", type=integer(), default=50, metavar="N", help="at most N rows (default: %(default)s)"
-    )
+    limit = "at most N rows (default: %(default)s)"
+    parser.add_argument("--limit", type=integer(), default=50, metavar="N", help=limit)
     add_answer(parser)
 
 

@@ -36,9 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=[*STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
     parser.add_argument("--limit", type=integer(), metavar="N", help="only the first N")
-    parser.add_argument(
-        "--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help="again every 2 s, or TIME, until Ctrl-C"
-    )
+    watch = "again every 2 s, or TIME, until Ctrl-C"
+    parser.add_argument("--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help=watch)
     add_answer(parser, json="write JSON; with --watch, one line for each scan")
 
 
