@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
 
 
-PAGE: Final = 50
-"""Rows of a page."""
+HISTORY_ROWS: Final = 50
+"""Rows of a page of the history."""
 CSV_ROWS: Final = 10_000
-"""Rows of a download; the filter by time reaches the others."""
+"""Rows of a download of it; the filter by time reaches the others."""
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
 
@@ -156,7 +156,7 @@ class LockViews(HolderViews, OperatorViews):
         is_csv = request.GET.get("format") == "csv"
         wanted = {**form.cleaned_data, "key": key}
         try:
-            rows, older = past.page(CSV_ROWS if is_csv else PAGE, reply_timeout=self.reply_timeout, **wanted)
+            rows, older = past.page(CSV_ROWS if is_csv else HISTORY_ROWS, reply_timeout=self.reply_timeout, **wanted)
         except Error:
             logger.exception("the table of events cannot be read")
             return self.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
