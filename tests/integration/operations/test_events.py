@@ -343,7 +343,7 @@ def test_a_text_is_searched_on_each_database(alias: str) -> None:
     insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812, at=now - timedelta(days=3))
     for wanted in ({"part": "4711"}, {"who": "CHARGE"}, {"who": "worker-7"}, {"who": "812"}):
         assert len(table.history(9, **wanted)) == 1, wanted  # type: ignore[arg-type]
-        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted
+        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted  # type: ignore[arg-type]
     for nobody in ("9" * 40, "²", "%", "task_charge"):
         assert table.history(9, who=nobody) == []
     assert len(table.history(9, host="worker-7")) == 2
