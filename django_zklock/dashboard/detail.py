@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from django_zklock import conf
+from django_zklock.conf.options import LONG_HELD
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import (
-    MAX_ERROR,
-    advice,
-    clean,
-    limit_text,
-    process_of,
-    reasons,
-    role_text,
-    state_text,
-    use_of,
-)
+from django_zklock.dashboard.formatting import MAX_ERROR, advice, clean, limit_text, reasons, state_text
 from django_zklock.dashboard.forms import Target
 from django_zklock.queue import names
-from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +24,8 @@ if TYPE_CHECKING:
 
 AGE_OF_OTHERS: Final = 30.0
 """Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
-LONG_HELD: Final = 60.0
-"""Seconds from which on a lock counts as held long, as in `LockInfo.state`."""
 MAX_KEYS: Final = 10
-"""Other locks that the page of one lock names."""
-
-
+"""Waiting locks that the page of one lock names."""
 _NAMES: Final = re.compile(r"'([^'/]+)'")
 """The names of znodes in the problem of an unreadable queue."""
 
@@ -50,19 +36,12 @@ class Row:
 
     info: ScannedContender
     number: int
-    process: str
-    work: str
-    session: str
     behind: int
     """The number of the waiter that it waits behind; 0 if that is a holder, or not shown."""
     links: tuple[tuple[str, str], ...]
     target: str
-    role: str
-    """Reader, writer or permit; empty for an exclusive lock."""
     other_locks: tuple[str, ...]
     """Keys of other locks that its process holds."""
-    more_locks: int
-    """How many more there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +151,10 @@ def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, other
     return Row(
         info=info,
         number=number,
-        process=process_of(info),
-        work=use_of(info),
-        session=session_hex(info.session_id),
         behind=behind,
         links=tuple(links(key, info)),
         target=str(Target(key, info.guid, info.token)),
-        role=role_text(info),
-        other_locks=tuple(others[:MAX_KEYS]),
-        more_locks=max(0, len(others) - MAX_KEYS),
+        other_locks=tuple(others),
     )
 
 
@@ -199,15 +173,8 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
 
     Each value is percent-encoded, slashes included, so that none can change where a link leads to.
     """
-    values = {
-        "key": key,
-        "host": contender.host,
-        "pid": str(contender.pid or ""),
-        "what": contender.what,
-        "guid": contender.guid,
-        "token": str(contender.token),
-        **contender.about,
-    }
+    facts = {name: str(getattr(contender, name) or "") for name in ("host", "pid", "what", "guid", "token")}
+    values = {"key": key, **facts, **contender.about}
     addresses = []
     for label, template in conf.current().admin_links.items():
         fields = [name for _, name, _, _ in string.Formatter().parse(template) if name]

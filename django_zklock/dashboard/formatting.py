@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from datetime import timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -77,6 +79,24 @@ def span(contender: ScannedContender) -> str:
     return _("at most %(time)s") % {"time": text} if contender.at_most else text
 
 
+def age(seconds: float, since: datetime | None = None) -> str:
+    """Return an age that the script of the page keeps up to date."""
+    return format_html(
+        '<time class="zklock-age" datetime="{}" data-age="{}">{}</time>',
+        since.isoformat() if since else "",
+        f"{max(seconds, 0):.1f}",
+        duration(seconds),
+    )
+
+
+def age_of(contender: ScannedContender) -> str:
+    """Return for how long a holder has held the lock, or a waiter has waited."""
+    shown = age(contender.duration, contender.since)
+    if not contender.at_most:
+        return shown
+    return format_html('<span class="zklock-age">{}</span>', format_html(_("at most {}"), shown))
+
+
 def process_of(contender: ContenderInfo) -> str:
     """Return host and process of a contender, or the operator, or the other client."""
     if contender.operator is not None:
@@ -88,8 +108,8 @@ def process_of(contender: ContenderInfo) -> str:
 
 
 def host_and_pid(host: str, pid: int) -> str:
-    """Return the host and the number of a process."""
-    return _("%(host)s · pid %(pid)d") % {"host": clean(host), "pid": pid}
+    """Return the host, and the number of a process unless it is 0."""
+    return _("%(host)s · pid %(pid)d") % {"host": clean(host), "pid": pid} if pid else clean(host)
 
 
 def work_of(contender: ContenderInfo) -> str:
@@ -120,7 +140,7 @@ def state_text(lock: LockInfo, state: str) -> str:
     """Return the label of a state; for a queue that cannot be read, with the cause."""
     if state != "unreadable":
         return str(STATE_LABELS[state])
-    return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown entry in the queue")
+    return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown znode in the queue")
 
 
 def role_text(contender: ScannedContender) -> str:
@@ -143,7 +163,9 @@ def reasons(lock: LockInfo) -> list[str]:
     if lock.problem:
         text = _("The queue cannot be read, so the lock is not granted: %(problem)s")
         return [text % {"problem": clean(lock.problem, MAX_ERROR)}]
-    expired = [_expired(hold.operator) for hold in lock.expired_holds if hold.operator is not None]
+    text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
+    holds = [hold.operator for hold in lock.expired_holds if hold.operator is not None]
+    expired = [text % {"name": hold.by, "until": time_text(hold.until)} for hold in holds]
     if not lock.holders:
         return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
     texts = [_held_by(lock), *expired]
@@ -152,6 +174,12 @@ def reasons(lock: LockInfo) -> list[str]:
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
+
+
+def keys_text(keys: Sequence[str], most: int) -> str:
+    """Return the first keys, `most` of them, and how many more there are."""
+    text, more = ", ".join(clean(key, 200) for key in keys[:most]), len(keys) - most
+    return _("%(keys)s and %(count)d more") % {"keys": text, "count": more} if more > 0 else text
 
 
 def waits_text(count: int) -> str:
@@ -229,20 +257,17 @@ def hold_commands(key: str, holder: ScannedContender) -> list[str]:
     return [f"{name} {shlex.quote(key)} --token {holder.token} --reason TEXT" for name in names]
 
 
-def _expired(hold: OperatorHold) -> str:
-    text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
-    return text % {"name": hold.by, "until": time_text(hold.until)}
+def operator_text(hold: OperatorHold) -> str:
+    """Return who holds a lock as an operator, until when and why."""
+    text = _("%(name)s holds it until %(until)s: %(reason)s")
+    return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
 
 
 def _held_by(lock: LockInfo) -> str:
-    first = lock.holders[0]
-    hold = first.operator
-    if hold is not None:
-        text = _("%(name)s holds it until %(until)s: %(reason)s")
-        return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
-    count = len(lock.holders)
-    age = span(first)
-    values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": age}
+    first, count = lock.holders[0], len(lock.holders)
+    if first.operator is not None:
+        return operator_text(first.operator)
+    values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": span(first)}
     values |= {"count": count, "limit": lock.limit}
     if lock.limit is not None and first.kind == "semaphore":
         return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % values
@@ -257,4 +282,4 @@ def _held_by(lock: LockInfo) -> str:
 
 def time_text(time: datetime) -> str:
     """Return a time that is the same in all languages and time zones."""
-    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -16,14 +17,12 @@ from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import clean
 from django_zklock.queue.names import MAX_KEY, is_key
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 MAX_REASON: Final = 300
 MAX_MINUTES: Final = 7 * 24 * 60
 MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
 MAX_TARGETS: Final = 50
 """Holders in one form. More of them would take longer than web servers let a request take."""
+_NO_COMPLETION: Final = forms.TextInput(attrs={"autocomplete": "off"})
 _MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
@@ -43,11 +42,6 @@ class Target:
         return f"{self.guid}:{self.token}:{self.key}"
 
     @classmethod
-    def parse_all(cls, texts: list[str]) -> list[Target]:
-        """Return the targets that these texts name, without invalid ones."""
-        return [target for target in map(cls.parse, texts[:MAX_TARGETS]) if target is not None]
-
-    @classmethod
     def parse(cls, text: str) -> Target | None:
         """Return the target that this text names, or None if it is not the `str` of a target."""
         guid, _colon, rest = text.partition(":")
@@ -57,26 +51,14 @@ class Target:
         return cls(key, guid, int(token[:20]))
 
 
-class _KeyField(forms.CharField):
-    def __init__(self) -> None:
-        super().__init__(
-            label=_("Lock"),
-            max_length=MAX_KEY,
-            widget=forms.TextInput(attrs={"autocomplete": "off"}),
-            help_text=_("The key as the list shows it, such as inventory/4711."),
-        )
-
-    def clean(self, value: Any) -> str:
-        key: str = super().clean(value)
-        if not is_key(key):
-            raise forms.ValidationError(_("This cannot be the key of a lock."))
-        return key
+def _check_key(key: str) -> None:
+    if not is_key(key):
+        raise forms.ValidationError(_("This cannot be the key of a lock."))
 
 
 class _ReasonField(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
-        widget = forms.TextInput(attrs={"autocomplete": "off"})
-        super().__init__(max_length=MAX_REASON, widget=widget, label=_("Reason"), **kwargs)
+        super().__init__(max_length=MAX_REASON, widget=_NO_COMPLETION, label=_("Reason"), **kwargs)
 
     def clean(self, value: Any) -> str:
         return clean(" ".join(super().clean(value).split()), MAX_REASON)
@@ -94,9 +76,7 @@ class ReasonForm(forms.Form):
     """Why to act on the ticked holders. If there is a `word`, the user types it to confirm a break."""
 
     reason = _ReasonField(help_text=_("For the audit log, the history, and the holders."))
-    confirm = forms.CharField(
-        label=_("Confirmation"), required=False, widget=forms.TextInput(attrs={"autocomplete": "off"})
-    )
+    confirm = forms.CharField(label=_("Confirmation"), required=False, widget=_NO_COMPLETION)
 
     def __init__(self, *args: Any, word: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,10 +93,21 @@ class ReasonForm(forms.Form):
         return typed
 
 
-class HoldForm(forms.Form):
+class _LockForm(forms.Form):
+    """A form about one lock."""
+
+    key = forms.CharField(
+        label=_("Lock"),
+        max_length=MAX_KEY,
+        widget=_NO_COMPLETION,
+        help_text=_("The key as the list shows it, such as inventory/4711."),
+        validators=[_check_key],
+    )
+
+
+class HoldForm(_LockForm):
     """Which lock to hold, for how long, and why."""
 
-    key = _KeyField()
     minutes = forms.FloatField(
         label=_("Minutes"),
         min_value=0.1,
@@ -134,10 +125,9 @@ class HoldForm(forms.Form):
     reason = _ReasonField(help_text=_("All waiters are shown the reason."))
 
 
-class LimitForm(forms.Form):
+class LimitForm(_LockForm):
     """The limit of a semaphore, and why to set it. To clear the limit, no number is needed."""
 
-    key = _KeyField()
     permits = forms.IntegerField(
         label=_("Permits"),
         min_value=1,
@@ -161,7 +151,8 @@ class HistoryForm(forms.Form):
     since = forms.DateTimeField(label=_("From"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
     until = forms.DateTimeField(label=_("Until"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
     before = forms.DateTimeField(required=False, widget=forms.HiddenInput, validators=_YEARS)
-    """Where the page begins."""
+    row = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    """Where the page begins: the time of its first row, and the primary key."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext_lazy
 from django_zklock import clock
 from django_zklock.dashboard import lazy, past
 from django_zklock.dashboard.detail import row_of
-from django_zklock.dashboard.formatting import MAX_ERROR, clean, host_and_pid, successor_text
+from django_zklock.dashboard.formatting import MAX_ERROR, clean, host_and_pid, keys_text, successor_text
 from django_zklock.dashboard.forms import MAX_TARGETS, ReasonForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
@@ -66,7 +66,8 @@ class HolderViews(LockPages):
             return self.holders_page(request, request.GET.getlist("key"))
         action = next((name for name in _ACTIONS if name in request.POST), "")
         self.require(not action or action in allowed)
-        targets = Target.parse_all(request.POST.getlist("target")) if action else []
+        ticked = request.POST.getlist("target")[:MAX_TARGETS] if action else []
+        targets = [target for text in ticked if (target := Target.parse(text)) is not None]
         keys = {target.key for target in targets}
         back = HttpResponseRedirect(self.host_url(host, pid)) if host else self.redirect_to(keys)
         if not targets:
@@ -125,7 +126,8 @@ class HolderViews(LockPages):
         }
         for result, (text, level) in texts.items():
             if named := results[result]:
-                values = {"count": len(named), "locks": _some(named), "error": clean(error, MAX_ERROR)}
+                keys = keys_text([target.key for target in named], MAX_NAMED)
+                values = {"count": len(named), "locks": keys, "error": clean(error, MAX_ERROR)}
                 self.show_message(request, text % values, level)
         return results
 
@@ -163,7 +165,7 @@ class HolderViews(LockPages):
         title = _("Holders of %(lock)s") % {"lock": clean(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
         context: dict[str, Any] = {
             **read,
-            "title": (host_and_pid(host, pid) if pid else clean(host)) if host else title,
+            "title": host_and_pid(host, pid) if host else title,
             "is_host": bool(host),
             "host_url": self.host_url(host) if pid else "",
             "form_url": self.host_url(host, pid) if host else self.url("break"),
@@ -208,10 +210,3 @@ class HolderViews(LockPages):
 def _word(host: str, count: int) -> str:
     """Return what the user must type to break so many locks; empty if there are few, and not those of a host."""
     return host or (str(count) if count > MAX_KEYS else "")
-
-
-def _some(targets: list[Target]) -> str:
-    """Return the keys of these targets, or the first of them and how many more there are."""
-    keys = ", ".join(clean(target.key) for target in targets[:MAX_NAMED])
-    more = len(targets) - MAX_NAMED
-    return _("%(keys)s and %(count)d more") % {"keys": keys, "count": more} if more > 0 else keys

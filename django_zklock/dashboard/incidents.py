@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import clock
-from django_zklock.dashboard import lazy, past
-from django_zklock.dashboard.formatting import (
-    MAX_ERROR,
-    clean,
-    duration,
-    hold_commands,
-    holder_text,
-    host_and_pid,
-    process_of,
-    span,
-    time_text,
-    waits_text,
-    work_of,
-)
+from django_zklock.conf.options import LONG_HELD
+from django_zklock.dashboard import formatting, lazy, past
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from django_zklock.inspection import Incident, Snapshot
     from django_zklock.inspection.incidents import Cause
@@ -36,6 +23,8 @@ WITHIN: Final = 1800.0
 """Seconds in which losses, and holds without an end, are searched."""
 LATE: Final = 8.0
 """Seconds after which the end of a hold is surely in the table."""
+MANY: Final = 3
+"""Locks of ended processes from which on a host needs attention."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
@@ -58,9 +47,9 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         "show %(key)s",
     ),
     "unreadable": (
-        _("Unknown entry in the queue: %(keys)s"),
+        _("Unknown znode in the queue: %(keys)s"),
         "%(detail)s",
-        _("Find the program that made the entry, give it another path, and delete the entry."),
+        _("Find the program that made the znode, give it another path, and delete the znode."),
         "show %(key)s",
     ),
     "host": (
@@ -83,7 +72,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "operator": (
         _("Forgotten hold? %(keys)s, %(holder)s"),
-        _("%(name)s holds it until %(until)s: %(work)s"),
+        "%(operator)s",
         _("If the reason is gone, end this hold."),
         "",
     ),
@@ -106,90 +95,84 @@ _missing: dict[tuple[str, int, str, int], float] = {}
 """Holds without an end whose processes have no contender: since when; replaced by any thread."""
 
 
-def report(
-    reply_timeout: float, long_held: float = 60.0, snapshot: Snapshot | None = None, *, sure: bool = False
-) -> dict[str, Any]:
-    """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether a process ended."""
-    inspection: Any = lazy.inspection
-    snapshot = snapshot or inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
-    servers = inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
-    none: dict[str, int] = {}
-    ended = _ended(snapshot)
-    if sure and _missing:
-        time.sleep(LATE)
-        ended = _ended(snapshot)
-    present = inspection.incidents(
-        snapshot,
-        servers,
-        long_held=long_held,
-        usual_hold=past.usual_hold,
-        losses=past.read(lambda source: source.losses(WITHIN), none),
-        ended=ended,
-    )
-    healthy = not present and not snapshot.problem
+def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
+    """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether processes ended."""
+    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    present = find(snapshot, reply_timeout, sure=sure)
     return {
-        "healthy": healthy,
+        "healthy": not present and not snapshot.problem,
         "problem": snapshot.problem,
         "locks": snapshot.total,
         "incidents": [describe(incident) for incident in present],
     }
 
 
+def find(
+    snapshot: Snapshot, reply_timeout: float, long_held: float = LONG_HELD, *, sure: bool = False
+) -> tuple[Incident, ...]:
+    """Return what needs attention, the worst first."""
+    servers = lazy.inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
+    ended = _ended(snapshot)
+    if sure and _of_many(host for host, *_row in _missing):
+        time.sleep(LATE)
+        ended = _ended(snapshot)
+    losses: dict[str, int] = past.read(lambda source: source.losses(WITHIN), {})
+    return lazy.inspection.incidents(
+        snapshot, servers, long_held=long_held, usual_hold=past.usual_hold, losses=losses, ended=ended
+    )
+
+
 def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return by host the keys that ended processes never released. Rows may be late, so it takes a second look."""
+    """Return by host the many keys that ended processes never released. Rows may be late, so it takes a second look."""
     global _missing
     if snapshot.problem or snapshot.total > len(snapshot.locks):
         return {}
     now = clock.now()
     alive = {(contender.host, contender.pid) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)}
-    none: list[tuple[str, int, str, int]] = []
-    rows = past.read(lambda source: source.unfinished(WITHIN), none)
+    rows: list[tuple[str, int, str, int]] = past.read(lambda source: source.unfinished(WITHIN), [])
     _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}
-    keys: defaultdict[str, list[str]] = defaultdict(list)
-    for (host, _pid, key, _token), since in _missing.items():
-        if now - since >= LATE:
-            keys[host].append(key)
-    return keys
+    ended = [(host, key) for (host, _pid, key, _token), since in _missing.items() if now - since >= LATE]
+    return {host: [key for other, key in ended if other == host] for host in _of_many(host for host, _key in ended)}
+
+
+def _of_many(hosts: Iterable[str]) -> list[str]:
+    """Return those that are there often enough to need attention."""
+    return [host for host, count in Counter(hosts).items() if count >= MANY]
 
 
 def describe(incident: Incident) -> dict[str, Any]:
     """Return the texts, the facts and the commands of an incident, for a page, for JSON or for a terminal."""
     named = incident.holders[:MAX_NAMED]
-    keys = ", ".join(clean(key, 200) for key in incident.keys[:MAX_NAMED])
-    more = len(incident.keys) - MAX_NAMED
+    holders = [f"{formatting.clean(key, 200)}: {formatting.holder_text(holder)}" for key, holder in named]
     values: dict[str, Any] = {
-        "keys": gettext("%(keys)s and %(count)d more") % {"keys": keys, "count": more} if more > 0 else keys,
+        "keys": formatting.keys_text(incident.keys, MAX_NAMED),
         "key": shlex.quote("".join(incident.keys[:1])),
         "host": shlex.quote(incident.host),
-        "process": host_and_pid(incident.host, incident.pid) if incident.pid else clean(incident.host),
+        "process": formatting.host_and_pid(incident.host, incident.pid),
         "count": len(incident.keys),
         "lost": incident.count,
-        "time": duration(incident.age or 0.0),
-        "detail": clean(incident.detail, MAX_ERROR),
-        "holders": "; ".join(f"{clean(key, 200)}: {holder_text(holder)}" for key, holder in named),
+        "time": formatting.duration(incident.age or 0.0),
+        "detail": formatting.clean(incident.detail, formatting.MAX_ERROR),
+        "holders": "; ".join(holders),
     }
     for _key, holder in named[:1]:
         times = past.times_usual(holder.certain_duration, holder.template)
-        values |= {"holder": process_of(holder), "work": " · ".join(filter(None, (work_of(holder), times)))}
+        values["holder"] = formatting.process_of(holder)
+        values["work"] = " · ".join(filter(None, (formatting.work_of(holder), times)))
         if incident.cause == "hung":
-            values["time"] = span(holder)
+            values["time"] = formatting.span(holder)
         if holder.operator is not None:
-            values |= {"name": holder.operator.by, "until": time_text(holder.operator.until)}
+            values["operator"] = formatting.operator_text(holder.operator)
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
     commands = [command] if command else []
     for key, holder in named:
-        commands += hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
+        commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {
-        "cause": incident.cause,
-        "severity": incident.severity,
+        **{name: getattr(incident, name) for name in ("cause", "severity", "host", "pid", "age", "blocked")},
         "title": title,
-        "explanation": f"{waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
+        "explanation": f"{formatting.waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
         "remedy": remedy,
         "commands": [f"manage.py zklock {command}" for command in commands],
-        "host": incident.host,
-        "pid": incident.pid,
         "token": next((holder.token for _key, holder in named), None),
-        "age": incident.age,
-        "blocked": incident.blocked,
         "keys": list(incident.keys),
     }

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.dashboard import incidents, lazy
-from django_zklock.dashboard.changelist.columns import Columns
+from django_zklock.conf.options import LONG_HELD
+from django_zklock.dashboard import formatting, incidents, lazy, past
 from django_zklock.dashboard.changelist.filters import FILTERS
 from django_zklock.dashboard.changelist.queryset import LockQuerySet
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, process_of, work_of
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
-if TYPE_CHECKING:
-    from django.db.models import QuerySet
-
 MAX_CARDS: Final = 20
 """Incidents on the page."""
+MAX_BARS: Final = 5
+"""Bars for the waiters of a lock."""
 
 
-class LockAdminMixin(Columns, LockViews):
+class LockAdminMixin(LockViews):
     """
     The pages of the locks, to be listed before a `ModelAdmin` class.
 
@@ -33,7 +33,7 @@ class LockAdminMixin(Columns, LockViews):
     request). Nothing can be added, changed or deleted in the database.
     """
 
-    long_held: float = 60.0
+    long_held: float = LONG_HELD
     """Seconds from which on a lock counts as held long."""
     reply_timeout: float = 1.5
     """Seconds that a page waits for ZooKeeper."""
@@ -74,6 +74,65 @@ class LockAdminMixin(Columns, LockViews):
             return queryset, False
         return queryset.selected(lambda lock: all(word in _text_of(lock) for word in words)), False
 
+    @admin.display(description=gettext_lazy("lock"), ordering="key")
+    def shown_key(self, lock: Lock) -> str:
+        return formatting.clean(lock.key, 200)
+
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, lock: Lock) -> str:
+        state = lock.info.state(self.long_held)
+        # A long hold needs no colour if nobody waits and such holds usually are long.
+        calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
+        colour = f"{state} zklock-quiet" if calm else state
+        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', colour, formatting.STATE_LABELS[state])
+        if lock.info.kind == "lock":
+            return shown
+        return format_html('{} <span class="zklock-work">{}</span>', shown, formatting.kind_text(lock.info))
+
+    @admin.display(description=gettext_lazy("holder"), ordering="holder", empty_value="–")
+    def holder(self, lock: Lock) -> str | None:
+        holders = lock.info.holders
+        if not holders:
+            return None
+        process, work = formatting.process_of(holders[0]), formatting.use_of(holders[0])
+        url = self.host_url(holders[0].host, holders[0].pid)
+        link = format_html('<a href="{}">{}</a>', url, process)
+        others = len(holders) - 1
+        rest = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
+        return format_html(
+            '<span class="zklock-holder" dir="auto" title="{0} · {1}"><span>{3}</span> <span>{2}</span> '
+            '<span class="zklock-work">{1}</span></span>',
+            process,
+            work,
+            rest,
+            link if holders[0].pid else process,
+        )
+
+    @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
+    def held(self, lock: Lock) -> str | None:
+        if lock.info.held_for is None:
+            return None
+        first = lock.info.holders[0]
+        shown = formatting.age_of(first)
+        times = self._times_usual(lock)
+        return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
+
+    def _times_usual(self, lock: Lock) -> str:
+        first = lock.info.holders[0]
+        return past.times_usual(first.certain_duration, first.template)
+
+    @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
+    def waiters(self, lock: Lock) -> str:
+        waiting = lock.info.waiting
+        if not waiting:
+            return "0"
+        bars = "▮" * min(waiting, MAX_BARS)
+        return format_html('<span class="zklock-bars" aria-hidden="true">{}</span> {}', bars, waiting)
+
+    @admin.display(description=gettext_lazy("longest wait"), ordering="-longest_wait", empty_value="–")
+    def waited(self, lock: Lock) -> str | None:
+        return None if lock.info.longest_wait is None else formatting.age(lock.info.longest_wait)
+
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on a page with one row for each holder."""
@@ -88,18 +147,19 @@ class LockAdminMixin(Columns, LockViews):
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        present = incidents.report(self.reply_timeout, self.long_held, snapshot)["incidents"] if landing else []
+        present = incidents.find(snapshot, self.reply_timeout, self.long_held) if landing else ()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
             "calm": landing and not snapshot.problem,
             "snapshot": snapshot,
-            "connection_label": CONNECTION_LABELS[snapshot.connection.state],
+            "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             **(extra_context or {}),
         }
         if present:
-            context |= {"cards": present[:MAX_CARDS], "hidden": len(present[MAX_CARDS:])}
+            cards = [incidents.describe(incident) for incident in present[:MAX_CARDS]]
+            context |= {"cards": cards, "hidden": len(present) - len(cards)}
             return self.page(request, "attention", context)
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
@@ -108,5 +168,5 @@ def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
     texts = [lock.key]
     for holder in lock.info.holders:
-        texts += [process_of(holder), work_of(holder), holder.guid, *holder.about.values()]
+        texts += [formatting.process_of(holder), formatting.work_of(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -14,9 +15,6 @@ from django_zklock.dashboard.forms import HoldForm, LimitForm
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.queue.names import MAX_KEY, is_key
-
-if TYPE_CHECKING:
-    from django import forms
 
 
 class OperatorViews(LockPages):
@@ -73,13 +71,13 @@ class OperatorViews(LockPages):
         values = {"limit": limit, "lock": clean(key)}
         if limit is not None:
             lazy.operations.set_limit(key, limit, reason=reason, by=by)
-            text = _("The limit of %(lock)s is now %(limit)d, for all processes.")
-            self.show_message(request, text % values, messages.SUCCESS)
+            text, level = _("The limit of %(lock)s is now %(limit)d, for all processes."), messages.SUCCESS
         elif lazy.operations.clear_limit(key, reason=reason, by=by):
             text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
-            self.show_message(request, text % values, messages.SUCCESS)
+            level = messages.SUCCESS
         else:
-            self.show_message(request, _("No limit was set for the lock '%(lock)s'.") % values, messages.WARNING)
+            text, level = _("No limit was set for the lock '%(lock)s'."), messages.WARNING
+        self.show_message(request, text % values, level)
 
 
 def _refuse(form: forms.Form, error: Exception) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from django import forms
 from django.contrib.admin.helpers import AdminErrorList, AdminForm
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
@@ -28,7 +30,7 @@ from django_zklock.queue.names import MAX_KEY, is_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from django import forms
+    from django.contrib.admin import AdminSite
 
     from django_zklock.inspection import Snapshot
     from django_zklock.operations.audit import Action
@@ -59,34 +61,33 @@ class Breadcrumb:
         return format_html("<bdi>{}</bdi>", clean(self.text, MAX_KEY))
 
 
-def _permission(name: str) -> Callable[[Any, HttpRequest], bool]:
-    """Return a method that returns True if a user may do this. A user who may not see locks may not act on them."""
+class LockPages:
+    """The base of all pages; a part of `LockAdminMixin`."""
 
-    def has_permission(self: Any, request: HttpRequest) -> bool:
-        return request.user.has_perms((VIEW, f"zklock.{name}"))  # type: ignore[union-attr]
+    admin_site: AdminSite
+    opts: Any
+    _get_obj_does_not_exist_redirect: Callable[..., HttpResponse]
+    reply_timeout: float
+    long_held: float
+    refresh: int
+    formfield_overrides: Mapping[Any, Mapping[str, Any]]
 
-    return has_permission
+    def _never(self, request: HttpRequest, *args: Any) -> bool:
+        return False  # there is nothing in the database
 
-
-class Permissions:
-    """The permissions that a page demands before anything else; a part of `LockAdminMixin`."""
-
-    def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(VIEW)  # type: ignore[union-attr]
 
-    has_break_permission = _permission("break_lock")
-    has_hold_permission = _permission("hold_lock")
-    has_limit_permission = _permission("limit_lock")
-    has_request_release_permission = _permission("request_release_lock")
+    def _may(self, action: str, request: HttpRequest) -> bool:
+        """Return True if a user may do this. A user who may not see locks may not act on them."""
+        return request.user.has_perms((VIEW, f"zklock.{action}"))  # type: ignore[union-attr]
+
+    has_break_permission = partialmethod(_may, "break_lock")
+    has_hold_permission = partialmethod(_may, "hold_lock")
+    has_limit_permission = partialmethod(_may, "limit_lock")
+    has_request_release_permission = partialmethod(_may, "request_release_lock")
 
     def allowed(self, request: HttpRequest) -> list[str]:
         """Return the names of the actions that this user may carry out, as the templates and the buttons use them."""
@@ -103,19 +104,9 @@ class Permissions:
         if not allowed:
             raise PermissionDenied(_("You may not do this."))
 
-
-class LockPages(Permissions):
-    """The base of all pages; a part of `LockAdminMixin`."""
-
-    reply_timeout: float
-    long_held: float
-    refresh: int
-    formfield_overrides: Mapping[Any, Mapping[str, Any]]
-
     def url(self, name: str, *args: str) -> str:
         """Return the address of a page, in the admin site that this one belongs to."""
-        site = self.admin_site.name  # type: ignore[attr-defined]
-        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=site)
+        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=self.admin_site.name)
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
         """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""
@@ -153,12 +144,11 @@ class LockPages(Permissions):
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this one belongs to."""
-        site = self.admin_site  # type: ignore[attr-defined]
-        request.current_app = site.name
+        request.current_app = self.admin_site.name
         common = {
-            **site.each_context(request),
+            **self.admin_site.each_context(request),
             **self.context(request),
-            "opts": self.opts,  # type: ignore[attr-defined]
+            "opts": self.opts,
             "media": self.media,  # type: ignore[attr-defined]
             "has_view_permission": self.has_view_permission(request),
             "original": Breadcrumb(context["title"]),
@@ -178,7 +168,6 @@ class LockPages(Permissions):
         return HttpResponseRedirect(self.url("change", quote(key)) if key else self.url("changelist"))
 
     def show_message(self, request: HttpRequest, text: str, level: int) -> None:
-        """Show a message on the next page."""
         self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
 
     def record_action(self, request: HttpRequest, action: Action) -> None:

@@ -114,11 +114,11 @@ def _since_then(attempt: Attempt, held: _Tokens) -> str:
     return _("Held since then") if attempt.token in held else _("No longer held; no end is recorded")
 
 
-def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEvent], datetime | None]:
+def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEvent], Attempt | OperatorAction | None]:
     """
-    Return the newest rows, and the time where the next page begins; None after the last one. `wanted` selects rows.
+    Return the newest rows, and the first one of the next page; None after the last one. `wanted` selects rows.
 
-    Rows of that time may be on both pages, so that none is missing. Needs the app. Raises what the database raises.
+    Needs the app. Raises what the database raises.
     """
     assert source is not None
     rows = source.history(most + 1, **wanted)
@@ -127,7 +127,7 @@ def page(most: int, *, reply_timeout: float, **wanted: Any) -> tuple[list[PastEv
     events = [
         event_of(row, held.get(row.key, others)) if isinstance(row, source.Attempt) else _of_action(row) for row in rows
     ]
-    return events[:most], events[most].at if len(events) > most else None
+    return events[:most], rows[most] if len(rows) > most else None
 
 
 def _held_now(column: int, reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:
@@ -187,21 +187,20 @@ def past_of(lock: LockInfo, *, is_current: bool = True) -> Past | None:
     tokens = {holder.token for holder in lock.holders} if is_current and not lock.problem else None
     return Past(
         grants=tuple(event_of(attempt, tokens) for attempt in grants),
-        summaries=_summaries(grants),
+        summaries=(
+            *_summary(_("Hold"), [grant.held for grant in grants]),
+            *_summary(_("Wait"), [grant.waited for grant in grants]),
+        ),
         usual="" if usual is None else duration(usual),
         times="" if first is None else times_usual(first.certain_duration, template),
     )
 
 
-def _summaries(grants: Sequence[Attempt]) -> tuple[tuple[str, str], ...]:
-    """Return the figures. A hold without an end has no duration, and is left out."""
-    held = [grant.held for grant in grants if grant.held is not None]
-    waited = [grant.waited for grant in grants if grant.waited is not None]
-    figures = ((_("Hold"), held), (_("Wait"), waited))
-    return tuple((title, _summary(seconds)) for title, seconds in figures if len(seconds) > 1)
-
-
-def _summary(seconds: Sequence[float]) -> str:
-    text = _("The last %(count)d: median %(middle)s, longest %(longest)s")
+def _summary(title: str, values: Sequence[float | None]) -> list[tuple[str, str]]:
+    """Return the figures, if there are two or more. A hold without an end has no duration, and is left out."""
+    seconds = [value for value in values if value is not None]
+    if len(seconds) < 2:
+        return []
     middle, longest = duration(statistics.median(seconds)), duration(max(seconds))
-    return text % {"count": len(seconds), "middle": middle, "longest": longest}
+    text = _("The last %(count)d: median %(middle)s, longest %(longest)s")
+    return [(title, text % {"count": len(seconds), "middle": middle, "longest": longest})]

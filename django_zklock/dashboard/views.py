@@ -1,13 +1,16 @@
-"""The views that change nothing: the page of one lock, groups, and all locks as JSON."""
+"""The views that change nothing: the page of one lock, groups, the history, and all locks as JSON."""
 
 from __future__ import annotations
 
+import csv
 import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.decorators import login_not_required, permission_required
+from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path, re_path
 from django.utils.http import urlencode
@@ -15,31 +18,33 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock.dashboard import incidents, lazy
+from django_zklock.dashboard import incidents, lazy, past
 from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
 from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
-from django_zklock.dashboard.history_views import HistoryViews
+from django_zklock.dashboard.forms import HistoryForm
 from django_zklock.dashboard.holder_views import HolderViews
 from django_zklock.dashboard.operator_views import OperatorViews
-from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb
-from django_zklock.dashboard.past import past_of
+from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb, logger
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.names import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
 
 
-class LockViews(HolderViews, OperatorViews, HistoryViews):
+HISTORY_ROWS: Final = 50
+"""Rows of a page of the history."""
+CSV_ROWS: Final = 10_000
+"""Rows of a download of it; the filter by time reaches the others."""
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would compute."""
+
+
+class LockViews(HolderViews, OperatorViews):
     """All views; a part of `LockAdminMixin`."""
 
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view  # type: ignore[attr-defined]
-
-        def action(action_view: Callable[..., HttpResponse]) -> Any:
-            return view(self._by_admin(action_view))
-
+        view, action = self.admin_site.admin_view, self._action_view
         own = [
             path("groups/", view(self.groups_view), name="zklock_lock_groups"),
             path("health/", view(self.health_view), name="zklock_lock_health"),
@@ -54,8 +59,8 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
-    def _by_admin(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-        """Record the operations of a view as those of the user of this admin."""
+    def _action_view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        """Return a view of the admin that records its operations as those of the user."""
 
         @functools.wraps(view)
         def run(request: HttpRequest) -> HttpResponse:
@@ -66,7 +71,7 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
                     for action in actions:
                         self.record_action(request, action)
 
-        return run
+        return self.admin_site.admin_view(run)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -77,11 +82,7 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
         if lock is None:
-            return self._get_obj_does_not_exist_redirect(  # type: ignore[attr-defined,no-any-return]
-                request,
-                self.opts,  # type: ignore[attr-defined]
-                object_id,
-            )
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
         context = {
             "title": clean(lock.key, MAX_KEY),
@@ -90,7 +91,7 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             "change": True,
             "show_history": True,
             "lock": shown,
-            "past": past_of(shown.info, is_current=not shown.problem),
+            "past": past.past_of(shown.info, is_current=not shown.problem),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -127,6 +128,40 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             rows.append({"name": shown, "figures": figures[name], "url": url, "list_url": list_url})
         return rows
 
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show what has happened to a lock. Without `contrib.events`, show the actions in Django's own log."""
+        self.require(self.has_view_permission(request))
+        lock = self.get_object(request, unquote(object_id))
+        if lock is None or past.source is None:
+            return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
+        title = _("History of %(lock)s") % {"lock": clean(lock.key, MAX_KEY)}
+        context = {"title": title, "original": Breadcrumb(title, pk=lock.key), "key": lock.key}
+        return self._history_page(request, lock.key, {**context, **(extra_context or {})})
+
+    def all_history_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what has happened to all locks."""
+        self.require(self.has_view_permission(request))
+        return self._history_page(request, "", {"title": _("History of all locks"), "key": ""})
+
+    def _history_page(self, request: HttpRequest, key: str, context: dict[str, Any]) -> HttpResponse:
+        """Show the rows that the filter selects, or send them as CSV."""
+        if past.source is None:
+            return self.page(request, "history", context)
+        form = HistoryForm(request.GET)
+        context |= {"filters": form, "has_past": True, "query": request.GET}
+        if not form.is_valid():
+            return self.page(request, "history", context, status=400)
+        is_csv = request.GET.get("format") == "csv"
+        wanted = {**form.cleaned_data, "key": key}
+        try:
+            rows, older = past.page(CSV_ROWS if is_csv else HISTORY_ROWS, reply_timeout=self.reply_timeout, **wanted)
+        except Error:
+            logger.exception("the table of events cannot be read")
+            return self.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
+        return _csv(rows) if is_csv else self.page(request, "history", {**context, "events": rows, "older": older})
+
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
         self.require(self.has_view_permission(request))
@@ -136,14 +171,12 @@ class LockViews(HolderViews, OperatorViews, HistoryViews):
             "title": _("Health of ZooKeeper"),
             "connection": connection,
             "connection_label": CONNECTION_LABELS[connection.state],
-            "session": session_hex(connection.session_id),
             "servers": report.servers,
             "findings": report.findings,
         }
         return self.page(request, "health", context)
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the list as JSON."""
         self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
 
@@ -178,6 +211,18 @@ def health_json(request: HttpRequest) -> HttpResponse:
 
 
 def _json(snapshot: Snapshot) -> JsonResponse:
-    from django_zklock.inspection.serialize import snapshot_json  # noqa: PLC0415 - imports kazoo
+    from django_zklock.inspection.serialize import to_json  # noqa: PLC0415 - imports kazoo
 
-    return JsonResponse(snapshot_json(snapshot))
+    return JsonResponse(to_json(snapshot))
+
+
+def _csv(events: Sequence[past.PastEvent]) -> HttpResponse:
+    """Return the rows as a file. No text begins like a formula."""
+    headers = {"Content-Disposition": 'attachment; filename="locks.csv"', "Cache-Control": "no-store"}
+    response = HttpResponse(content_type="text/csv; charset=utf-8", headers=headers)
+    writer = csv.writer(response)
+    writer.writerow([field.name for field in fields(past.PastEvent)])
+    for event in events:
+        cells = map(str, astuple(event))
+        writer.writerow([f"'{cell}" if cell.startswith(FORMULA) else cell for cell in cells])
+    return response

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice, pairwise
 from typing import Final, TypeAlias
 
-from django_zklock.inspection.info import LockInfo, ScannedContender, Wait
+from django_zklock.inspection.info import LockInfo, Wait
 from django_zklock.locks.queue_reader import ContenderInfo
 
 MAX_WAITS: Final = 2000
@@ -27,20 +29,16 @@ def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
     for lock in locks:
         for waiter in lock.waiters:
             wants[_owner(waiter)][lock.key] = None
-    holders: dict[tuple[_Owner, str], ScannedContender] = {}
-    for lock in locks if wants else ():
-        for holder in lock.holders:
-            owner = _owner(holder)
-            if owner in wants and all(owner):
-                holders[owner, lock.key] = holder
-    waits: list[Wait] = []
-    for (owner, held), holder in holders.items():
-        waits += [
-            Wait(who=_name(holder), holds=held, waits_for=key, owner=owner) for key in wants[owner] if key != held
-        ]
-        if len(waits) >= MAX_WAITS:
-            break
-    return tuple(sorted(waits[:MAX_WAITS], key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
+    waits = (
+        ((owner, lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=owner))
+        for lock in locks
+        for holder in lock.holders
+        if all(owner := _owner(holder))
+        for key in wants.get(owner, ())
+        if key != lock.key
+    )
+    once = dict(islice(waits, MAX_WAITS))  # an owner may have several permits of one semaphore
+    return tuple(sorted(once.values(), key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
 
 
 def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple[Wait, ...], ...]:
@@ -52,28 +50,21 @@ def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
     its permit.
     """
     edges: defaultdict[str, dict[str, Wait]] = defaultdict(dict)  # by the held lock, then by the awaited one
-    for wait in _without_free_permits(waits, locks) if waits else ():
+    for wait in _without_free_permits(waits, locks):
         edges[wait.holds].setdefault(wait.waits_for, wait)
     cycles: list[tuple[Wait, ...]] = []
-    finished: set[str] = set()
-    for start in sorted(edges):
-        # A depth-first search without recursion, as anybody can forge a long chain. Each wait is followed once.
-        path: list[Wait] = []
-        position = {start: 0}  # on the path
-        branches = [] if start in finished else [(start, iter(edges[start].values()))]
-        while branches and len(cycles) < MAX_CYCLES:
-            key, following = branches[-1]
-            next_wait = next(following, None)
-            if next_wait is None:
-                branches.pop()
-                del position[key], path[-1:]
-                finished.add(key)
-            elif next_wait.waits_for in position:
-                cycles.append((*path[position[next_wait.waits_for] :], next_wait))
-            elif next_wait.waits_for in edges and next_wait.waits_for not in finished:
-                path.append(next_wait)
-                position[next_wait.waits_for] = len(path)
-                branches.append((next_wait.waits_for, iter(edges[next_wait.waits_for].values())))
+    while len(cycles) < MAX_CYCLES:
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            keys = error.args[1]  # the holder of each waits for the one before; the last is the first again
+            cycle = [edges[held][awaited] for awaited, held in pairwise(keys)][::-1]
+            start = min(range(len(cycle)), key=lambda index: cycle[index].holds)
+            first, *others = (*cycle[start:], *cycle[:start])
+            cycles.append((first, *others))
+            del edges[first.holds][first.waits_for]  # so that the next search finds another one
+        else:
+            break
     return tuple(sorted(cycles, key=lambda cycle: cycle[0].holds))
 
 
@@ -95,7 +86,11 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
-    semaphores = {lock.key: {_owner(holder) for holder in lock.holders} for lock in locks if _is_semaphore(lock)}
+    semaphores = {
+        lock.key: {_owner(holder) for holder in lock.holders}
+        for lock in locks
+        if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
+    }
     while True:
         waiting = {(wait.owner, wait.holds) for wait in waits}
         moving = {key for key, holders in semaphores.items() if not all((owner, key) in waiting for owner in holders)}
@@ -103,12 +98,6 @@ def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> S
         if len(stuck) == len(waits):
             return waits
         waits = stuck
-
-
-def _is_semaphore(lock: LockInfo) -> bool:
-    """Return True if each waiter can continue as soon as any one of the holders releases."""
-    contenders = (*lock.holders, *lock.waiters)
-    return bool(lock.holders) and all(contender.kind == "semaphore" for contender in contenders)
 
 
 def _owner(contender: ContenderInfo) -> _Owner:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from django.utils.functional import lazy
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
@@ -126,9 +127,6 @@ def _is_answered(timeout: float) -> bool:
 _reports: Final = Shared(_ask_all)
 
 
-# --- one server -------------------------------------------------------------------------------------------------------
-
-
 def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
     try:
         text = _srvr(host, options, clock.now() + timeout)
@@ -183,9 +181,6 @@ def _report(server: str, text: str) -> ServerReport:
     )
 
 
-# --- all servers ------------------------------------------------------------------------------------------------------
-
-
 def _findings(
     servers: Sequence[ServerReport], session_timeout: float, reply_timeout: float = 1.0, *, answered: bool = False
 ) -> Iterator[HealthFinding]:
@@ -211,7 +206,7 @@ def _findings(
                 "Locks go on. They stop if %(more)d more servers fail.",
                 more,
             )
-            values = {"server": server.address, "problem": _Problem(server.problem), "more": more}
+            values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
             yield HealthFinding("warning", ("%(server)s %(problem)s.", *([goes_on] if more > 0 else [])), values)
         if server.version and tuple(map(int, re.findall(r"\d+", server.version)[:2])) < OLDEST:
             texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
@@ -251,12 +246,7 @@ def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: f
     return HealthFinding("error", texts, values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """A problem of a server, as text in the present language. The system's words after a colon stay as they are."""
-
-    text: str
-
-    def __str__(self) -> str:
-        words, colon, reason = self.text.partition(": ") if self.text.startswith(_AWAY) else (self.text, "", "")
-        return gettext(words) + colon + reason
+def _translated(problem: str) -> str:
+    """Return a problem of a server in the present language. The system's words after a colon stay as they are."""
+    words, colon, reason = problem.partition(": ") if problem.startswith(_AWAY) else (problem, "", "")
+    return gettext(words) + colon + reason

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from django_zklock.inspection.ensemble import EnsembleReport
-from django_zklock.inspection.info import LONG_HELD, LockInfo, ScannedContender, Snapshot
+from django_zklock.inspection.info import LockInfo, ScannedContender, Snapshot
 
 Cause: TypeAlias = Literal[
     "quorum", "deadlock", "counter", "unreadable", "host", "foreign", "hung", "operator", "ended", "flapping"
@@ -56,12 +56,12 @@ class Incident:
 
 def incidents(
     snapshot: Snapshot,
-    servers: EnsembleReport | None = None,
+    servers: EnsembleReport | None,
     *,
-    long_held: float = LONG_HELD,
-    usual_hold: Callable[[str], float | None] = lambda template: None,
-    losses: Mapping[str, int] | None = None,
-    ended: Mapping[str, Sequence[str]] | None = None,
+    long_held: float,
+    usual_hold: Callable[[str], float | None],
+    losses: Mapping[str, int],
+    ended: Mapping[str, Sequence[str]],
 ) -> tuple[Incident, ...]:
     """
     Return what needs attention, the worst first. `servers` are needed only if the snapshot has a problem.
@@ -78,15 +78,10 @@ def incidents(
         return certain >= long_held or (usual is not None and certain >= TIMES_USUAL * usual)
 
     present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung)]
-    for host, count in (losses or {}).items():
-        present += [Incident(cause="flapping", host=host, count=count)] if count >= MANY else []
-    for host, keys in (ended or {}).items():
-        present += [Incident(cause="ended", host=host, keys=tuple(keys))] if len(keys) >= MANY else []
-    return tuple(sorted(present, key=_rank))
-
-
-def _rank(incident: Incident) -> tuple[int, int, float]:
-    return CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)
+    present += [Incident(cause="flapping", host=host, count=losses[host]) for host in losses if losses[host] >= MANY]
+    present += [Incident(cause="ended", host=host, keys=tuple(keys)) for host, keys in ended.items()]
+    present.sort(key=lambda incident: (CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
+    return tuple(present)
 
 
 def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:

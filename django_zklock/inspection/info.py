@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
 
+from django_zklock.conf.options import LONG_HELD
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.order import EXHAUSTED
 
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
-LONG_HELD: Final = 60.0  # seconds from which on a lock counts as held long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

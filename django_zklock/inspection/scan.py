@@ -15,7 +15,7 @@ from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import markers, order
 from django_zklock.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
-from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_indexes
+from django_zklock.queue.holders import Limits, by_own_limit, end_of_holders, holder_indexes
 from django_zklock.queue.names import MAX_KEY, path
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
@@ -90,17 +90,13 @@ class ScanResult:
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
-        indexes = holder_indexes(self.queues[key], self.limits(key))
-        if not self.expired_holds:
-            return indexes
-        return tuple(index for index in indexes if (key, self.queues[key][index].name) not in self.expired_holds)
+        queue = self.queues[key]
+        indexes = holder_indexes(queue, self.limits(key))
+        return tuple(index for index in indexes if (key, queue[index].name) not in self.expired_holds)
 
     def limits(self, key: str) -> Limits:
         """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
-        queue = self.queues[key]
-        if queue.limit is not None or not queue or queue[0].kind is not Kind.PERMIT:
-            return UNKNOWN_LIMITS
-        nodes = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
+        nodes = ((name, self.nodes.get((key, name))) for name in by_own_limit(self.queues[key]))
         return {name: own_limit(node.data) for name, node in nodes if node is not None}
 
 
@@ -123,7 +119,6 @@ class Scan:
         self._gateway: Gateway
         self._timers: list[Timer] = []
         self._generation = 0  # a reply to a request of an earlier one is dropped
-        self.started = clock.now()
         self._reset()
 
     def _reset(self) -> None:
@@ -160,10 +155,8 @@ class Scan:
             self._proceed()
 
     def _on_timeout(self) -> None:
-        if not self._session.connected:
-            self._result.problem = self._session.explain()
-        else:
-            self._result.problem = self._result.problem or TOO_SHORT
+        problem = self._result.problem or TOO_SHORT
+        self._result.problem = problem if self._session.connected else self._session.explain()
         self._finish()
 
     # --- Requests -----------------------------------------------------------------------------------------------
@@ -233,11 +226,9 @@ class Scan:
                 self._listed_queues[key] = order.ordered(reply)
             except UnreadableQueue as error:
                 self._result.unreadable[key] = contenders, str(error)
-        if not self._limits.key:
-            self._descend(key, [name for name in others if not markers.is_marker(name)])
-
-    def _descend(self, key: str, names: list[str]) -> None:
-        for name in names:
+        for name in others:
+            if self._limits.key or markers.is_marker(name):
+                continue
             below = show_tails(f"{key}/{name}" if key else name)
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
@@ -269,20 +260,16 @@ class Scan:
         reads.sort()
         if limits.max_waiters is not None:
             del reads[max(MAX_READS, sum(rank < 2 for rank, _, _ in reads)) :]
-        for _, key, name in reads:
+        marked = [(0, key, queue.limit_marker) for key, queue in result.queues.items() if queue.limit_marker]
+        for _, key, name in reads + marked:
             self._read(key, name)
-        for key, queue in result.queues.items():
-            if queue.limit_marker:
-                self._read(key, queue.limit_marker)
 
     def _read(self, key: str, name: str) -> None:
         """Read a child of a directory, unless it is read already."""
         if (key, name) not in self._reads:
             self._reads.add((key, name))
-            self._requests.append(partial(self._send_read, key, name))
-
-    def _send_read(self, key: str, name: str) -> None:
-        self._gateway.read(f"{self._path(key)}/{name}", self._guarded(partial(self._on_read, key, name)))
+            path = f"{self._path(key)}/{name}"
+            self._requests.append(lambda: self._gateway.read(path, self._guarded(partial(self._on_read, key, name))))
 
     def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
         if isinstance(reply, NodeMissing):

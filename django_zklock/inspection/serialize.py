@@ -7,9 +7,8 @@ absent is null, times are in ISO 8601, and spans of time are in seconds.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.locks.queue_reader import ContenderInfo
@@ -17,9 +16,6 @@ from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.release_request import ReleaseRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _CONTENDER: Final = (
     *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
@@ -52,12 +48,6 @@ def to_json(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return [to_json(item) for item in value] if isinstance(value, tuple) else value
-
-
-def snapshot_json(snapshot: Snapshot, locks: Iterable[LockInfo] | None = None) -> dict[str, Any]:
-    """Return a snapshot for JSON, with all of its locks or only with these."""
-    shown: dict[str, Any] = to_json(snapshot if locks is None else replace(snapshot, locks=tuple(locks)))
-    return shown
 
 
 def _attribute(value: Any, name: str) -> object:

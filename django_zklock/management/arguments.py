@@ -23,9 +23,6 @@ _MAX_SECONDS: Final = 366 * 86400.0
 T = TypeVar("T")
 
 
-# --- Arguments ------------------------------------------------------------------------------------------------------
-
-
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that name a lock."""
     add = parser.add_argument
@@ -72,9 +69,6 @@ def user() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-# --- Numbers and times ----------------------------------------------------------------------------------------------
-
-
 def seconds(text: str) -> float:
     """Return a span of time such as `90`, `1.5s`, `15m`, `2h` or `1d` in seconds; an argparse type."""
     match = _TIME.fullmatch(text.strip())
@@ -98,9 +92,6 @@ def integer(first: int = 1, last: int = 10_000) -> Callable[[str], int]:
 def unless(word: str, parse: Callable[[str], T]) -> Callable[[str], T | None]:
     """Return an argparse type for None, written as this word, or for what `parse` accepts."""
     return lambda text: None if text.strip().lower() == word else parse(text)
-
-
-# --- Names of locks -------------------------------------------------------------------------------------------------
 
 
 def key_of(options: argparse.Namespace) -> str:

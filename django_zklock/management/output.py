@@ -6,7 +6,9 @@ import json as json_module
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, TypeAlias
+
+from django.core.management.base import OutputWrapper
 
 from django_zklock.queue.escaping import printable
 
@@ -14,20 +16,8 @@ CELL: Final = 200  # characters of one cell or name
 LINE: Final = 4000  # characters of one line
 
 
-class Output(Protocol):
-    """Where a sub-command writes."""
-
-    def write(self, text: str) -> object:
-        """Write a text."""
-
-    def flush(self) -> object:
-        """Show it."""
-
-
-def is_terminal(out: object) -> bool:
-    """Return True if a person reads this at a terminal."""
-    isatty = getattr(out, "isatty", None)
-    return bool(isatty and isatty())
+Output: TypeAlias = OutputWrapper
+"""Where a sub-command writes."""
 
 
 def write_line(out: Output, text: str) -> None:

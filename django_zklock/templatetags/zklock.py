@@ -10,8 +10,18 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 
-from django_zklock.dashboard.changelist.columns import age, age_of
-from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, request_text
+from django_zklock.dashboard.formatting import (
+    age,
+    age_of,
+    clean,
+    duration,
+    kind_text,
+    process_of,
+    request_text,
+    role_text,
+    use_of,
+)
+from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo
@@ -21,6 +31,10 @@ register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
 register.filter("zklock_request", request_text)
 register.filter("zklock_kind", kind_text)
+register.filter("zklock_role", role_text)
+register.filter("zklock_session", session_hex)
+register.filter("zklock_who", process_of)
+register.filter("zklock_work", use_of)
 register.simple_tag(age, name="zklock_age")
 register.simple_tag(age_of, name="zklock_age_of")
 

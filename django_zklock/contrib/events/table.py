@@ -188,30 +188,38 @@ def last_grants(key: str, most: int) -> list[Attempt]:
 
 
 def history(
-    most: int, *, what: str = "", who: str = "", host: str = "", since: datetime | None = None, **conditions: Any
+    most: int,
+    *,
+    what: str = "",
+    who: str = "",
+    host: str = "",
+    since: datetime | None = None,
+    row: int | None = None,
+    **conditions: Any,
 ) -> list[Attempt | OperatorAction]:
     """
-    Return the last attempts and actions, newest first.
+    Return the last attempts and actions, newest first, then by their primary keys.
 
     `what` is an outcome or "actions". `who` is a part of a work, a host, a pid or an operator's name. An action has
     the host of the holder that it concerned. `conditions` are values by the names of `_LOOKUPS`; an empty one selects
-    all rows.
+    all rows. Of the rows at the time `before`, those with a primary key above `row` are left out.
     """
     if since is None and (who or conditions.get("part")):
         since = timezone.now() - SEARCHED
     conditions |= {"since": since, "key": shortened(conditions.get("key", ""), MAX_TEXT)}
     common = Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
+    common &= Q() if row is None else ~Q(at=conditions.get("before"), pk__gt=row)
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
         by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
         by_work = (Q(work__icontains=who) | Q(host__icontains=who) | by_pid) if who else Q()
         by_work &= (Q(host=host) if host else Q()) & (Q(outcome=what) if what else Q())
-        rows += _read(Attempt._default_manager.filter(common & by_work).order_by("-at")[:most])
+        rows += _read(Attempt._default_manager.filter(common & by_work).order_by("-at", "-pk")[:most])
     if what in {"", ACTIONS}:
         by_name = (Q(by__icontains=who) | Q(holder__icontains=who)) if who else Q()
         by_name &= Q(holder__contains=f" on {host}, ") if host else Q()
-        rows += _read(OperatorAction._default_manager.filter(common & by_name).order_by("-at")[:most])
-    return sorted(rows, key=lambda row: row.at, reverse=True)[:most]
+        rows += _read(OperatorAction._default_manager.filter(common & by_name).order_by("-at", "-pk")[:most])
+    return sorted(rows, key=lambda record: (record.at, record.pk), reverse=True)[:most]
 
 
 _LOOKUPS: Final = {

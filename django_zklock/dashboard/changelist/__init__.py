@@ -1,1 +1,1 @@
-"""The list of locks: its rows, columns, filters and groups, and the bar above it."""
+"""The list of locks: its rows, filters and groups."""

@@ -26,9 +26,6 @@ GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("hos
 """Labels of the criteria by which locks can be grouped."""
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
-
-
 def grouped(locks: Iterable[LockInfo], by: str, within: str = "") -> dict[str, list[LockInfo]]:
     """
     Return the groups by name: by host, by template, or by the first segments of the keys.
@@ -52,9 +49,6 @@ def _names(lock: LockInfo, by: str, within: str) -> set[str]:
         return set()
     segment, slash, _rest = lock.key[len(within) :].partition("/")
     return {within + segment + slash}
-
-
-# --- filters ----------------------------------------------------------------------------------------------------------
 
 
 class _LockFilter(admin.SimpleListFilter):

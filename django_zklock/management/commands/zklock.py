@@ -15,7 +15,6 @@ from django.core.management.color import no_style
 
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import is_terminal
 from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
@@ -74,7 +73,7 @@ class Command(BaseCommand):
         # Without any handler, Python would write to standard error what the sub-command says there itself.
         for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):
             logging.getLogger(name).addHandler(_NO_HANDLER)
-        if not options["force_color"] and (os.environ.get("NO_COLOR") or not is_terminal(self.stdout)):
+        if not options["force_color"] and (os.environ.get("NO_COLOR") or not self.stdout.isatty()):
             self.style, self.stderr.style_func = no_style(), None
         try:
             with acting_via("command"), errors_as_exit_codes():

@@ -25,7 +25,6 @@ Type 'yes' to break the lock: """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     add_reason(parser, "for the audit log, and for the holder that loses the lock")
     add_holder(parser)
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Break the lock, after a confirmation."""
     is_named = bool(options.guid or options.token)
     if options.no_input and not is_named:
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)

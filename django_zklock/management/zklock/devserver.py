@@ -22,13 +22,11 @@ POLL_INTERVAL: Final = 0.2  # seconds between two reads of the sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("--port", type=int, default=2181, help="0 takes any free port (default: %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--data", type=Path, metavar="FILE", help="keep the tree in this file over a restart")
-    parser.add_argument(
-        "--tick", type=float, default=2.0, help="seconds; session timeouts are 2 to 20 ticks (default: %(default)s)"
-    )
+    tick = "seconds; session timeouts are 2 to 20 ticks (default: %(default)s)"
+    parser.add_argument("--tick", type=float, default=2.0, help=tick)
     parser.add_argument("--force", action="store_true", help="run although settings.DEBUG is off")
 
 

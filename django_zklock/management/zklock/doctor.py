@@ -24,9 +24,8 @@ from django_zklock import clock, conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import cycle_text, different_limits, process_of
+from django_zklock.dashboard.formatting import cycle_text, different_limits, keys_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import ContenderInfo
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
@@ -66,7 +65,6 @@ class Check:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     rounds = "how many reads and writes to time (default: %(default)s)"
     parser.add_argument("--rounds", type=integer(), default=20, metavar="N", help=rounds)
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
@@ -75,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Run the checks and report them."""
     if options.incident:
         _incidents(out, options.reply_timeout, json=options.json)
         return
@@ -234,9 +231,11 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
         if lock.own_limits:
             yield Check("limits", "warning", f"{lock.key}: {different_limits(lock)}")
         for contender in (*lock.holders, *lock.waiters):
-            orphan = _why_orphan(contender)
-            if orphan:
-                yield Check("orphan", "warning", f"{lock.key}: {contender.name} {orphan}")
+            orphan = f"{lock.key}: {contender.name} belongs to"
+            if not contender.session_id and not contender.operator:  # an operator hold needs no process
+                yield Check("orphan", "warning", f"{orphan} no session, so nothing deletes it")
+            elif contender.session_id and contender.client == "unknown":
+                yield Check("orphan", "warning", f"{orphan} an unknown program ({process_of(contender)})")
     for cycle in snapshot.cycles:
         yield Check("deadlock", "error", cycle_text(cycle))
     for text in snapshot.skipped:
@@ -250,15 +249,5 @@ def _reservations(reply_timeout: float) -> Iterator[Check]:
     for key in report.unreadable:
         yield Check("reservation", "error", f"{key}: cannot be read, so this task is not sent")
     if report.dead:
-        listed = ", ".join(report.dead[:MAX_DEAD])
-        more = f" and {len(report.dead) - MAX_DEAD} more" if len(report.dead) > MAX_DEAD else ""
-        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}{more}")
-
-
-def _why_orphan(contender: ContenderInfo) -> str:
-    if not contender.session_id:
-        # An operator hold needs no process.
-        return "" if contender.operator else "belongs to no session, so nothing deletes it"
-    if contender.client == "unknown":
-        return f"belongs to an unknown program ({process_of(contender)})"
-    return ""
+        listed = keys_text(report.dead, MAX_DEAD)
+        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}")

@@ -11,7 +11,6 @@ from django_zklock.management.zklock.show import no_holder, read_lock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     parser.add_argument("--token", type=int, help="the token of the hold (default: the hold that has the lock)")
     add_reason(parser, "for the audit log", required=False)
@@ -19,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """End the hold."""
     key, token = key_of(options), options.token
     if token is None:
         lock = read_lock(options)

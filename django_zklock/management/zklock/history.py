@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta, timezone
 from typing import Final
 
 from django.db import Error
 from django.utils.timezone import now
 
 from django_zklock.dashboard import past
+from django_zklock.dashboard.formatting import time_text
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 
-HEAD: Final = ("when (UTC)", "lock", "what", "by", "work", "how long", "reason")
+HEAD: Final = ("when", "lock", "what", "by", "work", "how long", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("key", nargs="?", default="", help="a key as `list` shows it (default: all locks)")
     parser.add_argument("--what", choices=[what.replace(" ", "-") for what in past.WHAT], default="", help="this kind")
     parser.add_argument("--who", default="", metavar="TEXT", help="part of a work, host or operator's name; or a pid")
     parser.add_argument("--host", default="", help="only this host")
     parser.add_argument("--since", type=seconds, metavar="TIME", help="only the last TIME, such as 2h")
-    parser.add_argument(
-        "--limit", type=integer(), default=50, metavar="N", help="at most N rows (default: %(default)s)"
-    )
+    limit = "at most N rows (default: %(default)s)"
+    parser.add_argument("--limit", type=integer(), default=50, metavar="N", help=limit)
     add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Show the rows."""
     if past.source is None:
         raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
     wanted = {"key": options.key, "what": options.what.replace("-", " "), "who": options.who, "host": options.host}
@@ -42,7 +40,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     except Error as error:
         raise failure(f"The tables of the history cannot be read: {error}. Run manage.py migrate.") from error
     if options.json:
-        rows = [{**asdict(event), "at": _utc(event).isoformat()} for event in events]
+        rows = [{**asdict(event), "at": event.at.astimezone(timezone.utc).isoformat()} for event in events]
         write_json(out, {"events": rows, "more": older is not None})
         return
     if events:
@@ -53,8 +51,4 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _cells(event: past.PastEvent) -> tuple[str, ...]:
     by = f"{event.by} ({event.via})" if event.via else event.by
-    return (f"{_utc(event):%Y-%m-%d %H:%M:%S}", event.key, event.what, by, event.work, event.lasted, event.reason)
-
-
-def _utc(event: past.PastEvent) -> datetime:
-    return event.at.astimezone(timezone.utc)
+    return (time_text(event.at), event.key, event.what, by, event.work, event.lasted, event.reason)

@@ -15,7 +15,6 @@ from django_zklock.queue.operator_hold import LONGEST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     span = "how long, as in 90s, 15m, 2h"
     parser.add_argument("--for", dest="span", type=seconds, required=True, metavar="TIME", help=span)
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Hold the lock."""
     if not 0 < options.span <= LONGEST:
         limit = "at most 7d" if options.span else "above 0"
         raise failure(f"--for must be {limit}, not {options.span / 86400:g}d.", ExitCode.USAGE)

@@ -24,14 +24,12 @@ WATCH_INTERVAL = 1.0  # seconds between two reads of the queue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     parser.add_argument("--watch", action="store_true", help="ask each second, and show each change, until Ctrl-C")
     add_answer(parser, json="write JSON; with --watch, one line for each change")
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Show the leader."""
     key = key_of(options)
     parent = names.path(conf.current().base, key)
     # Also with --watch: it would write nothing while ZooKeeper is not available.

@@ -13,7 +13,6 @@ from django_zklock.management.output import Output, write_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     parser.add_argument("permits", metavar="N", nargs="?", type=integer(), help="the new number of permits")
     parser.add_argument("--clear", action="store_true", help="use the limit in the code of each process again")
@@ -22,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Show, set or clear the limit."""
     permits = options.permits
     if options.clear and permits is not None:
         raise failure("Give either N or --clear.", ExitCode.USAGE)

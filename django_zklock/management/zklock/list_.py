@@ -7,13 +7,14 @@ import contextlib
 import fnmatch
 import re
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text, process_of, reasons, span, use_of
 from django_zklock.inspection import LockInfo, Snapshot
-from django_zklock.inspection.serialize import snapshot_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import add_answer, integer, seconds
-from django_zklock.management.output import Output, count, is_terminal, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
 
 CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
@@ -29,21 +30,18 @@ ORDERS: Final[dict[str, Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("pattern", nargs="?", default="*", help="only keys like this, such as 'orders/*'")
     parser.add_argument("--longer-than", type=seconds, default=0.0, metavar="TIME", help="only locks held for longer")
     parser.add_argument("--host", help="only locks with a holder on this host")
     parser.add_argument("--state", choices=[*STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
     parser.add_argument("--limit", type=integer(), metavar="N", help="only the first N")
-    parser.add_argument(
-        "--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help="again every 2 s, or TIME, until Ctrl-C"
-    )
+    watch = "again every 2 s, or TIME, until Ctrl-C"
+    parser.add_argument("--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help=watch)
     add_answer(parser, json="write JSON; with --watch, one line for each scan")
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """List the locks once, or repeatedly."""
     if options.watch is None:
         fail_if_incomplete(_list(out, options))
         return
@@ -59,14 +57,14 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     """Write the present locks, and return them with all others."""
     words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # with too many locks, keys with these are read first
     snapshot = read_all(options, words)
-    if options.watch is not None and is_terminal(out) and not options.json:
+    if options.watch is not None and out.isatty() and not options.json:
         out.write(CLEAR)
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, options)]
     if options.sort in ORDERS:
         locks.sort(key=ORDERS[options.sort], reverse=True)
     locks = locks[: options.limit]
     if options.json:
-        write_json(out, snapshot_json(snapshot, locks), lines=options.watch is not None)
+        write_json(out, to_json(replace(snapshot, locks=tuple(locks))), lines=options.watch is not None)
     elif snapshot.problem and not snapshot.locks:
         write_line(out, UNKNOWN)
     else:

@@ -14,7 +14,6 @@ from django_zklock.management.zklock.show import no_holder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     add_reason(parser, "for the audit log, and for the holder")
     add_holder(parser)
@@ -22,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Ask the holders."""
     key = key_of(options)
     try:
         asked = operations.request_release(key, guid=options.guid, token=options.token, **acting(options))

@@ -45,11 +45,7 @@ _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {**_WAIT, "help": "how long to wait for the lock, or forever; 0: not at all"},
     "abort_on": {"choices": ABORT_ON, "help": "when to stop the command"},
     "kind": {"choices": KIND, "help": "the side of a read-write lock"},
-    "limit": {
-        "type": unless("none", integer()),
-        "metavar": "N",
-        "help": "how many may run at a time; none: no semaphore",
-    },
+    "limit": {"type": unless("none", integer()), "metavar": "N", "help": "how many may run at a time, or none"},
     "max_hold": {**_TIME, "help": "stop the command when it has run for so long"},
     "warn_after": {**_TIME, "help": "log a warning when the command has run for so long"},
     "min_hold": {**_TIME, "help": "no other process gets the lock for so long, even if the command has ended"},
@@ -58,7 +54,6 @@ _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="the command and its arguments, after --")
     for name, given in _LOCK_OPTIONS.items():

@@ -29,7 +29,6 @@ EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     grpc = "where to serve gRPC (default: %(default)s)"
     add("--grpc", type=_address, default=DEFAULT_GRPC, metavar="HOST:PORT", help=grpc)

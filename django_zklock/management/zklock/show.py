@@ -11,36 +11,26 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
-from django_zklock.dashboard import past
+from django_zklock.dashboard import formatting, past
 from django_zklock.dashboard.detail import Detail, Row, read_detail
-from django_zklock.dashboard.formatting import (
-    commands,
-    cycle_text,
-    kind_text,
-    limit_text,
-    process_of,
-    span,
-    time_text,
-)
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import add_answer, add_name, did_you_mean, entries_below, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
+from django_zklock.queue.escaping import session_hex
 
 HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_name(parser)
     add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Show the lock."""
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
     lock, history = shown.info, past.past_of(shown.info)
     is_free, grants = lock.state() == "free", list(history.grants[:MAX_GRANTS]) if history else []
@@ -49,20 +39,20 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.json:
         more = {"reasons": shown.reasons, "advice": shown.advice, "chain": to_json(shown.chain)}
         events = [{**asdict(grant), "at": grant.at.isoformat()} for grant in grants]
-        write_json(out, {**to_json(lock), **more, "grants": events, "commands": commands(lock)})
+        write_json(out, {**to_json(lock), **more, "grants": events, "commands": formatting.commands(lock)})
     elif not is_free:
         _write(out, shown, grants)
     if is_free:
-        limit = f" {limit_text(lock.limit_set)}." if lock.limit_set else ""
+        limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
         raise no_holder(lock.key, f"The lock {lock.key!r} is free.{limit}", options)
 
 
 def _write(out: Output, shown: Detail, grants: Sequence[past.PastEvent]) -> None:
     lock = shown.info
-    write_line(out, f"{lock.key} ({kind_text(lock)}) at {lock.path}")
-    chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{cycle_text(shown.chain)}"
+    write_line(out, f"{lock.key} ({formatting.kind_text(lock)}) at {lock.path}")
+    chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
     requests = [
-        f"{process_of(holder)} was asked to release by {holder.release_request}"
+        f"{formatting.process_of(holder)} was asked to release by {holder.release_request}"
         for holder in lock.holders
         if holder.release_request is not None
     ]
@@ -79,9 +69,9 @@ def _write(out: Output, shown: Detail, grants: Sequence[past.PastEvent]) -> None
     if rows:
         write_table(out, HEAD, rows, numbers=("for", "token"))
     if grants:
-        events = [(time_text(grant.at), grant.by, grant.waited, grant.lasted, grant.what) for grant in grants]
+        events = [(formatting.time_text(row.at), row.by, row.waited, row.lasted, row.what) for row in grants]
         write_table(out, ("last grants", "to", "waited", "held", ""), events, numbers=("waited", "held"))
-    for command in (*commands(lock), *(shown.commands if lock.problem else ())):
+    for command in (*formatting.commands(lock), *(shown.commands if lock.problem else ())):
         write_line(out, f"Next: {command}")
 
 
@@ -103,5 +93,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
     since = f"{contender.since:%Y-%m-%d %H:%M:%S}"
-    use = (role, row.process, contender.kind, row.work, since, span(contender))
-    return (*use, str(contender.token), contender.thread, row.session or "none")
+    process, use = formatting.process_of(contender), formatting.use_of(contender)
+    cells = (role, process, contender.kind, use, since, formatting.span(contender))
+    return (*cells, str(contender.token), contender.thread, session_hex(contender.session_id) or "none")

@@ -8,7 +8,7 @@ from typing import Final
 from django_zklock import inspection
 from django_zklock.dashboard.formatting import cycle_text, duration
 from django_zklock.inspection import Figures, Snapshot
-from django_zklock.inspection.serialize import snapshot_json
+from django_zklock.inspection.serialize import to_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line
@@ -24,14 +24,12 @@ def read_all(options: argparse.Namespace, words: str = "") -> Snapshot:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Write the summary."""
     snapshot = read_all(options)
     figures = Figures.of(snapshot.locks)
     if options.json:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
         waits = {"waiting": figures.waiting, "longest_wait": figures.longest_wait or 0.0}
-        summary = snapshot_json(snapshot, ())
-        del summary["locks"]
+        summary = {name: value for name, value in to_json(snapshot).items() if name != "locks"}
         write_json(out, {**summary, **counts, **waits})
     else:
         connection = snapshot.connection

@@ -16,6 +16,7 @@ from django.test import Client, override_settings
 from django.utils import timezone
 from support.adminsite import user_with
 from support.ensemble import free_ports
+from support.faults import within
 from support.proxy import GET_CHILDREN, Proxy
 from support.zoo import Zoo, eventually
 
@@ -142,6 +143,17 @@ def test_a_host_that_died_with_fifty_locks_is_named_after_its_session_ended(oper
     assert_named(operator, "ended", ExitCode.ENDED, "worker-1 ended with 50 locks", "Check the work of these locks.")
 
 
+def test_the_doctor_waits_only_if_a_host_may_have_died(
+    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than three locks without an end are no incident, however that second look ends."""
+    monkeypatch.setattr(incidents, "LATE", 60.0)
+    attempts(2, Attempt.HELD, held=None)
+    attempts(2, Attempt.HELD, held=None, host="worker-2")
+    with within(20):
+        assert doctor() == ("Nothing needs attention: 0 locks.\n", 0)
+
+
 def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zoo) -> None:
     """Their rows have no end yet, for a second or so."""
     attempts(3, Attempt.HELD, held=None)
@@ -252,9 +264,9 @@ def test_a_worn_out_counter_says_how_to_reset_it(operator: Client, zoo: Zoo) -> 
     zoo.client.delete(path)
 
 
-def test_an_unknown_entry_says_what_to_look_for(operator: Client, zoo: Zoo) -> None:
+def test_an_unknown_znode_says_what_to_look_for(operator: Client, zoo: Zoo) -> None:
     path = zoo.client.create(f"{zoo.base}/orders/9/mine-", ephemeral=True, sequence=True, makepath=True)
-    assert_named(operator, "unreadable", ExitCode.UNREADABLE, "orders/9", "Find the program that made the entry")
+    assert_named(operator, "unreadable", ExitCode.UNREADABLE, "orders/9", "Find the program that made the znode")
     zoo.client.delete(path)
 
 

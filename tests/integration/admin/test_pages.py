@@ -16,6 +16,7 @@ from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
+from django_zklock.dashboard.formatting import process_of
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
 
@@ -162,7 +163,7 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
     token = zoo.client.exists(queues[0]).czxid
     assert f"<code>{token}</code>" in page
     lock = response.context["lock"]
-    assert [row.process for row in lock.waiters] == ["web-2 · pid 72", "web-3 · pid 73"]
+    assert [process_of(row.info) for row in lock.waiters] == ["web-2 · pid 72", "web-3 · pid 73"]
     assert [row.behind for row in lock.waiters] == [0, 1]
     assert f"zkCli.sh -server {zoo.address} get -s {queues[0]}" in page
 

@@ -14,7 +14,7 @@ from support.faults import acquired_by_many
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
-from django_zklock.dashboard.formatting import kind_text
+from django_zklock.dashboard.formatting import kind_text, role_text
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import clear_limit, limit_of, set_limit
 
@@ -70,8 +70,8 @@ def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold
     """Also the limit that was set, by whom and why."""
     shown = operator.get(f"{LIST}printers/change/").context["lock"]
     assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
-    assert {row.role for row in shown.holders} == {"holds 1 permit"}
-    assert {row.role for row in shown.waiters} == {"wants a permit"}
+    assert {role_text(row.info) for row in shown.holders} == {"holds 1 permit"}
+    assert {role_text(row.info) for row in shown.waiters} == {"wants a permit"}
     assert (kind_text(shown.info), shown.limit_set) == ("2 of 2 permits", "")
     assert "Permits in use: 2 of 2" in shown.reasons[0]
     set_limit("printers", 1, by="anna", reason="one is broken")

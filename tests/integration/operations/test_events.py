@@ -335,6 +335,16 @@ def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
     assert newest[0].at >= newest[1].at >= newest[2].at
 
 
+def test_rows_of_one_time_are_paged_by_their_keys_on_each_database(alias: str) -> None:
+    """The next page begins with the row that the last one did not show."""
+    at = timezone.now() - timedelta(minutes=1)
+    for number in range(6):
+        insert(f"paged/{number}", held=1, at=at)
+    *shown, following = table.history(4, part="paged/")
+    rest = table.history(4, part="paged/", before=following.at, row=following.pk)
+    assert [row.key for row in (*shown, *rest)] == [f"paged/{number}" for number in (5, 4, 3, 2, 1, 0)]
+
+
 def test_a_text_is_searched_on_each_database(alias: str) -> None:
     """In the last day, or from the time that the caller gives: no index finds a part of a text."""
     now = timezone.now()
@@ -343,7 +353,7 @@ def test_a_text_is_searched_on_each_database(alias: str) -> None:
     insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812, at=now - timedelta(days=3))
     for wanted in ({"part": "4711"}, {"who": "CHARGE"}, {"who": "worker-7"}, {"who": "812"}):
         assert len(table.history(9, **wanted)) == 1, wanted  # type: ignore[arg-type]
-        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted
+        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted  # type: ignore[arg-type]
     for nobody in ("9" * 40, "²", "%", "task_charge"):
         assert table.history(9, who=nobody) == []
     assert len(table.history(9, host="worker-7")) == 2

@@ -6,6 +6,7 @@ import argparse
 import io
 
 import pytest
+from django.core.management.base import OutputWrapper
 from django.test import override_settings
 
 from django_zklock.management import output
@@ -30,7 +31,7 @@ def test_a_wrong_span_of_time_is_refused(text: str) -> None:
 def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
     """Wide characters take two columns, combining ones none."""
     out = io.StringIO()
-    output.write_table(out, ("name", "n"), [("倉庫", "1"), ("e\u0301", "23")], numbers=("n",))
+    output.write_table(OutputWrapper(out), ("name", "n"), [("倉庫", "1"), ("e\u0301", "23")], numbers=("n",))
     assert out.getvalue() == "NAME   N\n倉庫   1\ne\u0301     23\n"
 
 
