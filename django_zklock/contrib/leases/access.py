@@ -43,12 +43,11 @@ class Denials:
 
     def report(self, event: str, **fields: str) -> None:
         """Log an event with these fields, unless it was logged lately."""
+        if event not in self._counts and len(self._counts) >= MOST_LOGGED:
+            event = "the lock coordinator refused requests of many others"
         if event not in self._counts:
-            if len(self._counts) >= MOST_LOGGED:
-                event = "the lock coordinator refused requests of many others"
-            if event not in self._counts:
-                audit.warning("%s", event, extra=fields)
-                asyncio.get_running_loop().call_later(LOG_PERIOD, self._sum_up, event)
+            audit.warning("%s", event, extra=fields)
+            asyncio.get_running_loop().call_later(LOG_PERIOD, self._sum_up, event)
         self._counts[event] += 1
 
     def _sum_up(self, event: str) -> None:
@@ -70,7 +69,7 @@ class Access:
         self._by_certificate = {name: client for client in options.clients.values() for name in client.certificates}
         self._due: dict[str, float] = {}  # by client: when its next request may be served, on clock.now()
         self._denials = Denials()
-        self._delayed = 0
+        self._delayed = asyncio.Semaphore(MOST_DELAYED)
 
     async def client(self, address: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
         """
@@ -81,7 +80,9 @@ class Access:
         client = self._known(authorization, certificate_names)
         if client is None:
             self._denials.report(f"the lock coordinator does not know a client at {address}")
-            await self._delay_refusal()
+            if not self._delayed.locked():
+                async with self._delayed:
+                    await asyncio.sleep(DELAY)
             raise Refusal(
                 Code.UNAUTHENTICATED,
                 "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a certificate "
@@ -98,14 +99,6 @@ class Access:
         if scheme.lower() == "bearer":
             return self._by_token.get(hash_of(token.strip()))
         return next((self._by_certificate[name] for name in certificate_names if name in self._by_certificate), None)
-
-    async def _delay_refusal(self) -> None:
-        if self._delayed < MOST_DELAYED:
-            self._delayed += 1
-            try:
-                await asyncio.sleep(DELAY)
-            finally:
-                self._delayed -= 1
 
     def delay(self, client: LeaseClient, cost: float = 1.0) -> float:
         """

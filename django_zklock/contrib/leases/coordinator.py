@@ -13,8 +13,8 @@ import itertools
 import logging
 import secrets
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from django.core.signing import BadSignature, Signer
@@ -22,7 +22,7 @@ from django.core.signing import BadSignature, Signer
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials
-from django_zklock.contrib.leases.lease import LEFT, NOT_KEPT, RELEASED, Lease, LeaseLock, wake
+from django_zklock.contrib.leases.lease import LEFT, RELEASED, Lease, LeaseLock
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
@@ -88,7 +88,7 @@ class Coordinator:
         self.id = secrets.token_hex(4)
         config = conf.current()
         self._options = config.leases
-        self._base = config.base
+        self._around_key = len(config.base) + NAME  # characters in the path of a znode
         self._addresses = Addresses()
         self._id_suffix = ""  # with the addresses, signed
         self._paths = 0  # characters in the paths of all its znodes
@@ -124,13 +124,23 @@ class Coordinator:
         if self._waiting[client.name] >= client.max_waiting:
             raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
         self._waiting[client.name] += 1
+        loop, lease = asyncio.get_running_loop(), None
+        called = loop.time()
         try:
-            lease = await self._start(client, request)
-            try:
-                await lease.settled
-            except asyncio.CancelledError:
+            async with self._starting[client.name]:
+                # In tenths of a second: calls with the same options share them.
+                lease = self._new_lease(client, request, round(loop.time() - called, 1))
+                queued = lease.lock.queued = loop.create_future()
+                # Without a connection, each of them may wait for as long as its client allows, and the others must
+                # not add up.
+                longest = LONGEST_START if process.current().connected else 0
+                await asyncio.wait((queued, lease.settled), timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+                lease.lock.queued = None
+            await lease.settled
+        except asyncio.CancelledError:
+            if lease is not None:
                 lease.end(LEFT)
-                raise
+            raise
         finally:
             self._waiting[client.name] -= 1
         if lease.error is not None:
@@ -140,29 +150,10 @@ class Coordinator:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
         return lease
 
-    async def _start(self, client: LeaseClient, request: LeaseRequest) -> Lease:
-        """Return a new lease, which waits for the lock, as soon as few others of its client are starting."""
-        loop, starting = asyncio.get_running_loop(), self._starting[client.name]
-        called = loop.time()
-        await starting.acquire()
-        started = loop.create_future()
-        started.add_done_callback(lambda _: starting.release())
-        try:
-            # In tenths of a second: calls with the same options share them.
-            lease = self._new_lease(client, request, round(loop.time() - called, 1))
-        except BaseException:
-            wake(started)
-            raise
-        lease.lock.on_queued = partial(loop.call_soon_threadsafe, wake, started)
-        # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
-        loop.call_later(LONGEST_START if process.current().connected else 0, wake, started)
-        return lease
-
     def keep(self, client: LeaseClient, lease_id: str) -> Lease:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
-        if not lease.keep():
-            raise over(lease.end_reason or NOT_KEPT)
+        lease.keep()
         return lease
 
     async def release(self, client: LeaseClient, lease_id: str) -> None:
@@ -179,7 +170,7 @@ class Coordinator:
         if lease is not None and lease.client == client.name and lease.hold is not None:
             return lease
         coordinator, *rest = lease_id.split(".", 3)
-        if lease is None and coordinator != self.id and len(rest) > 1:
+        if coordinator != self.id and len(rest) > 1:
             elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
             if elsewhere.grpc and elsewhere.grpc == self._addresses.grpc:
                 raise over("the coordinator that gave it has ended, or has the same --advertise as this one")
@@ -206,17 +197,10 @@ class Coordinator:
 
         It is known for the first fifty of a queue, and for 200 queues a second.
         """
-        if lease.settled.done():
+        if lease.settled.done() or (info := await self._read_queue(lease.lock.name)) is None:
             return 0
-        info = await self._read_queue(lease.lock.name)
-        if info is None:
-            return 0
-        ahead = len(info.holders)
-        for waiter in info.waiters:
-            if waiter.about.get("lease") == lease.number:
-                return ahead
-            ahead += 1
-        return 0
+        waiters = [waiter.about.get("lease") for waiter in info.waiters]
+        return len(info.holders) + waiters.index(lease.number) if lease.number in waiters else 0
 
     async def count_ahead(self, resource: str) -> int:
         """Return how many hold a lock, or wait for it; 0 if that is not known."""
@@ -238,22 +222,16 @@ class Coordinator:
 
     async def drain(self) -> None:
         """Give no more leases; wait until those that are held are released, or have run out."""
-        self._draining = True
-        for lease in list(self._leases.values()):
-            if lease.hold is None:
-                lease.end(DRAINING)
-            else:
-                lease.let_run_out(DRAINING)
-        await self._all_ended()
+        await self._end_all(Lease.let_run_out)
 
     async def stop(self) -> None:
         """Give no more leases; wait until every lease end that was told to a client has passed."""
+        await self._end_all(Lease.end_as_promised)
+
+    async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
         for lease in list(self._leases.values()):
-            lease.end_as_promised(DRAINING)
-        await self._all_ended()
-
-    async def _all_ended(self) -> None:
+            end(lease, DRAINING)
         while self._leases:
             await asyncio.wait([lease.task for lease in self._leases.values()])
 
@@ -278,7 +256,11 @@ class Coordinator:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
         self._check_rights(client, key, request.kind)
         number = f"{self.id}.{next(self._numbers)}"
-        self._check_paths(key)
+        if self._paths + len(key) + self._around_key > MOST_PATHS:
+            raise Refusal(
+                Code.UNAVAILABLE,
+                f"This coordinator has {len(self._leases)} leases and has no room for more. Use another coordinator.",
+            )
         lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
         lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._id_suffix}"
         lease = Lease(lease_id, number, lock, client=client.name, client_id=client_id, term=term)
@@ -286,13 +268,6 @@ class Coordinator:
         self._count(lease, 1)
         lease.task.add_done_callback(lambda _: self._on_end(lease))
         return lease
-
-    def _check_paths(self, key: str) -> None:
-        if self._paths + self._path(key) > MOST_PATHS:
-            raise Refusal(
-                Code.UNAVAILABLE,
-                f"This coordinator has {len(self._leases)} leases and has no room for more. Use another coordinator.",
-            )
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
         if kind not in KINDS:
@@ -308,24 +283,20 @@ class Coordinator:
             raise Refusal(Code.FORBIDDEN, problem)
 
     def _lock(self, key: str, request: LeaseRequest, waited: float, client_id: str, about: dict[str, str]) -> LeaseLock:
-        wait = self._options.max_wait
-        if request.wait_limit_ms is not None:
-            wait = max(0.0, min(wait, request.wait_limit_ms / 1000 - waited))
-        if min(request.wait_limit_ms or 0, request.limit) < 0:
+        wait, longest = request.wait_limit_ms, self._options.max_wait
+        if min(wait or 0, request.limit) < 0:
             raise Refusal(Code.INVALID, "wait_limit_ms or limit is below 0.")
+        if (request.kind == "semaphore") != (request.limit > 0):
+            raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1. Other kinds have no limit.")
         options: dict[str, Any] = {
-            "timeout": wait,
+            "timeout": longest if wait is None else max(0.0, min(longest, wait / 1000 - waited)),
             "abort_on": "never",  # the lease notices a loss by itself
             "atomic": False,
             "release_on": "exit",
             "linger": 0,  # with it, the leases of several clients would have the same token
         }
         if request.kind == "semaphore":
-            if request.limit < 1:
-                raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1.")
             options |= {"limit": request.limit, "kind": "lock"}
-        elif request.limit:
-            raise Refusal(Code.INVALID, 'limit is for the kind "semaphore" only.')
         elif request.kind != "lock":
             options |= {"kind": request.kind, "limit": None}
         try:
@@ -335,7 +306,7 @@ class Coordinator:
 
     def _count(self, lease: Lease, number: int) -> None:
         self._leases_of[lease.client] += number
-        self._paths += number * self._path(lease.lock.name)
+        self._paths += number * (len(lease.lock.name) + self._around_key)
 
     def _on_end(self, lease: Lease) -> None:
         del self._leases[lease.id]
@@ -348,9 +319,6 @@ class Coordinator:
     def _log_losses(self, reason: str) -> None:
         logger.warning("%d leases were lost. The first one: %s", self._lost, reason)
         self._lost = 0
-
-    def _path(self, key: str) -> int:
-        return len(self._base) + len(key) + NAME
 
 
 def key_of(resource: str) -> str:

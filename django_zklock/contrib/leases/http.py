@@ -15,7 +15,7 @@ from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import LEFT, Lease
-from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal, over
+from django_zklock.contrib.leases.refusal import Code, Refusal
 
 LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
@@ -28,21 +28,11 @@ _Receive = Callable[[], Coroutine[Any, Any, Any]]
 _Send = Callable[[Any], Awaitable[None]]
 
 
-class _Request(NamedTuple):
-    """A request of a known client."""
-
-    client: LeaseClient
-    lease_id: str
-    headers: Mapping[bytes, str]
-    receive: _Receive
-
-
 class _Response(NamedTuple):
     status: int
     content: object = None
     """The body becomes this in JSON. With None, there is no body."""
     headers: Mapping[str, str] = {}
-    content_type: str = "application/json"
 
 
 class _HttpError(Exception):
@@ -51,10 +41,6 @@ class _HttpError(Exception):
     def __init__(self, status: int, detail: str, **headers: str) -> None:
         super().__init__(detail)
         self.response = _problem(status, "about:blank", http.HTTPStatus(status).phrase, detail, headers=headers)
-
-
-class _ClientLeft(Exception):
-    """The client has closed the connection."""
 
 
 class HttpApplication:
@@ -72,12 +58,11 @@ class HttpApplication:
             response = _refused(refusal)
         except _HttpError as error:
             response = error.response
-        except _ClientLeft:
-            return
         body = b"" if response.content is None else json.dumps(response.content).encode()
-        headers = {"content-length": str(len(body)), "cache-control": "no-store", **response.headers}
+        headers = {"content-length": str(len(body)), "cache-control": "no-store"}
         if body:
-            headers["content-type"] = response.content_type
+            headers["content-type"] = "application/json"
+        headers.update(response.headers)
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
         await send({"type": "http.response.body", "body": body})
@@ -86,42 +71,29 @@ class HttpApplication:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if self._access.anybody:
             _check_host(headers.get(b"host", ""))
-        folder, _, name = scope["path"].rpartition("/")
-        handlers: Mapping[str, Callable[[_Request], Coroutine[Any, Any, _Response]]]
+        method, (folder, _, name) = scope["method"], scope["path"].rpartition("/")
         if folder != "/locks":
             raise _HttpError(404, "There is nothing at this path. All is below /locks/; see /locks/openapi.json.")
+        allowed = {"": "POST", "openapi.json": "GET"}.get(name, "GET, PUT, DELETE")
+        if method not in allowed.split(", "):
+            raise _HttpError(405, f"The method {method} is not for this path, but {allowed}.", allow=allowed)
         if name == "openapi.json":
-            if scope["method"] == "GET":
-                return _Response(200, json.loads(_DESCRIPTION.read_bytes()))
-            handlers = {"GET": self._describe}
-        elif name:
-            handlers = {"GET": self._describe, "PUT": self._keep, "DELETE": self._release}
-        else:
-            handlers = {"POST": self._acquire}
-        handler = handlers.get(scope["method"])
-        if handler is None:
-            allowed = ", ".join(handlers)
-            raise _HttpError(405, f"The method {scope['method']} is not for this path, but {allowed}.", allow=allowed)
+            return _Response(200, json.loads(_DESCRIPTION.read_bytes()))
         address = (scope.get("client") or ("unknown",))[0]
-        names = scope.get("state", {}).get("certificate_names", ())
+        names = scope["state"]["certificate_names"]
         client = await self._access.client(address, headers.get(b"authorization", ""), names)
-        return await handler(_Request(client, name, headers, receive))
+        if method == "POST":
+            return await self._acquire(client, headers.get(b"content-type", ""), receive)
+        if method == "DELETE":
+            await self._coordinator.release(client, name)
+            return _Response(204)
+        lease = self._coordinator.keep(client, name) if method == "PUT" else self._coordinator.find(client, name)
+        return _Response(200, _description(lease))
 
-    async def _acquire(self, request: _Request) -> _Response:
-        wanted = _lease_request(request.headers.get(b"content-type", ""), await _body(request.receive))
-        lease = await _unless_left(self._coordinator.acquire(request.client, wanted), request.receive)
-        answer = _description(lease, signed=wanted.signed_token)
-        return _Response(201, answer, {"location": f"/locks/{lease.id}"})
-
-    async def _describe(self, request: _Request) -> _Response:
-        return _Response(200, _description(self._coordinator.find(request.client, request.lease_id)))
-
-    async def _keep(self, request: _Request) -> _Response:
-        return _Response(200, _description(self._coordinator.keep(request.client, request.lease_id)))
-
-    async def _release(self, request: _Request) -> _Response:
-        await self._coordinator.release(request.client, request.lease_id)
-        return _Response(204)
+    async def _acquire(self, client: LeaseClient, content_type: str, receive: _Receive) -> _Response:
+        wanted = _lease_request(content_type, await _body(receive))
+        lease = await _unless_left(self._coordinator.acquire(client, wanted), receive)
+        return _Response(201, _description(lease, signed=wanted.signed_token), {"location": f"/locks/{lease.id}"})
 
 
 def _check_host(host: str) -> None:
@@ -140,34 +112,30 @@ def _check_host(host: str) -> None:
 
 def _problem(status: int, kind: str, title: str, detail: str, *, headers: Mapping[str, str], **more: str) -> _Response:
     content = {"type": kind, "title": title, "status": status, "detail": detail, **more}
-    return _Response(status, content, headers, "application/problem+json")
+    return _Response(status, content, {"content-type": "application/problem+json", **headers})
 
 
 def _refused(refusal: Refusal) -> _Response:
-    code, headers = refusal.code, {}
-    if code.may_succeed_later:
-        headers["retry-after"] = RETRY_AFTER
-    if code is Code.UNAUTHENTICATED:
-        headers["www-authenticate"] = "Bearer"
+    code, kind = refusal.code, f"urn:zklock:problem:{refusal.code.slug}"
     more = {"address": refusal.elsewhere.http} if refusal.elsewhere.http else {}
-    return _problem(code.http, f"urn:zklock:problem:{code.slug}", code.title, refusal.detail, headers=headers, **more)
+    return _problem(code.http, kind, code.title, str(refusal), headers=code.headers, **more)
 
 
 def _description(lease: Lease, *, signed: bool = False) -> dict[str, Any]:
-    if lease.hold is None or lease.end_reason:
-        raise over(lease.end_reason)
-    answer = {
-        **lease.describe(signed=signed),
+    answer = lease.describe(signed=signed)
+    assert lease.hold is not None
+    answer |= {
         "resource_path": lease.hold.key,
         "client_id": lease.client_id,
         "acquired_znode_path": lease.hold.path,
         "release_requested": lease.release_requested or None,
+        "fencing_token": str(lease.hold.token),  # 64 bits; numbers in JavaScript have 53
     }
-    return {**answer, "fencing_token": str(lease.hold.token)}  # 64 bits; numbers in JavaScript have 53
+    return answer
 
 
 async def _unless_left(acquiring: Coroutine[Any, Any, Lease], receive: _Receive) -> Lease:
-    """Return the new lease. If the client closes the connection first, it leaves the queue: raise `_ClientLeft`."""
+    """Return the new lease. If the client closes the connection first, it leaves the queue: raise `Refusal`."""
     call, left = asyncio.ensure_future(acquiring), asyncio.ensure_future(receive())
     try:
         await asyncio.wait((call, left), return_when=asyncio.FIRST_COMPLETED)
@@ -175,10 +143,14 @@ async def _unless_left(acquiring: Coroutine[Any, Any, Lease], receive: _Receive)
             return call.result()
         if call.done() and call.exception() is None:
             call.result().end(LEFT)
-        raise _ClientLeft
+        raise _left()
     finally:
         call.cancel()
         left.cancel()
+
+
+def _left() -> Refusal:
+    return Refusal(Code.INVALID, LEFT)  # the server sends nothing to a client that has left
 
 
 async def _body(receive: _Receive) -> bytes:
@@ -186,7 +158,7 @@ async def _body(receive: _Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _ClientLeft
+            raise _left()
         body += message.get("body", b"")
         if len(body) > LARGEST_BODY:
             raise _HttpError(413, f"The body has more than {LARGEST_BODY} bytes.")
@@ -210,5 +182,5 @@ def _lease_request(content_type: str, body: bytes) -> LeaseRequest:
         kind = type(_FIELDS[name])
         if type(value) is not kind or (kind is int and not 0 <= value < 2**53):  # True is no number here
             raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.")
-    wanted = LeaseRequest(**given)
-    return dataclasses.replace(wanted, wait_limit_ms=min(wanted.wait_limit_ms or 0, int(LONGEST_WAIT * 1000)))
+    given["wait_limit_ms"] = min(given.get("wait_limit_ms", 0), int(LONGEST_WAIT * 1000))
+    return LeaseRequest(**given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import ssl
@@ -18,14 +17,13 @@ from django_zklock.contrib.leases.http import HttpApplication
 
 REQUEST_TIMEOUT: Final = 20.0
 """Seconds in which a connection must bring a complete request: from its start, or from the last response."""
+INCOMPLETE: Final = (h11.IDLE, h11.SEND_BODY)  # states of a client that owes the server a request, or its rest
 MOST_CONNECTIONS: Final = 20_000
 END_TIMEOUT: Final = 5  # seconds for responses that are under way at the end
 
 
 class Protocol(H11Protocol):
     """One connection."""
-
-    _timer: asyncio.TimerHandle | None = None  # while no complete request has come
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
@@ -35,33 +33,25 @@ class Protocol(H11Protocol):
         # Without it, a response takes 40 ms: head and body are sent apart (Nagle's algorithm, delayed acknowledgement).
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app_state = {"certificate_names": _names(transport.get_extra_info("peercert") or {})}
-        self._await_request()
+        self._timer = self.loop.call_later(REQUEST_TIMEOUT, transport.abort)  # unless a complete request comes
 
     def data_received(self, data: bytes) -> None:
         """Receive a part of a request."""
         super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop_timer()
+        if self.conn.their_state not in INCOMPLETE:
+            self._timer.cancel()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next request, or for the rest of the last one."""
         super().on_response_complete()
-        self._await_request()
+        self._timer.cancel()
+        if self.conn.their_state in INCOMPLETE:
+            self._timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
-        self._stop_timer()
+        self._timer.cancel()
         super().connection_lost(exc)
-
-    def _await_request(self) -> None:
-        self._stop_timer()
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            self._timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def _names(certificate: Mapping[str, Any]) -> list[str]:

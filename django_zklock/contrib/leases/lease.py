@@ -7,9 +7,10 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.contrib.leases.refusal import Code, Refusal, over
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -23,18 +24,13 @@ LEFT: Final = "the client has left the queue"
 
 
 class LeaseLock(Lock):
-    """A lock that calls `on_queued` once: on the protocol's thread when it has to wait, else when its lease settles."""
+    """A lock that wakes `queued`, if there is such a future, when it has to wait."""
 
-    on_queued: Callable[[], object] | None = None
-
-    def report_queued(self) -> None:
-        """Call `on_queued`, unless it was called."""
-        on_queued, self.on_queued = self.on_queued, None
-        if on_queued is not None:
-            on_queued()
+    queued: asyncio.Future[None] | None = None
 
     def _on_wait(self, waiter: Any) -> None:
-        waiter.on_queued = self.report_queued
+        if self.queued is not None:  # it is woken on the protocol's thread
+            waiter.on_queued = partial(self.queued.get_loop().call_soon_threadsafe, wake, self.queued)
 
 
 class Lease:
@@ -62,9 +58,8 @@ class Lease:
         self._term = term
         self._kept_until = math.inf  # on the loop's clock; set by the grant
         self._last_end = math.inf  # that keeping can reach
-        self._observers: dict[Callable[[], object], None] = {}
+        self.observers: dict[Callable[[Lease], object], None] = {}  # called at each change
         self._loop = asyncio.get_running_loop()
-        self._woken: asyncio.Future[None] | None = None  # awaited by the task while it holds the lock
         self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
         self.task = self._loop.create_task(self._run())  # done when the lock is released, too
 
@@ -104,7 +99,8 @@ class Lease:
 
     def describe(self, *, signed: bool = False) -> dict[str, Any]:
         """Return what the client is told, and with `signed` a signed token, which expires with it. Raises `Refusal`."""
-        assert self.hold is not None
+        if self.hold is None or self.end_reason:
+            raise over(self.end_reason)
         expires_at, duration = self.tell()
         answer = {
             "lease_id": self.id,
@@ -120,16 +116,18 @@ class Lease:
                 raise Refusal(Code.UNAVAILABLE, str(error)) from error
         return answer
 
-    def keep(self) -> bool:
-        """Renew the lease for another term. Return False if it is over."""
+    def keep(self) -> None:
+        """Renew the lease for another term. Raises `Refusal` if it is over."""
         now = self._loop.time()
         if not self.is_held or now >= self._kept_until:
-            return False
+            raise over(self.end_reason or NOT_KEPT)
         self._kept_until = max(self._kept_until, min(now + self._term, self._last_end))
-        return True
 
     def let_run_out(self, reason: str) -> None:
-        """Do not renew beyond one more term; ask the client to release it."""
+        """Do not renew beyond one more term; ask the client to release it. End it if it waits."""
+        if self.hold is None:
+            self.end(reason)
+            return
         self._last_end = min(self._last_end, self._loop.time() + self._term)
         self.request_release(reason)
 
@@ -149,21 +147,9 @@ class Lease:
 
     def end(self, reason: str) -> None:
         """End it: leave the queue, or release the lock."""
-        if self.end_reason:
-            return
-        self._over(reason)
-        if self.hold is None:
+        if not self.end_reason:
+            self._over(reason)
             self.task.cancel()
-        elif self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
-
-    def observe(self, observer: Callable[[], object]) -> None:
-        """Add an observer, which is called at each change from now on."""
-        self._observers[observer] = None
-
-    def ignore(self, observer: Callable[[], object]) -> None:
-        """Remove an observer."""
-        self._observers.pop(observer, None)
 
     # --- the task -------------------------------------------------------------------------------------------------
 
@@ -171,7 +157,9 @@ class Lease:
         try:
             async with self.lock as hold:
                 self._begin(hold)
-                await self._until_over()
+                while (left := self._kept_until - self._loop.time()) > 0:  # noqa: ASYNC110 - keeping it moves its end
+                    await asyncio.sleep(left)
+                self._over(NOT_KEPT)
         except ZkLockError as error:
             self.error = error
             self._over(str(error))
@@ -187,48 +175,29 @@ class Lease:
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
         hold._grant.is_quiet = True
+        self._log(hold, "granted")
+        self._settle()
+
+    def _over(self, reason: str) -> None:
+        if not self.end_reason:
+            self.end_reason = reason
+            if self.hold is not None:
+                self._log(self.hold, f"over: {reason}")
+        self._settle()
+
+    def _log(self, hold: Hold, event: str) -> None:
         audit.info(
-            "lease %s: %r of client %r has the lock %r, token %d",
+            "lease %s: %s; %r of client %r, lock %r, token %d",
             self.number,
+            event,
             self.client_id,
             self.client,
             hold.key,
             hold.token,
             extra={"lock": hold.key, "token": hold.token, "user": self.client},
         )
-        self._settle()
-
-    async def _until_over(self) -> None:
-        """Wait until the client has not kept the lease for a term, or it was ended."""
-        while not self.end_reason:
-            if self._loop.time() >= self._kept_until:
-                self._over(NOT_KEPT)
-                return
-            self._woken = self._loop.create_future()
-            timer = self._loop.call_at(self._kept_until, wake, self._woken)
-            try:
-                await self._woken
-            finally:
-                timer.cancel()
-
-    def _over(self, reason: str) -> None:
-        if not self.end_reason:
-            self.end_reason = reason
-            if self.hold is not None:
-                audit.info(
-                    "lease %s is over: %s; it was %r of client %r on the lock %r, token %d",
-                    self.number,
-                    reason,
-                    self.client_id,
-                    self.client,
-                    self.hold.key,
-                    self.hold.token,
-                    extra={"lock": self.hold.key, "token": self.hold.token, "user": self.client},
-                )
-        self._settle()
 
     def _settle(self) -> None:
-        self.lock.report_queued()
         wake(self.settled)  # the call that waits may have been cancelled
         self._changed()
 
@@ -253,8 +222,8 @@ class Lease:
             self.end(str(error))
 
     def _changed(self) -> None:
-        for observer in list(self._observers):
-            observer()
+        for observer in list(self.observers):
+            observer(self)
 
 
 def wake(woken: asyncio.Future[None]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
-
-RETRY_AFTER: Final = "1"
-"""Seconds after which a client may try again."""
+from collections.abc import Mapping
+from typing import NamedTuple
 
 
 class Code(enum.Enum):
-    """Why a request is refused: the code, the status in gRPC and in HTTP, and a title."""
+    """Why a request is refused: the code, the status in gRPC and in HTTP, a title, and headers of the answer."""
 
     INVALID = ("invalid-request", "INVALID_ARGUMENT", 400, "The request is invalid")
     UNAUTHENTICATED = ("unauthenticated", "UNAUTHENTICATED", 401, "The client is unknown")
@@ -26,7 +24,11 @@ class Code(enum.Enum):
         self.grpc = grpc
         self.http = http
         self.title = title
-        self.may_succeed_later = http in (409, 429, 503)
+        self.headers: Mapping[str, str] = {}
+        if http in (409, 429, 503):
+            self.headers = {"retry-after": "1"}  # seconds
+        elif http == 401:
+            self.headers = {"www-authenticate": "Bearer"}
 
 
 class Addresses(NamedTuple):
@@ -44,7 +46,6 @@ class Refusal(Exception):
     def __init__(self, code: Code, detail: str, elsewhere: Addresses | None = None) -> None:
         super().__init__(detail)
         self.code = code
-        self.detail = detail
         self.elsewhere = elsewhere or Addresses()  # of the coordinator that gave the lease
 
 

@@ -21,7 +21,7 @@ from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access
 from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
-from django_zklock.contrib.leases.refusal import RETRY_AFTER, Code, Refusal
+from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.signals import connection_state_changed
 from django_zklock.zk import process
@@ -54,20 +54,16 @@ OPTIONS: Final = {
     "grpc.http2.min_ping_interval_without_data_ms": 5000,
     "grpc.so_reuseport": 0,  # a second coordinator on the same port is an error, not a lottery
 }
-_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 Context = Any  # grpc.aio.ServicerContext, which has no types
 _Handler = Callable[[LeaseClient, Any, Context], Coroutine[Any, Any, Any]]
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:
-    metadata = [("zklock-code", refusal.code.slug)]
-    if refusal.code.may_succeed_later:
-        metadata.append(("retry-after", RETRY_AFTER))
+    metadata = [("zklock-code", refusal.code.slug), *refusal.code.headers.items()]
     if refusal.elsewhere.grpc:
         metadata.append(("zklock-address", refusal.elsewhere.grpc))
-    await context.abort(grpc.StatusCode[refusal.code.grpc], refusal.detail, tuple(metadata))
+    await context.abort(grpc.StatusCode[refusal.code.grpc], str(refusal), tuple(metadata))
 
 
 class LockCoordinatorService(grpc.GenericRpcHandler):
@@ -153,7 +149,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
             if refusal.code is not Code.BUSY:
                 raise
             ahead = await self._coordinator.count_ahead(request.resource_path)
-            return pb.RecordLockResponse(acquired=False, place=ahead, detail=refusal.detail)
+            return pb.RecordLockResponse(acquired=False, place=ahead, detail=str(refusal))
         answer = lease.describe(signed=request.signed_token)
         return pb.RecordLockResponse(acquired=True, acquired_znode_path=lease.path, **answer)
 
@@ -165,7 +161,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         except Refusal as refusal:
             if refusal.code is not Code.OVER:
                 raise
-            return pb.ReleaseLockResponse(released=False, detail=refusal.detail)
+            return pb.ReleaseLockResponse(released=False, detail=str(refusal))
         return pb.ReleaseLockResponse(released=True)
 
     async def _keep_alive(self, client: LeaseClient, _: None, context: Context) -> None:
@@ -177,23 +173,24 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
             lease = self._coordinator.find(client, request.lease_id)
         else:
             lease = self._coordinator.find_queued(client, request.resource_path, request.client_id)
-        with self._stream(client):
-            await self._watch(request.lease_id, lease, context)
+        changed, reported = asyncio.Event(), pb.LeaseState()
 
-    async def _watch(self, lease_id: str, lease: Lease, context: Context) -> None:
-        changed, reported = asyncio.Event(), None
-        lease.observe(changed.set)
-        try:
-            while reported is None or reported.state != pb.LeaseState.STATE_OVER:
-                changed.clear()
-                state = _state(lease_id, lease, position=await self._coordinator.position(lease))
-                if reported is None or _without_end(state) != _without_end(reported):
-                    await context.write(state)
-                    reported = state
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(changed.wait(), LOOK_EVERY)
-        finally:
-            lease.ignore(changed.set)
+        def on_change(_: Lease) -> None:
+            changed.set()
+
+        with self._stream(client):
+            lease.observers[on_change] = None
+            try:
+                while reported.state != pb.LeaseState.STATE_OVER:
+                    changed.clear()
+                    state = _state(request.lease_id, lease, position=await self._coordinator.position(lease))
+                    if _without_end(state) != _without_end(reported):
+                        await context.write(state)
+                        reported = state
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(changed.wait(), LOOK_EVERY)
+            finally:
+                del lease.observers[on_change]
 
 
 class _KeepAliveStream:
@@ -204,8 +201,7 @@ class _KeepAliveStream:
         self._access = access
         self._client = client
         self._context = context
-        self._leases: dict[str, tuple[Lease, Callable[[], object]]] = {}
-        self._sent_at: dict[str, int] = {}  # by lease id: by the client's clock, the latest request that kept it
+        self._leases: dict[str, tuple[Lease, int]] = {}  # with the time of the latest request that kept it
         self._unsent: dict[str, pb.LeaseState | None] = {}  # by lease id; None: the state as it is when it is sent
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
@@ -226,8 +222,8 @@ class _KeepAliveStream:
             reader.result()
         finally:
             reader.cancel()
-            for lease, observer in self._leases.values():
-                lease.ignore(observer)
+            for lease, _ in self._leases.values():
+                del lease.observers[self._on_change]
 
     async def _read(self) -> None:
         time, recent, until = asyncio.get_running_loop().time, set[str](), 0.0  # the ids that were kept lately
@@ -249,30 +245,28 @@ class _KeepAliveStream:
         except Refusal as refusal:
             if refusal.elsewhere.grpc:
                 raise  # the stream ends with the address of the coordinator that has the lease
-            over = pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=refusal.detail)
+            over = pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=str(refusal))
             self._send(lease_id, None if lease_id in self._leases else over)  # a known lease tells of its end itself
             return
-        if lease_id not in self._leases:
-            observer = functools.partial(self._send, lease_id, None)
-            self._leases[lease_id] = lease, observer
-            lease.observe(observer)
-        self._sent_at[lease_id] = sent_at
+        lease.observers[self._on_change] = None
+        self._leases[lease_id] = lease, sent_at
         self._send(lease_id, None)
+
+    def _on_change(self, lease: Lease) -> None:
+        self._send(lease.id, None)
 
     def _send(self, lease_id: str, state: pb.LeaseState | None) -> None:
         self._unsent[lease_id] = state
         self._changed.set()
 
     def _state(self, lease_id: str) -> pb.LeaseState | None:
-        entry = self._leases.get(lease_id)
-        if entry is None:
+        if lease_id not in self._leases:
             return None  # its end was reported
-        lease, observer = entry
+        lease, sent_at = self._leases[lease_id]
         state = _state(lease_id, lease)
-        state.sent_at = self._sent_at[lease_id]
+        state.sent_at = sent_at
         if lease.end_reason:
-            lease.ignore(observer)
-            del self._leases[lease_id], self._sent_at[lease_id]
+            del self._leases[lease_id], lease.observers[self._on_change]
         return state
 
 
@@ -363,8 +357,7 @@ class Server:
         self._service = LockCoordinatorService(coordinator, access)
         self._server = grpc.aio.server(handlers=[self._service], options=[*OPTIONS.items()])
         self._health = health.aio.HealthServicer()
-        self._loop: asyncio.AbstractEventLoop
-        self._ending = False
+        self._loop = asyncio.get_running_loop()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:
@@ -378,15 +371,13 @@ class Server:
 
     async def start(self) -> None:
         """Serve, and connect to ZooKeeper."""
-        self._loop = asyncio.get_running_loop()
         connection_state_changed.connect(self._on_connection)
         await self._server.start()
         await self._set_health()
 
     async def announce_end(self) -> None:
         """Ask load balancers, by the health service, to send no more clients here."""
-        self._ending = True
-        await self._set_health()
+        await self._health.enter_graceful_shutdown()
 
     def _on_connection(self, **_: object) -> None:
         """Receive a signal, on the thread for signals."""
@@ -395,8 +386,8 @@ class Server:
     async def _set_health(self) -> None:
         """Set whether load balancers, by the health service, send new clients here."""
         for name in ("", SERVICE):
-            serving = process.current().connected and not self._ending
-            await self._health.set(name, _SERVING if serving else _NOT_SERVING)
+            health = "SERVING" if process.current().connected else "NOT_SERVING"
+            await self._health.set(name, health_pb2.HealthCheckResponse.ServingStatus.Value(health))
 
     async def stop(self) -> None:
         """End all calls."""

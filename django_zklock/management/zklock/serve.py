@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django_zklock.contrib.leases.access import Access
     from django_zklock.contrib.leases.coordinator import Coordinator
     from django_zklock.contrib.leases.http_server import HttpServer
-    from django_zklock.contrib.leases.refusal import Addresses
+    from django_zklock.contrib.leases.service import Server
 
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
@@ -100,33 +100,35 @@ def _host(text: str) -> str:
 
 def _say(out: Output, text: str) -> None:
     """Write a line, if it can be written: a full disk, or a pipe that nobody reads, must not end leases."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # Django writes to None if the output was closed at the start
         write_line(out, text)
 
 
 async def _serve(out: Output, options: argparse.Namespace) -> None:
-    from django_zklock.contrib.leases.access import Access  # noqa: PLC0415
+    from django_zklock.contrib.leases.access import Access  # noqa: PLC0415 - as in `run`
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
-
-    _allow_connections()
-    coordinator = Coordinator()
-    try:
-        await _serve_until_drained(out, options, coordinator, Access(conf.current().leases))
-    finally:
-        await coordinator.stop()  # after an error, too: the leases end with this process
-
-
-async def _serve_until_drained(
-    out: Output, options: argparse.Namespace, coordinator: Coordinator, access: Access
-) -> None:
+    from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
     from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
 
+    _allow_connections()
+    coordinator, access = Coordinator(), Access(conf.current().leases)
     credentials = None
     if options.tls_certificate:
         credentials = server_credentials(options.tls_certificate, options.tls_key, options.tls_client_ca)
     server = Server(coordinator, access, options.grpc, credentials)
     http = _http_server(options, coordinator, access) if options.http else None
-    coordinator.advertise(_addresses(options, server.port, http.port if http else 0))
+    scheme = "https" if options.tls_certificate else "http"
+    by_http = _reached(options, options.http, http.port) if http else ""
+    coordinator.advertise(
+        Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
+    )
+    try:
+        await _serve_until_drained(out, coordinator, server, http)
+    finally:
+        await coordinator.stop()  # after an error, too: the leases end with this process
+
+
+async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None) -> None:
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
@@ -140,7 +142,9 @@ async def _serve_until_drained(
     await signals.get()
     _say(out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now.")
     await server.announce_end()
-    await _end(coordinator, signals)
+    drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
+    await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
+    await coordinator.stop()
     await server.stop()
     if http is not None and serving_http is not None:
         http.stop()
@@ -159,17 +163,10 @@ def _http_server(options: argparse.Namespace, coordinator: Coordinator, access: 
     return HttpServer(application, options.http, options.tls_certificate, options.tls_key, options.tls_client_ca)
 
 
-def _addresses(options: argparse.Namespace, grpc: int, http: int) -> Addresses:
-    """Return where clients reach this coordinator, as far as that is known."""
-    from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
-
-    def address(served: str, port: int) -> str:
-        host = options.advertise or served.rpartition(":")[0].strip("[]")
-        return "" if not port or host in EVERYWHERE else url.host_port(host, port)
-
-    reached = address(options.http or "", http)
-    scheme = "https" if options.tls_certificate else "http"
-    return Addresses(address(options.grpc, grpc), reached and f"{scheme}://{reached}")
+def _reached(options: argparse.Namespace, served: str, port: int) -> str:
+    """Return the address by which clients reach what is served there; empty if that is not known."""
+    host = options.advertise or served.rpartition(":")[0].strip("[]")
+    return "" if host in EVERYWHERE else url.host_port(host, port)
 
 
 def _allow_connections() -> None:
@@ -180,12 +177,3 @@ def _allow_connections() -> None:
         return
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-async def _end(coordinator: Coordinator, signals: asyncio.Queue[None]) -> None:
-    drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
-    await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
-    hurry.cancel()
-    if not drain.done():
-        await coordinator.stop()
-    await drain

@@ -118,7 +118,7 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
         assert zoo.children("a") == []
 
 
-@pytest.mark.parametrize("output", ["a closed pipe", "a full disk"])
+@pytest.mark.parametrize("output", ["a closed pipe", "a full disk", "none"])
 def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: str) -> None:
     """As with a `tee` in the same pipe, which Ctrl-C ends first."""
     full, address = Path("/dev/full"), f"127.0.0.1:{free_ports(1)[0]}"
@@ -127,6 +127,8 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
     with contextlib.ExitStack() as stack:
         stdout = stack.enter_context(full.open("wb")) if output == "a full disk" else subprocess.PIPE
         command = [*MANAGE, "serve", "--grpc", address]
+        if output == "none":
+            command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
         process = stack.enter_context(subprocess.Popen(command, env=zoo.environment(), stdout=stdout))
         stack.callback(process.kill)
         channel = stack.enter_context(grpc.insecure_channel(address))
@@ -140,6 +142,36 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         kept = time.monotonic()
         state = next(_keep(channel, lease.lease_id))
         assert process.wait(30) == 0
+        assert time.monotonic() >= kept + state.lease_duration_ms / 1000
+
+
+FAILING = """
+import io, sys
+import django
+from django.core.management import call_command
+
+class Output(io.StringIO):
+    def write(self, text):
+        if text.startswith("No more leases"):
+            self.close()
+        return super().write(text)
+
+django.setup()
+call_command("zklock", "serve", "--grpc", sys.argv[1], stdout=Output())
+"""
+
+
+def test_an_error_does_not_end_a_coordinator_before_its_leases(zoo: Zoo) -> None:
+    """Here it cannot write to an output that the program itself has closed, which is no error of the system."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with zoo.running(FAILING, address) as process, grpc.insecure_channel(address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=3000)
+        lease = stub.RecordLock(wanted, timeout=40, wait_for_ready=True)
+        kept = time.monotonic()
+        state = next(_keep(channel, lease.lease_id))
+        process.terminate()
+        assert process.wait(30) == 1
         assert time.monotonic() >= kept + state.lease_duration_ms / 1000
 
 
