@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from django_zklock.contrib.leases.refusal import Code, Refusal, over
@@ -29,8 +28,12 @@ class LeaseLock(Lock):
     queued: asyncio.Future[None] | None = None
 
     def _on_wait(self, waiter: Any) -> None:
-        if self.queued is not None:  # it is woken on the protocol's thread
-            waiter.on_queued = partial(self.queued.get_loop().call_soon_threadsafe, wake, self.queued)
+        waiter.on_queued = self._report_queued
+
+    def _report_queued(self) -> None:
+        queued = self.queued  # another thread may reset it
+        if queued is not None:
+            queued.get_loop().call_soon_threadsafe(wake, queued)
 
 
 class Lease:
@@ -157,8 +160,7 @@ class Lease:
         try:
             async with self.lock as hold:
                 self._begin(hold)
-                while (left := self._kept_until - self._loop.time()) > 0:  # noqa: ASYNC110 - keeping it moves its end
-                    await asyncio.sleep(left)
+                await self._until_not_kept()
                 self._over(NOT_KEPT)
         except ZkLockError as error:
             self.error = error
@@ -177,6 +179,15 @@ class Lease:
         hold._grant.is_quiet = True
         self._log(hold, "granted")
         self._settle()
+
+    async def _until_not_kept(self) -> None:
+        while self._loop.time() < self._kept_until:  # keeping it moves its end
+            woken = self._loop.create_future()  # `asyncio.sleep` would need half a kilobyte more for each lease
+            timer = self._loop.call_at(self._kept_until, wake, woken)
+            try:
+                await woken
+            finally:
+                timer.cancel()
 
     def _over(self, reason: str) -> None:
         if not self.end_reason:
