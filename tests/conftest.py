@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import reply_timeout
+from support import foreign_calls, reply_timeout
 from support.brokers import Broker, RabbitMQ, Redis
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
@@ -21,6 +21,7 @@ from support.worker import Worker
 from support.zoo import ROOM, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
+from django_zklock import log
 from django_zklock.signals import lock_lost
 
 pytest_plugins = ["support.chaos.report"]
@@ -91,6 +92,35 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     judges_time = any(item.get_closest_marker(name) for name in ("chaos", "timed"))
     os.environ[reply_timeout.ADDED] = "0" if judges_time else str(ROOM)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def foreign_calls_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have this process, and those that the tests start, record foreign code that runs on the protocol's threads."""
+    os.environ[foreign_calls.FILE] = str(tmp_path_factory.mktemp("foreign") / "calls")
+    foreign_calls.install()
+
+
+@pytest.fixture(autouse=True)
+def no_foreign_calls(foreign_calls_file: None) -> Iterator[None]:
+    """Fail a test in which a log handler, a receiver or a hook of warnings ran on a protocol thread."""
+    yield
+    calls = foreign_calls.recorded()
+    assert not calls, calls
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Give the records of the protocol's threads, too, which are handled a little later."""
+
+    class Flushed(pytest.LogCaptureFixture):
+        @property
+        def handler(self) -> Any:
+            log.flush(ROOM)
+            return super().handler
+
+    caplog.__class__ = Flushed
+    return caplog
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ INSTALLED_APPS = [
     "django_zklock.contrib.fences",
     "support.quietevents.QuietEvents",
     "support.reply_timeout.ReplyTimeout",
+    "support.foreign_calls.ForeignCalls",
     "support.ledgers",
 ]
 STATIC_URL = "static/"

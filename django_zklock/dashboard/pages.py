@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import partialmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -24,6 +23,7 @@ from django_zklock.dashboard.detail import Detail, detail, read_detail
 from django_zklock.dashboard.formatting import action_text, clean
 from django_zklock.dashboard.forms import focus_first_error, use_widgets
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.log import Logger
 from django_zklock.models import Lock
 from django_zklock.queue.names import MAX_KEY, is_key
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import Snapshot
     from django_zklock.operations.audit import Action
 
-logger = logging.getLogger("django_zklock.dashboard")
+logger = Logger("django_zklock.dashboard")
 
 VIEW: Final = "zklock.view_lock"
 CONFLICT: Final = 409

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
+from django_zklock.log import Logger
 from django_zklock.queue.escaping import shortened
 from django_zklock.queue.names import MAX_KEY
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt, OperatorAction
     from django_zklock.inspection import LockInfo
 
-logger = logging.getLogger("django_zklock.dashboard")
+logger = Logger("django_zklock.dashboard")
 
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""

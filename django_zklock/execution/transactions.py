@@ -7,7 +7,6 @@ Database connections belong to a thread. Async code has none, so it has no trans
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -18,8 +17,9 @@ from django.db.transaction import Atomic, TransactionManagementError, atomic
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import abort
 from django_zklock.execution.cleanup import CleanupOnError
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.transactions")
+logger = Logger("django_zklock.transactions", always=True)
 
 
 def is_of_test_case(block: Atomic) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, ParamSpec, TypeVar, cast
@@ -24,9 +23,10 @@ from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.http import views
 from django_zklock.http.responses import respond
+from django_zklock.log import Logger
 from django_zklock.queue.names import Template
 
-logger = logging.getLogger("django_zklock.fencing")
+logger = Logger("django_zklock.fencing")
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -10,8 +9,9 @@ from django.template import TemplateDoesNotExist, loader
 
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution import transactions
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.responses")
+logger = Logger("django_zklock.responses")
 
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
 """The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable
 from threading import get_ident
 from types import TracebackType
@@ -27,9 +26,10 @@ from django_zklock.locks.held import HeldLock, await_all, held_locks, not_held, 
 from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.refusals import check_not_own_task, threading_timeout
 from django_zklock.locks.spec import LockSpec
+from django_zklock.log import Logger
 from django_zklock.queue.nodes import Kind
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold")
 _Held = TypeVar("_Held")

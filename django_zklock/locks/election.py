@@ -24,12 +24,13 @@ from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
 from django_zklock.locks.refusals import check_seconds
 from django_zklock.locks.spec import check_arguments
+from django_zklock.log import Logger
 from django_zklock.zk import process
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-logger = logging.getLogger("django_zklock.leader")
+logger = Logger("django_zklock.leader")
 
 FIRST_PAUSE = 0.1  # seconds after the leadership was lost; the next pause is twice as long, and so on
 LONGEST_PAUSE = 10.0  # seconds

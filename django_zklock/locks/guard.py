@@ -7,7 +7,6 @@ after `max_hold`.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,13 +15,14 @@ from django_zklock.execution import abort, work
 from django_zklock.execution.owner import Owner
 from django_zklock.locks import notify
 from django_zklock.locks.protocol.grant import Grant, GrantedContender, GrantObserver, Policy
+from django_zklock.log import Logger
 from django_zklock.zk.loop import Timer
 
 if TYPE_CHECKING:
     from django_zklock.locks.spec import LockSpec
 
-logger = logging.getLogger("django_zklock.locks")
-abort_logger = logging.getLogger("django_zklock.abort")
+logger = Logger("django_zklock.locks")
+abort_logger = Logger("django_zklock.abort", always=True)
 
 REPEAT_AFTER = 0.05  # seconds; an abort is repeated, because a shielded function may delay it, or a signal be lost
 
@@ -213,22 +213,26 @@ class HoldBounds(GrantObserver):
             self._timer = self._grant.session.loop.call_later(max(0.0, min(dues) - clock.now()), self._on_due)
 
     def _on_due(self) -> None:
-        """Warn, or mark the lock as lost: its work is aborted, and its znode deleted when the work has ended."""
+        """Mark the lock as lost, or warn: its work is aborted, and its znode deleted when the work has ended."""
         grant = self._grant
-        if self._warn_at is not None and clock.now() >= self._warn_at:
-            self._warn_at = None
-            held = clock.now() - grant.since
-            notify.send_about(grant, signals.lock_held_long, held=held)
-            logger.warning(
-                "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
-                grant.key,
-                held,
-                self._warn_after,
-                work.log_suffix(grant.about),
-                extra=grant.log_fields(),
-            )
-        if grant.overdue:
+        overdue = grant.overdue
+        if overdue:
             grant.lose(grant.why_overdue)
             _release_unless_watched(grant, self._contender)
-        else:
+        if self._warn_at is not None and clock.now() >= self._warn_at:
+            self._warn_at = None
+            self._warn(clock.now() - grant.since)
+        if not overdue:
             self._set_timer()
+
+    def _warn(self, held: float) -> None:
+        grant = self._grant
+        notify.send_about(grant, signals.lock_held_long, held=held)
+        logger.warning(
+            "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
+            grant.key,
+            held,
+            self._warn_after,
+            work.log_suffix(grant.about),
+            extra=grant.log_fields(),
+        )

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Container
 from typing import Final, TypeAlias, cast
 
-from django_zklock import clock, signals
+from django_zklock import clock, log, signals
 from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
@@ -277,7 +277,7 @@ def _on_dropped(
     held_locks.drop_blocks(grant)
     contender.abandon()
     message = f"the hold of {grant.key!r} was dropped without being released"
-    warnings.warn(message, ResourceWarning, stacklevel=1)
+    log.defer(warnings.warn, message, ResourceWarning)  # the garbage collector runs on any thread
 
 
 # --- the table ----------------------------------------------------------------------------------------------------

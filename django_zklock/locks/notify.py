@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,10 @@ from django.dispatch import Signal
 from django_zklock import signals
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantSession
+from django_zklock.log import Logger
 from django_zklock.queue.release_request import ReleaseRequest
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 
 _sender: type = object  # the class of locks; set once, when it is defined

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -14,11 +13,12 @@ from typing import Final, Literal
 from django_zklock.locks import notify
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.refusals import check_text
+from django_zklock.log import Logger
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import OperatorHold
 
-audit = logging.getLogger("zklock.audit")
-logger = logging.getLogger("django_zklock.operations")
+audit = Logger("zklock.audit")
+logger = Logger("django_zklock.operations")
 
 _via: ContextVar[str] = ContextVar("zklock_via", default="code")
 _actions: ContextVar[list[Action] | None] = ContextVar("zklock_actions", default=None)  # those of the present block

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from django_zklock.log import Logger
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind, Payload, prefix
 
@@ -26,7 +27,7 @@ REPLY_TIMEOUT = 2.0  # seconds to wait for a reply; a test may have stalled the 
 # In seconds. It must reconnect soon after a fault.
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1, "max_delay": 0.1}
 
-logger = logging.getLogger("django_zklock.testing.foreign_client")
+logger = Logger("django_zklock.testing.foreign_client")
 logger.setLevel(logging.ERROR)  # tests cut its connection on purpose
 
 

@@ -27,6 +27,7 @@ from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
+from django_zklock.log import Logger
 from django_zklock.queue.escaping import SEQUENCE
 from django_zklock.zk.connection import FIRST_RETRY, Connection, new_handler
 from django_zklock.zk.errors import OutcomeUnknown, failure, translate
@@ -201,11 +202,12 @@ class _Quiet(logging.Filter):
         return record.levelno != logging.DEBUG or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-def _logger() -> logging.Logger:
-    logger = logging.getLogger("django_zklock.zk.kazoo")
+def _logger() -> Logger:
+    logger = Logger("django_zklock.zk.kazoo")
+    filters = logger.logger.filters
     for kind in (_Redact, _Quiet):
-        if not any(isinstance(existing, kind) for existing in logger.filters):
-            logger.addFilter(kind())
+        if not any(isinstance(existing, kind) for existing in filters):
+            filters.append(kind())
     return logger
 
 

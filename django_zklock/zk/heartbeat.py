@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable
 
 from django_zklock import clock, signals
+from django_zklock.log import Logger
 from django_zklock.zk import troubles
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
@@ -15,7 +15,7 @@ from django_zklock.zk.lease import LEASE_SHARE
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import BEAT_SHARE, Session
 
-logger = logging.getLogger("django_zklock.zk")
+logger = Logger("django_zklock.zk")
 
 NODES_PER_BEAT = 100  # with more, each heartbeat checks the next 100; any of them proves the session
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from django_zklock import clock
+from django_zklock.log import Logger
 from django_zklock.zk.client import Client, PendingRequest, Watch
 from django_zklock.zk.errors import OutcomeUnknown, ZkError
 from django_zklock.zk.lease import LastContact
 from django_zklock.zk.loop import Loop, Timer
 
-logger = logging.getLogger("django_zklock.zk")
+logger = Logger("django_zklock.zk")
 
 # Part of the session timeout. After so long without a reply, the connection counts as dead. The lease still lasts then.
 STALL_SHARE = 1 / 6

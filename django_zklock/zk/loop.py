@@ -1,10 +1,9 @@
-"""An event loop with its own thread, and the two kinds of threads of this package."""
+"""An event loop with its own thread, and the kinds of threads of this package."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import queue
 import signal
 import threading
@@ -14,8 +13,9 @@ from typing import Any, TypeAlias
 
 from django_zklock import clock
 from django_zklock.execution.owner import threads_are_greenlets
+from django_zklock.log import Logger, mark_protocol_thread
 
-logger = logging.getLogger("django_zklock.zk")
+logger = Logger("django_zklock.zk")
 
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 _Call: TypeAlias = Callable[[], object]
@@ -26,6 +26,16 @@ _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSY
 
 
 def protocol_thread(name: str, call: _Call) -> threading.Thread:
+    """Return a thread for the protocol: it blocks all signals, and runs no log handlers; see `django_zklock.log`."""
+
+    def run() -> None:
+        mark_protocol_thread()
+        call()
+
+    return quiet_thread(name, run)
+
+
+def quiet_thread(name: str, call: _Call) -> threading.Thread:
     """
     Return a thread for `call()` that blocks all signals; a greenlet where gevent or eventlet has patched threads.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
 import ssl
 from collections.abc import Sequence
@@ -11,9 +10,11 @@ from typing import TypeAlias
 
 from kazoo.exceptions import AuthFailedError
 
+from django_zklock.log import Logger
+
 Host: TypeAlias = tuple[str, int]
 
-logger = logging.getLogger("django_zklock.zk")
+logger = Logger("django_zklock.zk")
 
 NO_ANSWER = "no answer"
 NO_HOST = "no such host"

@@ -17,11 +17,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from django_zklock import log
+
 if TYPE_CHECKING:
     from django_zklock.zk.options import SessionOptions
     from django_zklock.zk.session import Session
 
 CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close
+LOG_TIMEOUT = 1.0  # seconds that it may wait for slow log handlers
 
 _mutex = threading.Lock()
 _session: Session | None = None  # guarded by _mutex for writing
@@ -108,10 +111,11 @@ def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
 
 
 def end(*, at_exit: bool = False) -> None:
-    """Close the session of a process that ends, and call the functions in `at_end`."""
+    """Close the session of a process that ends, call the functions in `at_end`, and handle the last log records."""
     reset(at_exit=at_exit)
     for call in at_end:
         call()
+    log.flush(LOG_TIMEOUT)
 
 
 def keep_open() -> None:

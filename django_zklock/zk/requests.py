@@ -6,7 +6,6 @@ Requests that survive a broken connection: a request with a deadline, and an upd
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 from django_zklock import clock
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.log import Logger
 from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeExists, NodeMissing, NotEmpty, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, WriteReply
 from django_zklock.zk.multi import Check, Operation
 from django_zklock.zk.session import Session, SessionObserver
 
-logger = logging.getLogger("django_zklock.zk")
+logger = Logger("django_zklock.zk")
 
 PAUSE: Final = 0.05  # seconds before a request without a reply is sent again
 CLOSED: Final = "The ZooKeeper session of this process was closed."

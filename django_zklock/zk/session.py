@@ -7,7 +7,6 @@ All methods run on the loop's thread, unless their docstrings say otherwise.
 from __future__ import annotations
 
 import enum
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import clock, signals
+from django_zklock.log import Logger
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import troubles
 from django_zklock.zk.client import Client
@@ -28,7 +28,7 @@ from django_zklock.zk.loop import Loop, Timer, users_thread
 from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import Outage
 
-logger = logging.getLogger("django_zklock.zk")
+logger = Logger("django_zklock.zk")
 
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
@@ -197,10 +197,10 @@ class Session:
 
     def _on_stall(self, seconds: float) -> None:
         # kazoo restarts its own timer with every request, so it would never notice.
-        logger.warning("no reply from ZooKeeper for %.1f s, connecting again", seconds)
         self.mark_suspect(troubles.NO_ANSWER)
         if self._client is not None:
             self._client.drop_connection()
+        logger.warning("no reply from ZooKeeper for %.1f s, connecting again", seconds)
 
     def _on_unknown(self, error: OutcomeUnknown) -> None:
         """
@@ -220,8 +220,8 @@ class Session:
             if client is self._client and not self.connected:
                 client.drop_connection()
 
-        logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         self._suspend(troubles.UNCLEAR_REPLY)
+        logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         self.outage.failed(client.host, "its replies are unclear")
         now = clock.now()
         self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
@@ -302,6 +302,10 @@ class Session:
             self._end_of_session()
             self.session_id = session_id
         self.timeout = timeout or self.options.session_timeout
+        self.requests.open(client, session_id, self.timeout)
+        previous, self.state = self.state, ConnectionState.CONNECTED
+        self._tell(lambda observer: observer.on_connected(resumed=resumed))
+        self._report_state(ConnectionState.CONNECTED, previous)
         if not resumed and abs(self.timeout - self.options.session_timeout) > 0.002:  # the wire carries milliseconds
             logger.warning(
                 "asked for a session timeout of %g s and got %g s, which all leases are based on; "
@@ -309,17 +313,15 @@ class Session:
                 self.options.session_timeout,
                 self.timeout,
             )
-        self.requests.open(client, session_id, self.timeout)
-        self._change_state(ConnectionState.CONNECTED)
-        self._tell(lambda observer: observer.on_connected(resumed=resumed))
 
     def _suspend(self, reason: str) -> None:
         if self.state is not ConnectionState.CONNECTED:
             return
-        self._change_state(ConnectionState.SUSPENDED)
+        previous, self.state = self.state, ConnectionState.SUSPENDED
         self.requests.close()
         self.mark_suspect(reason)
         self._replace_client_in(REPLACE_AFTER * self.timeout)
+        self._report_state(ConnectionState.SUSPENDED, previous)
 
     def _end_of_session(self) -> None:
         if self.session_id is None:
@@ -327,12 +329,13 @@ class Session:
         self.session_id = None
         self.suspect = True
         self.lease.end()
-        self._change_state(ConnectionState.LOST)
+        previous, self.state = self.state, ConnectionState.LOST
         self.requests.fail_all(SessionGone)
         self._tell(lambda observer: observer.on_session_lost())
+        self._report_state(ConnectionState.LOST, previous)
 
-    def _change_state(self, state: ConnectionState) -> None:
-        previous, self.state = self.state, state
+    def _report_state(self, state: ConnectionState, previous: ConnectionState) -> None:
+        """Tell logs and receivers that the state has changed. Call it last: first stop the work, then tell."""
         if state is previous:
             return
         logger.info(

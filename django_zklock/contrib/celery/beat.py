@@ -19,8 +19,9 @@ from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.election import Leader
 from django_zklock.locks.hold import Hold
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.beat")
+logger = Logger("django_zklock.beat")
 
 DEFAULT_SCHEDULER: Final = "celery.beat:PersistentScheduler"
 LOCK: Final = "celery-beat/{schedule}"

@@ -7,7 +7,6 @@ is skipped, or fails.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -32,8 +31,9 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
 from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.queue_reader import ContenderInfo, contenders
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 MESSAGE_DELAY: Final = 120.0
 """

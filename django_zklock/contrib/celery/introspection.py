@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +11,12 @@ from celery import Task, states
 from celery.backends.base import DisabledBackend
 
 from django_zklock.execution.work import Work
+from django_zklock.log import Logger
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attribute of a request

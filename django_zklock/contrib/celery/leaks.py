@@ -9,7 +9,6 @@ own.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from celery import Task
@@ -24,8 +23,9 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.execution.work import Work
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock, held_locks, wait_all
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 _GUARD: Final = "_zklock_guard"  # attributes of a request
 _BEFORE: Final = "_zklock_before"

@@ -9,15 +9,15 @@ late acknowledgement, Kombu's `_connparams` raises an AttributeError, which ends
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
 from celery import bootsteps
 from celery.worker.state import active_requests
 
 from django_zklock import clock
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 
 class RedisRestore(bootsteps.StartStopStep):

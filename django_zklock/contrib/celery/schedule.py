@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from django_zklock import clock
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
+from django_zklock.log import Logger
 from django_zklock.queue.escaping import escape
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
@@ -25,7 +25,7 @@ from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NamesRep
 from django_zklock.zk.multi import Check, Create, Delete, SetData
 from django_zklock.zk.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, call, run_all
 
-logger = logging.getLogger("django_zklock.beat")
+logger = Logger("django_zklock.beat")
 
 Entry: TypeAlias = Any
 """A `celery.beat.ScheduleEntry`. Its stubs say that an entry may have no name, so it is not typed as that."""

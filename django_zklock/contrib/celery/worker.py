@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from typing import Any
 
 from celery.signals import task_received, worker_init, worker_process_init, worker_process_shutdown, worker_shutdown
 
 from django_zklock.contrib.celery import events, messages
+from django_zklock.log import Logger
 from django_zklock.zk import process
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 
 def begin_worker(*, sender: Any, **kwargs: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections import deque
@@ -14,11 +13,12 @@ from django_zklock import clock, conf
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Acted, Event
+from django_zklock.log import Logger
 from django_zklock.zk import process
-from django_zklock.zk.loop import Loop
+from django_zklock.zk.loop import Loop, quiet_thread
 
 _between: Final = random.SystemRandom().uniform
-logger = logging.getLogger("django_zklock.events")
+logger = Logger("django_zklock.events")
 
 PAUSE: Final = 1.0
 """Seconds between two writes."""
@@ -86,7 +86,7 @@ class Writer:
             return  # another thread does it, and the event is in the queue
         try:
             if self._loop is None:
-                loop = Loop("zklock-events")
+                loop = Loop("zklock-events", quiet_thread)  # it runs a database driver
                 loop.start()
                 self._loop = loop
                 loop.post(self._wake)

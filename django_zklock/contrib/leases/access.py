@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Final
 from django_zklock import clock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.log import Logger
 
 ANYBODY: Final = LeaseClient(name="anybody", max_rate=math.inf)
 """The client of a coordinator that has no clients in the settings."""
@@ -27,7 +27,7 @@ LOG_PERIOD: Final = 10.0
 MOST_LOGGED: Final = 1000
 """Events that are counted at a time, by their texts; others are logged under one text."""
 
-audit = logging.getLogger("zklock.audit")
+audit = Logger("zklock.audit")
 
 
 def hash_of(token: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -26,11 +25,12 @@ from django_zklock.contrib.leases.lease import LEFT, RELEASED, Lease, LeaseLock
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
+from django_zklock.log import Logger
 from django_zklock.queue import names
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
 
-logger = logging.getLogger("django_zklock.leases")
+logger = Logger("django_zklock.leases")
 
 DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -13,9 +12,10 @@ from django_zklock.contrib.leases.refusal import Code, Refusal, over
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
+from django_zklock.log import Logger
 
-audit = logging.getLogger("zklock.audit")
-logger = logging.getLogger("django_zklock.leases")
+audit = Logger("zklock.audit")
+logger = Logger("django_zklock.leases")
 
 NOT_KEPT: Final = "it was not kept in time"
 RELEASED: Final = "the client has released it"

@@ -9,7 +9,6 @@ is that of the hold. All signals arrive on one thread. No fork happens during a 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 import weakref
@@ -35,9 +34,10 @@ from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.spec import kind_of
+from django_zklock.log import Logger
 from django_zklock.zk import process
 
-logger = logging.getLogger("django_zklock.metrics")
+logger = Logger("django_zklock.metrics")
 
 OTHERS: Final = "(others)"
 """The label of all locks beyond the first `MAX_METRIC_LOCKS` names."""

@@ -9,7 +9,6 @@ parent, and is a sibling of the hold.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -27,8 +26,9 @@ from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.otel")
+logger = Logger("django_zklock.otel")
 
 _FORMAT: Final = TraceContextTextMapPropagator()
 

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from django_zklock import clock
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
+from django_zklock.log import Logger
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import troubles
 from django_zklock.zk.loop import Loop
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 _Attached = TypeVar("_Attached")
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from django_zklock.execution import work
 from django_zklock.locks.protocol.grant import Grant
+from django_zklock.log import Logger
 from django_zklock.queue import break_record, release_request
 from django_zklock.queue.break_record import BreakRecord
 from django_zklock.zk.errors import NodeMissing
 from django_zklock.zk.gateway import Gateway, Node, NodeReply
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 REPLY_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
 RECORD_LASTS = 10.0  # seconds until that record is deleted

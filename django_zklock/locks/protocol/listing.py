@@ -7,16 +7,16 @@ So at most one listing is under way. The next one serves all requests that are m
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import TypeAlias
 
+from django_zklock.log import Logger
 from django_zklock.queue.order import Queue, ordered
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 
 class ListedNames:

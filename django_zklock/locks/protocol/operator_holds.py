@@ -7,7 +7,6 @@ if that process has ended, the contenders behind the hold do so. They may race, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 from django_zklock import clock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.log import Logger
 from django_zklock.queue import guids, operator_hold
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.queue.guids import Mark
@@ -26,7 +26,7 @@ from django_zklock.zk.gateway import CLOCK_NODE, Callback, Gateway, Node, NodeRe
 from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.session import Session
 
-audit = logging.getLogger("zklock.audit")
+audit = Logger("zklock.audit")
 
 RETRY = 1.0  # seconds until a refused or interrupted request is sent again
 SOONEST = 0.01  # seconds until the next check, at least

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.log import Logger
 from django_zklock.queue import markers
 from django_zklock.zk.errors import NodeExists, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.multi import Create, SetData
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 
 class ReaderMarker(OwnNode):

@@ -6,7 +6,6 @@ Nothing in this module deletes a znode of another session.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from django_zklock.exceptions import UnreadableQueue
@@ -14,6 +13,7 @@ from django_zklock.execution import work
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply, SharedListing
 from django_zklock.locks.protocol.local_queue import LocalQueue
 from django_zklock.locks.protocol.operator_holds import Replacement
+from django_zklock.log import Logger
 from django_zklock.queue import markers, nodes
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, WriteReply
@@ -21,7 +21,7 @@ from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session, SessionObserver
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from django_zklock.execution import work
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.locks")
+logger = Logger("django_zklock.locks")
 
 _Reply = TypeVar("_Reply")
 

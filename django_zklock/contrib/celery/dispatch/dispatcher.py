@@ -8,7 +8,6 @@ and the task acquires its lock there.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections import deque
 from collections.abc import Callable
@@ -32,8 +31,9 @@ from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, headers_of
 from django_zklock.locks.protocol.local_queue import LocalQueue
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 MOST_WAITING: Final = 1000
 """Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""

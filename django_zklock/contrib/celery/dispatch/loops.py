@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from django_zklock.log import Logger
 from django_zklock.zk.loop import Loop, users_thread
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 
 def run_logged(call: Callable[..., object], *args: Any) -> None:

@@ -8,7 +8,6 @@ ended without a report. A lock is never released while a process may still work 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import select
 import threading
@@ -25,11 +24,12 @@ from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.execution import trace
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.grant import GrantObserver
+from django_zklock.log import Logger
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 CHECK_EVERY: Final = 0.25  # seconds between two looks for processes that have ended
 BEGIN_WITHIN: Final = 10.0  # seconds for a process that had a free slot, and should have begun at once

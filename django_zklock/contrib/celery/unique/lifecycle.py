@@ -8,7 +8,6 @@ lock: it ends under the lock, before the work begins, so that a later call waits
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,9 +20,10 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import Attached
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.log import Logger
 from django_zklock.queue.names import escape
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 UNIQUE_HEADER: Final = "zklock_unique"
 """The key of the reservation that a unique task has."""

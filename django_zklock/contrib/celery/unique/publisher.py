@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,8 +27,9 @@ from django_zklock.contrib.celery.unique.reservations import Duplicate, Reserved
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, LockTimeout, ZooKeeperUnavailable
+from django_zklock.log import Logger
 
-logger = logging.getLogger("django_zklock.celery")
+logger = Logger("django_zklock.celery")
 
 
 class UniqueMessage:

@@ -10,7 +10,6 @@ All functions block until their timeout at most, also under an event loop, as se
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +23,7 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.log import Logger
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NamesReply
@@ -41,7 +41,7 @@ from django_zklock.zk.requests import (
     run,
 )
 
-logger = logging.getLogger("django_zklock.reservations")
+logger = Logger("django_zklock.reservations")
 
 RESERVE_TIMEOUT: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
 REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background

@@ -1,0 +1,178 @@
+"""
+The loggers of this package. Log handlers never run on the protocol's threads.
+
+A log handler is other people's code: it may block, raise, or take a lock itself. On a protocol thread, it would delay
+heartbeats and aborts. So a record of such a thread is made there at once, with its time and arguments, and handled on
+the thread "zklock-log", from a bounded queue. Records of all other threads are handled where they are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
+
+MOST_RECORDS: Final = 10_000
+"""How many records wait for slow handlers. Later ones are dropped, and counted."""
+
+_LOGGING_FILE = logging.LoggerAdapter.warning.__code__.co_filename
+_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")  # of a record
+
+
+class _ThreadLocal(threading.local):
+    """Whether the current thread is one of the protocol's."""
+
+    is_protocol = False
+
+
+_current = _ThreadLocal()
+
+
+def mark_protocol_thread() -> None:
+    """Handle the records of the current thread on another one, from now on."""
+    _current.is_protocol = True
+
+
+def on_protocol_thread() -> bool:
+    """Return whether the current thread is one of the protocol's, which must not run other people's code."""
+    return _current.is_protocol
+
+
+class Logger(_Adapter):
+    """
+    A logger by name. Its records are handled on another thread if a protocol thread makes them.
+
+    With `always`, any other thread does so, too: at the end of a block, a slow handler would delay the release.
+    """
+
+    def __init__(self, name: str, *, always: bool = False) -> None:
+        super().__init__(logging.getLogger(name), {})
+        self._always = always
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name in logging
+        """Return whether records of this level are handled."""
+        if not self._always and not _current.is_protocol:
+            return self.logger.isEnabledFor(level)
+        # `Logger.isEnabledFor` may wait for the mutex of `logging`, which is held while handlers are configured.
+        return level > self.logger.manager.disable and level >= logging.Logger.getEffectiveLevel(self.logger)
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        """Log `msg % args` as the logger does."""
+        if not self._always and not _current.is_protocol:
+            self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
+        elif self.isEnabledFor(level):
+            _records.put(self._handle, self._made(level, msg, args, **kwargs), kwargs.get("extra"))
+
+    def _made(
+        self, level: int, msg: object, args: Any, *, exc_info: object = None, extra: object = None
+    ) -> logging.LogRecord:
+        """Return a record of this moment. The user's factory of records is other people's code, too."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename == _LOGGING_FILE and frame.f_back is not None:
+            frame = frame.f_back
+        code, error = frame.f_code, sys.exc_info() if exc_info else None
+        return logging.LogRecord(
+            self.logger.name, level, code.co_filename, frame.f_lineno, msg, args, error, code.co_name
+        )
+
+    def _handle(self, made: logging.LogRecord, extra: Any) -> None:
+        """Handle the record on the thread for that, as `Logger.log` does."""
+        if not self.logger.isEnabledFor(made.levelno):
+            return
+        what = made.msg, made.args or (), made.exc_info, made.funcName, extra
+        record = self.logger.makeRecord(made.name, made.levelno, made.pathname, made.lineno, *what)
+        vars(record).update((name, value) for name, value in vars(made).items() if name in _MOMENT)
+        self.logger.handle(record)
+
+
+class _Records:
+    """The queue of the records, and the thread that handles them. It starts with the first record."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._mutex = threading.Lock()  # no other people's code runs under it
+        self._thread: threading.Thread | None = None  # guarded by _mutex
+        self._dropped = 0  # since the last report; guarded by _mutex
+
+    def put(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the thread of the log, unless too many calls wait for it."""
+        with self._mutex:
+            if self._calls.qsize() >= MOST_RECORDS:
+                self._dropped += 1
+                return
+            self._calls.put((call, args))
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="zklock-log", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return  # the process ends, or has too many threads: `flush`, or a later record, handles it
+                self._thread = thread
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until the records until now are handled; return whether that took at most `timeout` seconds."""
+        if self._thread is None or not self._thread.is_alive():
+            while not self._calls.empty():
+                self._run_next()
+            return True
+        handled = threading.Event()
+        self._calls.put((handled.set, ()))
+        return handled.wait(timeout)
+
+    def _run(self) -> None:
+        while True:
+            self._run_next()
+
+    def _run_next(self) -> None:
+        call, args = self._calls.get()
+        with self._mutex:
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            _run_handler(logger.warning, "%d log records were dropped: the log handlers are too slow", dropped)
+        _run_handler(call, *args)
+
+
+def _run_handler(call: Callable[..., object], *args: Any) -> None:
+    try:
+        call(*args)
+    except Exception:  # noqa: BLE001 - whatever a handler raises
+        # The next record must be handled all the same. `logging` also prints the errors of handlers.
+        with contextlib.suppress(OSError, ValueError):  # there is no terminal
+            traceback.print_exc()
+
+
+logger = Logger("django_zklock.log")
+_records = _Records()
+
+
+def defer(call: Callable[..., object], *args: Any) -> None:
+    """Call other people's code: on the thread of the log if this is a protocol thread, else at once."""
+    if _current.is_protocol:
+        _records.put(call, *args)
+    else:
+        call(*args)
+
+
+def flush(timeout: float) -> bool:
+    """Wait until all records of the protocol's threads are handled, at most `timeout` seconds."""
+    return _records.flush(timeout)
+
+
+def _forget_in_child() -> None:
+    global _records
+    _records = _Records()  # the parent has the thread, and handles the records
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,80 @@
+"""
+Find other people's code that runs on the protocol's threads: log handlers, receivers of signals, and hooks of warnings.
+
+It is installed in the tests and in the processes that use their settings. The fixture `no_foreign_calls` fails the test.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django.apps import AppConfig
+from django.dispatch import Signal
+
+from django_zklock import log
+
+FILE = "TEST_FOREIGN_CALLS"
+"""The variable with the path of the file that all processes of a test run write to."""
+
+ENTRIES = (
+    (logging.Handler, "handle"),
+    (logging.Filterer, "filter"),
+    (logging.Logger, "handle"),
+    (logging.Logger, "makeRecord"),
+    (Signal, "send"),
+    (Signal, "send_robust"),
+    (warnings, "showwarning"),
+)
+"""The functions by which `logging`, Django and Python call other people's code."""
+
+
+def install() -> None:
+    """Record each call of these functions on a protocol thread, once for each function."""
+    for owner, name in ENTRIES:
+        function = getattr(owner, name)
+        if not hasattr(function, "is_watched"):
+            setattr(owner, name, _watched(name, function))
+
+
+def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if log.on_protocol_thread():
+            record(name)
+        return function(*args, **kwargs)
+
+    vars(call)["is_watched"] = True
+    return call
+
+
+def record(name: str) -> None:
+    """Write to the file that a function was called here."""
+    stack = "".join(traceback.format_stack(limit=12))
+    with open(os.environ[FILE], "a") as file:
+        file.write(f"{name} was called on {threading.current_thread().name} of process {os.getpid()}:\n{stack}\n")
+
+
+def recorded() -> str:
+    """Return what all processes have recorded, and forget it."""
+    path = Path(os.environ[FILE])
+    text = path.read_text() if path.exists() else ""
+    path.unlink(missing_ok=True)
+    return text
+
+
+class ForeignCalls(AppConfig):
+    """A process with these settings records such calls, if the environment asks for it."""
+
+    name = "support.foreign_calls"
+
+    def ready(self) -> None:
+        if FILE in os.environ:
+            install()
