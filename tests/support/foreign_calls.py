@@ -1,7 +1,7 @@
 """
 Find other people's code that runs on the protocol's threads: log handlers, receivers of signals, and hooks of warnings.
 
-It is installed in the tests and in the processes that use their settings. The fixture `no_foreign_calls` fails the test.
+It is installed in the tests, and in the processes with their settings. The fixture `no_foreign_calls` fails a test.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The loggers of the package."""

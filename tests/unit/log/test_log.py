@@ -1,0 +1,215 @@
+"""Log handlers run on a thread of their own if a protocol thread logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import django_zklock
+from django_zklock import log
+from django_zklock.zk.loop import protocol_thread
+
+PACKAGE = Path(django_zklock.__file__).parent
+
+
+class Handler(logging.Handler):
+    """Keeps records. While `closed` is set, it blocks; it raises what `error` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self.threads: list[str] = []
+        self.entered = threading.Event()
+        self.open = threading.Event()
+        self.open.set()
+        self.error: Exception | None = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.threads.append(threading.current_thread().name)
+        self.records.append(record)
+        self.entered.set()
+        self.open.wait(30)
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+@pytest.fixture
+def handler() -> Iterator[Handler]:
+    """A handler of the records of the package."""
+    handler = Handler()
+    parent = logging.getLogger("django_zklock")
+    parent.addHandler(handler)
+    parent.setLevel(logging.INFO)
+    yield handler
+    handler.open.set()
+    log.flush(10)
+    parent.removeHandler(handler)
+    parent.setLevel(logging.NOTSET)
+
+
+def on_protocol_thread(call: Callable[[], object]) -> None:
+    """Make a call on a protocol thread, and wait until it returns."""
+    thread = protocol_thread("zklock-test", call)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+logger = log.Logger("django_zklock.test")
+
+
+def log_all(marker: object) -> None:
+    """Log in each way."""
+    logger.debug("debug")
+    logger.info("info %s", marker)
+    logger.warning("warning", extra={"lock": "k"})
+    logger.error("error %s %r", 1, "2")
+    try:
+        raise ValueError("v")
+    except ValueError:
+        logger.exception("exception")
+    logger.log(logging.CRITICAL, "critical")
+
+
+def described(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what both ways of logging must agree on."""
+    fields = ["name", "levelname", "pathname", "lineno", "funcName", "args", "lock", "origin"]
+    error = record.exc_info and record.exc_info[1]
+    return {"message": record.getMessage(), "error": error and repr(error)} | {
+        field: getattr(record, field, None) for field in fields
+    }
+
+
+def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
+    handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the same fields, also those that a factory of the user adds; only another thread handles them."""
+    before = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        record.origin = "factory"
+        threads.append(threading.current_thread().name)
+        return record
+
+    threads: list[str] = []
+    logging.setLogRecordFactory(factory)
+    try:
+        log_all("m")
+        direct, handler.records = handler.records, []
+        threads.clear()
+        on_protocol_thread(lambda: log_all("m"))
+        assert log.flush(10)
+    finally:
+        logging.setLogRecordFactory(before)
+    assert [described(record) for record in handler.records] == [described(record) for record in direct]
+    assert {record.threadName for record in handler.records} == {"zklock-test"}
+    assert set(threads) == {"zklock-log"} == set(handler.threads[len(direct) :])
+
+
+def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
+    """Its handler may run later."""
+    handler.open.clear()
+    on_protocol_thread(lambda: logger.info("first"))
+    handler.entered.wait(10)
+    on_protocol_thread(lambda: logger.info("second"))
+    made_before = time.time()
+    handler.open.set()
+    assert log.flush(10)
+    assert [record.getMessage() for record in handler.records] == ["first", "second"]
+    assert all(record.created <= made_before for record in handler.records)
+
+
+def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_told(
+    handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is bounded."""
+    monkeypatch.setattr(log, "MOST_RECORDS", 5)
+    handler.open.clear()
+    on_protocol_thread(lambda: logger.info("blocks"))
+    handler.entered.wait(10)
+    on_protocol_thread(lambda: [logger.info("record %d", number) for number in range(12)])
+    handler.open.set()
+    assert log.flush(10)
+    messages = [record.getMessage() for record in handler.records]
+    told = "7 log records were dropped: the log handlers are too slow"
+    assert messages == ["blocks", told, *(f"record {number}" for number in range(5))]
+
+
+def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
+    handler: Handler, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its error is printed, as `logging` prints errors of handlers."""
+    handler.error = RuntimeError("no disk")
+    on_protocol_thread(lambda: [logger.info("a"), logger.info("b")])
+    assert log.flush(10)
+    assert [record.getMessage() for record in handler.records] == ["a", "b"]
+    assert capfd.readouterr().err.count("RuntimeError: no disk") == 2
+
+
+def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> None:
+    """`flush` says whether all records were handled."""
+    handler.open.clear()
+    on_protocol_thread(lambda: logger.info("slow"))
+    assert not log.flush(0.01)
+    handler.open.set()
+    assert log.flush(10)
+
+
+def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> None:
+    """That mutex is held while handlers are configured, which may connect to a log server."""
+    logging.getLogger("django_zklock").setLevel(logging.WARNING)  # clears the cache of levels
+    mutex = vars(logging)["_lock"]
+    with mutex:
+        on_protocol_thread(lambda: [logger.info("no"), logger.warning("yes")])
+    assert log.flush(10)
+    assert [record.getMessage() for record in handler.records] == ["yes"]
+
+
+def test_the_end_of_a_block_never_waits_for_a_handler(handler: Handler) -> None:
+    """Loggers of the end of a block defer on each thread."""
+    handler.open.clear()
+    log.Logger("django_zklock.abort", always=True).warning("ended")
+    assert handler.entered.wait(10)  # on the other thread
+    assert handler.threads == ["zklock-log"]
+
+
+def test_a_forked_child_logs_on_its_own_thread(handler: Handler) -> None:
+    """It inherits no thread, and no records: the parent handles these."""
+    handler.open.clear()
+    on_protocol_thread(lambda: [logger.info("parent"), logger.info("parent, too")])
+    handler.entered.wait(10)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            handler.__init__()  # type: ignore[misc]  # the parent's thread may have held its mutex
+            on_protocol_thread(lambda: logger.info("child"))
+            assert log.flush(10)
+            assert [record.getMessage() for record in handler.records] == ["child"]
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    handler.open.set()
+    assert log.flush(10)
+    assert [record.getMessage() for record in handler.records] == ["parent", "parent, too"]
+
+
+def test_all_modules_use_these_loggers() -> None:
+    """A plain logger on a protocol thread would call the handlers there."""
+    plain = re.compile(r"^\w+ = logging\.getLogger", re.MULTILINE)
+    modules = [path for path in PACKAGE.rglob("*.py") if "server" not in path.relative_to(PACKAGE).parts]
+    assert [str(path) for path in modules if plain.search(path.read_text())] == []
