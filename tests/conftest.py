@@ -110,16 +110,15 @@ def no_foreign_calls(foreign_calls_file: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """Give the records of the protocol's threads, too, which are handled a little later."""
+    handler = vars(type(caplog))["handler"].fget
 
-    class Flushed(pytest.LogCaptureFixture):
-        @property
-        def handler(self) -> Any:
-            log.flush(ROOM)
-            return super().handler
+    def flushed(self: pytest.LogCaptureFixture) -> object:
+        log.flush(ROOM)
+        return handler(self)
 
-    caplog.__class__ = Flushed
+    monkeypatch.setattr(type(caplog), "handler", property(flushed))
     return caplog
 
 

@@ -86,12 +86,12 @@ def test_a_handler_may_take_a_lock(zoo: Zoo) -> None:
     """It runs on no thread that the lock needs: neither at `warn_after`, nor at a loss."""
     took: list[str] = []
 
-    def take() -> None:
+    def acquire() -> None:
         took.append(acquire_once("audit", timeout=20).key)
 
-    with handling(Handler(take, at=0)), zk_lock("k", warn_after=0.01):
+    with handling(Handler(acquire, at=0)), zk_lock("k", warn_after=0.01):
         eventually(lambda: took)
-    with handling(Handler(take)), pytest.raises(LockLost), zk_lock("k"):
+    with handling(Handler(acquire)), pytest.raises(LockLost), zk_lock("k"):
         expire(zoo)
         work()
     assert len(took) > 1
@@ -132,13 +132,13 @@ def test_a_handler_may_do_anything_at_any_record(zoo: Zoo, what: str, capfd: pyt
     def fail() -> None:
         raise OSError("no log server")
 
-    def take() -> None:
+    def acquire() -> None:
         acquire_once("audit", timeout=1)
 
     def block() -> None:
         threading.Event().wait(LONGEST)
 
-    act = {"block": block, "raise": fail, "lock": take}[what]
+    act = {"block": block, "raise": fail, "lock": acquire}[what]
     records = stays_alone(zoo, lambda: None, None)
     assert records >= 4  # too long, suspended, lost, stopped
     for number in range(records):

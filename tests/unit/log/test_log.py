@@ -138,12 +138,13 @@ def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("blocks"))
     handler.entered.wait(10)
-    on_protocol_thread(lambda: [logger.info("record %d", number) for number in range(12)])
+    for number in range(12):
+        on_protocol_thread(lambda number=number: logger.info("record %d", number))  # type: ignore[misc]
     handler.open.set()
     assert log.flush(10)
     messages = [record.getMessage() for record in handler.records]
-    told = "7 log records were dropped: the log handlers are too slow"
-    assert messages == ["blocks", told, *(f"record {number}" for number in range(5))]
+    report = "7 log records were dropped: the log handlers are too slow"
+    assert messages == ["blocks", report, *(f"record {number}" for number in range(5))]
 
 
 def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
@@ -151,7 +152,8 @@ def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
 ) -> None:
     """Its error is printed, as `logging` prints errors of handlers."""
     handler.error = RuntimeError("no disk")
-    on_protocol_thread(lambda: [logger.info("a"), logger.info("b")])
+    on_protocol_thread(lambda: logger.info("a"))
+    on_protocol_thread(lambda: logger.info("b"))
     assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["a", "b"]
     assert capfd.readouterr().err.count("RuntimeError: no disk") == 2
@@ -171,7 +173,8 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
     logging.getLogger("django_zklock").setLevel(logging.WARNING)  # clears the cache of levels
     mutex = vars(logging)["_lock"]
     with mutex:
-        on_protocol_thread(lambda: [logger.info("no"), logger.warning("yes")])
+        on_protocol_thread(lambda: logger.info("no"))
+        on_protocol_thread(lambda: logger.warning("yes"))
     assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["yes"]
 
@@ -187,7 +190,8 @@ def test_the_end_of_a_block_never_waits_for_a_handler(handler: Handler) -> None:
 def test_a_forked_child_logs_on_its_own_thread(handler: Handler) -> None:
     """It inherits no thread, and no records: the parent handles these."""
     handler.open.clear()
-    on_protocol_thread(lambda: [logger.info("parent"), logger.info("parent, too")])
+    on_protocol_thread(lambda: logger.info("parent"))
+    on_protocol_thread(lambda: logger.info("parent, too"))
     handler.entered.wait(10)
     child = os.fork()
     if not child:
