@@ -95,10 +95,10 @@ def _unproven_after_wait(self: Contender) -> None:
         self._hold()
 
 
-def _unwatched_wait(self: ContenderNode, seconds: float) -> None:
+def _unwatched_wait(self: ContenderNode) -> None:
     """Watch the znode of a holder only."""
     if self.node is not None and self.node.path in self._registry.heartbeat._nodes:
-        _watch_in(self, seconds)
+        _watch_own(self)
 
 
 def _forgetful_delete(self: OwnNode, error: ZkError) -> None:
@@ -310,7 +310,7 @@ _delete_node, _reconnected, _on_searched_read, _create = (
     ContenderNode.create,
 )
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
-_prove, _watch_in = Contender._prove, ContenderNode.watch_in
+_prove, _watch_own = Contender._prove, ContenderNode.watch
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -323,7 +323,10 @@ MUTANTS = (
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
-    Mutant("does not see that a waiter's node was deleted", ((ContenderNode, "watch_in", _unwatched_wait),)),
+    Mutant(
+        "does not see that a waiter's node was deleted",
+        ((ContenderNode, "watch", _unwatched_wait), (ContenderNode, "exists", property(lambda self: True))),
+    ),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),

@@ -63,7 +63,7 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     machine.
     """
     zoo.client.ensure_path(f"{zoo.base}/{key}")
-    with mock.patch.multiple(contender, WATCH_SELF_AFTER=60.0, WATCH_SELF_SHARE=60.0), proxied(zoo, 10) as proxy:
+    with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10) as proxy:
         connected()
         with zk_lock(key):
             pass

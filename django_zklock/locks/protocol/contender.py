@@ -31,9 +31,8 @@ from django_zklock.zk.session import BEAT_SHARE
 
 __all__ = ["Busy", "Contender", "Outcome", "Phase"]
 
-WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
+WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold of a contender that did not wait costs no watch
 DESCRIBE_GRANT_AFTER = 0.75  # seconds after that watch; a shorter hold does not write the time of its grant
-WATCH_SELF_SHARE = 1 / 6  # of the session timeout, spent waiting; a shorter wait costs no watch on its znode
 
 
 class Contender(Newcomer):
@@ -162,9 +161,10 @@ class Contender(Newcomer):
             self._phase = Phase.QUEUED
             if self._predecessors is None:
                 self._predecessors = Predecessors(self._registry.gateway, self.spec.parent, self._replies, self)
-            self._predecessors.wait_for(verdict)
+            # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
             if not self._node.watched:
-                self._node.watch_in(self.session.timeout * WATCH_SELF_SHARE)
+                self._node.watch()
+            self._predecessors.wait_for(verdict)
 
     def _on_holds_checked(self, queue: order.Queue, verdict: rules.WaitFor, checked: CheckedHolds | None) -> None:
         if checked is None:
@@ -192,10 +192,10 @@ class Contender(Newcomer):
         """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
         if self._phase is not Phase.QUEUED:
             return
-        if was_last:
+        if was_last and self._node.exists:
             self._grant_if_proven()
         else:
-            self._list()  # it may have been a waiter, so others may still be ahead
+            self._list()  # others may still be ahead, or the znode may be gone
 
     def on_ahead_changed(self) -> None:
         """List the queue again: a marker, a limit or the end of an operator hold may have changed the verdict."""

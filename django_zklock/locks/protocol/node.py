@@ -74,7 +74,9 @@ class ContenderNode(OwnNode):
         self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
         self.creates = 0  # since the queue last showed the znode; the contender resets it then
-        self._watch: Watch | Timer | None = None  # a timer until the znode is watched
+        self._watch: Watch | None = None
+        self._watch_timer: Timer | None = None  # reads and watches the znode when it is due
+        self._is_confirmed = False  # the watch is known to be set
         self._last_read: Node | None = None  # the znode as it was last read
         self._marker: ReaderMarker | None = None  # set when the writer becomes a reader
 
@@ -176,7 +178,7 @@ class ContenderNode(OwnNode):
         elif self._state is State.UNSURE:
             self._search()
         else:
-            if isinstance(self._watch, Watch):
+            if self._watch is not None:
                 self.watch()  # the old one ended with the connection
             self._put_marker()
 
@@ -238,24 +240,35 @@ class ContenderNode(OwnNode):
 
     @property
     def watched(self) -> bool:
-        """Whether the znode is watched, or will be."""
+        """Whether the znode is watched, or the request for that was sent."""
         return self._watch is not None
 
+    @property
+    def exists(self) -> bool:
+        """
+        Whether the znode existed at the last event of the session.
+
+        The server sends watch events in order. If the znode had been deleted before that event, its watch would have
+        told so before.
+        """
+        return self._watch is not None and self._is_confirmed
+
     def watch_in(self, seconds: float) -> None:
-        """Begin to watch the znode in so many seconds."""
-        self._unwatch()
-        self._watch = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
+        """Read and watch the znode in so many seconds. A present watch stays until then."""
+        self._watch_timer = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
 
     def watch(self) -> None:
         """Read and watch the znode: another session may write a release request to it, or delete it."""
         self._unwatch()
         if self.node is None:
             return
+        self._is_confirmed = False
 
         def on_read(reply: NodeReply) -> None:
             if isinstance(reply, NodeMissing):
                 self._on_missing()
             elif isinstance(reply, Node):
+                self._is_confirmed = True
                 is_own = self.node is not None and reply.version == self.node.version
                 self._last_read = self.node if is_own else reply  # one copy of the same data
                 self._listener.on_own_read(reply)
@@ -310,8 +323,10 @@ class ContenderNode(OwnNode):
 
     def _unwatch(self) -> None:
         watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
+        timer, self._watch_timer = self._watch_timer, None
+        for pending in (watch, timer):
+            if pending is not None:
+                pending.cancel()
 
     def _on_missing(self) -> None:
         if self._state is State.THERE:

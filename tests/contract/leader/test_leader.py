@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, connected, expire, proxied, within
+from support.primitives import watched
 from support.signalled import signalled
 from support.work import lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
@@ -105,6 +106,27 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> No
         assert [other.result() for other in others] == [0, 1, 2, 3]
     assert order == sorted(order)
     assert order[0] > before
+
+
+def test_a_candidate_without_its_znode_does_not_lead(zoo: Zoo) -> None:
+    """If another client deletes it, the candidate queues again at the end."""
+    terms = Terms()
+    zoo.client.ensure_path(f"{zoo.base}/lead")
+    with contextlib.ExitStack() as ahead:
+        leader = ahead.enter_context(zoo.hold_elsewhere("lead"))
+        candidate = BackgroundCall(lambda: zk_leader("lead").run(terms))
+        (name,) = {f"{zoo.base}/lead/{name}" for name in zoo.wait_contenders("lead", 2)} - {leader}
+        with zoo.hold_elsewhere("lead") as next_leader:
+            transaction = zoo.client.transaction()
+            for path in (name, leader):
+                transaction.delete(path)
+            transaction.commit()
+            zoo.wait_contenders("lead", 2)
+            eventually(lambda: next_leader in watched(zoo))
+            assert not terms.holds
+    assert terms.wait(1).path != name
+    terms.end.set()
+    candidate.result()
 
 
 def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:

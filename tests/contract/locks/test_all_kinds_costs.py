@@ -46,9 +46,13 @@ def test_a_failed_try_costs_two_reads(zoo: Zoo, warm_proxy: Proxy, primitive: Pr
 def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
     zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
 ) -> None:
-    """One, but for a permit as many as there are, and the limit, after which it lists once more."""
+    """
+    It reads its own znode and one more, but for a permit as many as there are.
+
+    Then it reads the limit, too, after which it lists once more.
+    """
     permits = primitive.options.get("limit", 0)
-    reads = 1 + permits if permits else 1
+    reads = 2 + permits if permits else 2
     with primitive.full(zoo) as blockers:
         warm_proxy.reset()
         with queued(zoo, primitive.lock()) as (waiter,):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 
 import pytest
+from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, expire, session, within
 from support.primitives import (
     KEY,
@@ -19,6 +22,7 @@ from support.primitives import (
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
+from django_zklock import clock
 from django_zklock.exceptions import LockLost
 from django_zklock.queue.nodes import Kind
 
@@ -60,6 +64,47 @@ def test_a_waiter_survives_a_cut_at_any_read(
         eventually(lambda: watched(zoo) >= set(blockers))
         zoo.client.delete(blockers[-1])
         waiter.result()
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["with the one ahead", "before the one ahead"])
+def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Primitive, together: bool) -> None:
+    """If another client deletes it, the waiter queues again at the end, however soon the one ahead leaves."""
+    with primitive.full(zoo) as blockers, queued(zoo, primitive.lock()) as (waiter,):
+        (deleted,) = {f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)} - set(blockers)
+        with foreign(zoo, primitive.blocker, compat=primitive.compat) as other:
+            if together:
+                transaction = zoo.client.transaction()
+                for path in (deleted, blockers[0]):
+                    transaction.delete(path)
+                assert transaction.commit() == [True, True]
+            else:
+                zoo.client.delete(deleted)
+                zoo.client.delete(blockers[0])
+            zoo.wait_contenders(KEY, len(blockers) + 1)
+            eventually(lambda: other in watched(zoo))
+            assert not waiter.granted.is_set()
+        assert waiter.wait_granted().path != deleted
+
+
+@pytest.mark.chaos
+def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, primitive: Primitive) -> None:
+    """Its znode is deleted at any moment of its way through the queue; 200 times."""
+    for number in range(200):
+        with primitive.full(zoo) as blockers:
+            waiter = Taker(primitive.lock())
+            deleted: list[str] = []
+            until = clock.now() + random.Random(number).random() / 100
+            while not deleted or clock.now() < until:  # after a new create, the next znode
+                for path in {f"{zoo.base}/{KEY}/{name}" for name in zoo.names(f"{zoo.base}/{KEY}")} - set(blockers):
+                    with contextlib.suppress(NoNodeError):
+                        zoo.client.delete(path)
+                        deleted.append(path)
+            zoo.client.delete(blockers[0])
+            hold = waiter.wait_granted()
+            assert hold.path not in deleted
+            hold.check()
+            waiter.go()
+        primitive.wait_released(zoo)
 
 
 def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
