@@ -45,9 +45,10 @@ def handling(handler: logging.Handler) -> Iterator[None]:
     try:
         yield
     finally:
+        flushed = log.flush(LONGEST + 10)
         parent.removeHandler(handler)
         parent.setLevel(logging.NOTSET)
-        assert log.flush(LONGEST + 10)
+    assert flushed
 
 
 def work() -> None:
@@ -143,3 +144,14 @@ def test_a_handler_may_do_anything_at_any_record(zoo: Zoo, what: str, capfd: pyt
     assert records >= 4  # too long, suspended, lost, stopped
     for number in range(records):
         stays_alone(zoo, act, number)
+
+
+def test_the_last_records_of_a_process_are_handled(zoo: Zoo) -> None:
+    """The exit waits for them."""
+    script = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(threadName)s %(message)s")
+with zk_lock("k"):
+    pass
+"""
+    assert zoo.output(script)[-1] == "zklock-loop connection to ZooKeeper: lost, was connected"
