@@ -12,10 +12,11 @@ forbids contact with ZooKeeper; `LockTester` allows it in its block.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_zklock.zk.options import SessionOptions
@@ -28,6 +29,8 @@ _session: Session | None = None  # guarded by _mutex for writing
 _factory: Callable[[], SessionOptions] | None = None
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while Django starts."""
+_has_exited = False  # True once the exit of the process has closed its session; written by the thread that exits
+_watches_exec = False  # guarded by _mutex
 _forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
 _allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
 
@@ -84,10 +87,16 @@ def _start() -> Session:
     global _session
     with _mutex:
         if _session is None or _session.pid != os.getpid():
+            if _has_exited:
+                raise RuntimeError(
+                    "This process ends and has closed its ZooKeeper session, so it can acquire no lock. An atexit "
+                    "function that needs one must be registered after the import of django_zklock."
+                )
             if _factory is None:
                 raise ImproperlyConfigured(
                     'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
                 )
+            _watch_exec()
             session = Session(_factory())
             try:
                 session.start()
@@ -114,6 +123,32 @@ def end(*, at_exit: bool = False) -> None:
         call()
 
 
+def _end_at_exit() -> None:
+    global _has_exited
+    _has_exited = True  # nothing would close a session that a later exit handler starts
+    end(at_exit=True)
+
+
+def _watch_exec() -> None:
+    """Make `os.exec*` end the session first. The new program does not know the session, and could not release."""
+    from django_zklock.execution.abort import shielded  # noqa: PLC0415 - see above
+
+    def ends_session(replace_program: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(replace_program)
+        @shielded  # else the abort of the caller's own block would strike before the program is replaced
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if peek() is not None:  # a forked child has none
+                end(at_exit=True)
+            return replace_program(*args, **kwargs)
+
+        return replacement
+
+    global _watches_exec
+    if not _watches_exec:
+        _watches_exec = True
+        os.execv, os.execve = ends_session(os.execv), ends_session(os.execve)  # the others call these two
+
+
 def keep_open() -> None:
     """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
     global _session
@@ -130,4 +165,4 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-atexit.register(end, at_exit=True)
+atexit.register(_end_at_exit)
