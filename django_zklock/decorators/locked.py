@@ -32,7 +32,7 @@ from django_zklock.conf.options import OPTION_NAMES, UNSET, LockOptions, Unset, 
 from django_zklock.decorators.context import FunctionContext, ViewContext, connect_library, task_context
 from django_zklock.decorators.results import check_result, is_unrendered
 from django_zklock.decorators.uniqueness import Uniqueness
-from django_zklock.decorators.validation import check_function, check_name, check_own_name, function_to_lock
+from django_zklock.decorators.validation import check_function, check_name, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution.binding import KeyBinder, KeyBinding, Names
 from django_zklock.http import atomic_requests, views
@@ -80,8 +80,7 @@ def zk_locked(
     `name` is an entry of `ZKLOCK["LOCKS"]`, or a path template. The call's arguments fill its fields, defaults
     included: `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the arguments and returns the key. A list of
     names, or a callable that returns a list of keys, means several locks, which are acquired as by `zk_locks`. Without
-    a name, `@zk_locked()` locks by the dotted name of the function, as in `shop.tasks.restock`. Functions of a script
-    (`__main__`) and functions inside functions need a name.
+    a name, `@zk_locked()` locks by the dotted name of a function of an imported module, as in `shop.tasks.restock`.
 
     Put it below a decorator that makes a task of the function, such as `@shared_task`, and above
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
@@ -144,8 +143,6 @@ def zk_locked(
     def decorate(*args: Callable[P, R], **kwargs: object) -> Callable[P, R]:
         function = function_to_lock(name, args, kwargs)
         check_function(function, lock_options)
-        if isinstance(name, Unset):
-            check_own_name(function)
         locked = LockedFunction(name, lock_options, function, uniqueness)
         connect_library(unique=uniqueness is not None)
         return cast("Callable[P, R]", locked.wrapper)

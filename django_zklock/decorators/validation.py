@@ -40,16 +40,14 @@ def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, o
         raise TypeError(_needs_name(f"{_name_of(name)} was read as a callable that returns one"))
     if not has_one_argument:
         raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
+    if isinstance(name, Unset) and not _has_own_name(args[0]):
+        raise TypeError(_needs_name(f"{args[0]!r} has no name of its own, as a function of an imported module has"))
     return args[0]
 
 
-def check_own_name(function: object) -> None:
-    """Raise `TypeError` for a function without a dotted name that is its own, and the same in all processes."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<lambda>")
-    if module in (None, "__main__", "__mp_main__"):
-        raise TypeError(_needs_name(f"{name} is in a script, where other scripts may have a function of that name"))
-    if "<" in name:
-        raise TypeError(_needs_name(f"{function!r} has no name of its own, as the functions of a module have"))
+def _has_own_name(function: Any) -> bool:
+    scripts = (None, "__main__", "__mp_main__")  # others may have a function of that name
+    return function.__module__ not in scripts and "<" not in getattr(function, "__qualname__", "<lambda>")
 
 
 def _needs_name(why: str) -> str:

@@ -15,13 +15,6 @@ from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.escaping import MAX_SEGMENT, quoted
 
 _DEEPEST = 8  # lists and dicts within each other
-_HINTS = {  # by the name of a type that is not accepted: what to do
-    "__proxy__": "Pass str() of the lazy text, or an id if the text depends on the language.",
-    "set": "Pass a sorted list.",
-    "frozenset": "Pass a sorted list.",
-    "float": "Pass a Decimal or a text.",
-    "bytes": "Pass a text, such as its hex().",
-}
 _LITERALS = {None: "null", True: "true", False: "false"}
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -43,13 +36,14 @@ def text_of(value: object, what: str) -> str:
         return scalar
     if isinstance(value, (list, tuple, Mapping)):
         return _Container(what).text(value, 1)
-    kind = type(value).__name__
+    kind = quoted(type(value).__name__)
     if value is None or isinstance(value, bool):
         raise InvalidLockName(f"{what} is {value}. Use a text or a number.")
     if callable(value):
-        raise InvalidLockName(f"{what} is a callable ({quoted(kind)}). Name an attribute or a property instead.")
-    hint = _HINTS.get(kind, "Name an attribute of it, such as {order.pk}.")
-    raise InvalidLockName(f"{what} is of type {quoted(kind)}. {hint}")
+        raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")
+    lazy = "Pass str() of the lazy text, or an id if the text depends on the language."
+    hint = lazy if kind == "'__proxy__'" else "Name an attribute of it, such as {order.pk}."
+    raise InvalidLockName(f"{what} is of type {kind}. {hint}")
 
 
 def _behind_proxy(value: object) -> object:
@@ -82,8 +76,7 @@ def _scalar(value: object, what: str) -> str | None:
 
 def _decimal(value: decimal.Decimal, what: str) -> str:
     """Return the shortest text: that of an int if it is equal to one. A database adds zeros, as in 9.90."""
-    if not value:
-        return "0"
+    value = value or decimal.Decimal(0)  # also for -0 and 0E+500
     if abs(value.adjusted()) > MAX_SEGMENT:
         raise InvalidLockName(f"{what} is a Decimal with too many digits. Use a shorter one.")
     text = format(value, "f")  # `normalize` would round
@@ -91,19 +84,15 @@ def _decimal(value: decimal.Decimal, what: str) -> str:
 
 
 def _moment(value: datetime.date | datetime.time, what: str) -> str:
-    """Return the text of a date or time, in UTC if it has a time zone. Django reads it from a database in UTC."""
-    if isinstance(value, datetime.time):
-        if value.utcoffset():
-            raise InvalidLockName(f"{what} is a time of day in a time zone. Use a datetime, or remove the time zone.")
-        return datetime.time.isoformat(value)
-    if not isinstance(value, datetime.datetime):
-        return datetime.date.isoformat(value)
-    if value.utcoffset() is not None:
+    """Return the text of a date or time; of a datetime with a time zone in UTC, as a database returns it."""
+    if isinstance(value, datetime.datetime) and value.utcoffset():
         try:
             value = value.astimezone(datetime.timezone.utc)
         except OverflowError as error:
             raise InvalidLockName(f"{what} is a datetime that UTC does not have. Use another one.") from error
-    return datetime.datetime.isoformat(value)
+    elif isinstance(value, datetime.time) and value.utcoffset():
+        raise InvalidLockName(f"{what} is a time of day in a time zone. Use a datetime, or remove the time zone.")
+    return value.isoformat()
 
 
 def _row(value: object, what: str) -> str | None:
@@ -122,9 +111,7 @@ def _row(value: object, what: str) -> str | None:
             raise InvalidLockName(f"{what} is a {label}, which has several parents. Use its attribute {links} instead.")
         [(parent, link)] = parents
         meta = parent._meta
-        if not link.target_field.primary_key:
-            pk = vars(value).get(meta.pk.attname)
-        elif not link.primary_key:
+        if not link.primary_key:
             pk = vars(value).get(link.attname)
     if pk is None:
         raise InvalidLockName(f"{what} is a {label} without a primary key. Save it first.")

@@ -29,8 +29,6 @@ _session: Session | None = None  # guarded by _mutex for writing
 _factory: Callable[[], SessionOptions] | None = None
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while Django starts."""
-_has_exited = False  # True once the exit of the process has closed its session; written by the thread that exits
-_watches_exec = False  # guarded by _mutex
 _forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
 _allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
 
@@ -87,11 +85,6 @@ def _start() -> Session:
     global _session
     with _mutex:
         if _session is None or _session.pid != os.getpid():
-            if _has_exited:
-                raise RuntimeError(
-                    "This process ends and has closed its ZooKeeper session, so it can acquire no lock. An atexit "
-                    "function that needs one must be registered after the import of django_zklock."
-                )
             if _factory is None:
                 raise ImproperlyConfigured(
                     'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
@@ -123,30 +116,19 @@ def end(*, at_exit: bool = False) -> None:
         call()
 
 
-def _end_at_exit() -> None:
-    global _has_exited
-    _has_exited = True  # nothing would close a session that a later exit handler starts
-    end(at_exit=True)
-
-
+@functools.cache
 def _watch_exec() -> None:
     """Make `os.exec*` end the session first. The new program does not know the session, and could not release."""
     from django_zklock.execution.abort import shielded  # noqa: PLC0415 - see above
 
-    def ends_session(replace_program: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(replace_program)
-        @shielded  # else the abort of the caller's own block would strike before the program is replaced
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            if peek() is not None:  # a forked child has none
-                end(at_exit=True)
-            return replace_program(*args, **kwargs)
+    @shielded  # else the abort of the caller's own block would strike before the program is replaced
+    def replace(call: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if peek() is not None and (isinstance(path, int) or os.access(path, os.X_OK)):  # a forked child has none
+            end(at_exit=True)
+        return call(path, *args, **kwargs)
 
-        return replacement
-
-    global _watches_exec
-    if not _watches_exec:
-        _watches_exec = True
-        os.execv, os.execve = ends_session(os.execv), ends_session(os.execve)  # the others call these two
+    for call in (os.execv, os.execve):  # the others call these two
+        setattr(os, call.__name__, functools.wraps(call)(functools.partial(replace, call)))
 
 
 def keep_open() -> None:
@@ -165,4 +147,9 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-atexit.register(_end_at_exit)
+atexit.register(end, at_exit=True)
+atexit.register(  # runs first: nothing would close a session that a later exit handler starts
+    forbid,
+    "The process ends and closes its session. Register an atexit function that acquires a lock after the import of "
+    "django_zklock, so that it runs earlier.",
+)
