@@ -104,7 +104,7 @@ def test_an_app_that_is_not_installed_is_named() -> None:
 
 
 def test_an_app_may_acquire_a_lock_when_it_is_ready() -> None:
-    """Whatever the order of INSTALLED_APPS: nothing says that the package is missing."""
+    """The order of INSTALLED_APPS does not matter, and no error says that the package is missing."""
     code = """
 import django; from django.apps import AppConfig; from django.conf import settings
 class Early(AppConfig):

@@ -185,28 +185,28 @@ def model(name: str, *bases: Any, meta: dict[str, Any] | None = None, **fields: 
 @isolate_apps()
 def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
     """With multi-table inheritance, through proxies and abstract models; no field that was deferred is loaded."""
-    place = model("Place")
-    restaurant = model("Restaurant", model("Named", meta={"abstract": True}), place)
-    diner = model("Diner", restaurant, meta={"proxy": True})
-    kitchen = model("Kitchen", model("OfDiner", diner, meta={"abstract": True}))
-    link: Any = models.OneToOneField(place, models.CASCADE, parent_link=True)
-    branch = model("Branch", place, code=models.CharField(max_length=9, primary_key=True), of=link)
+    site = model("Site")
+    cafe = model("Cafe", model("Named", meta={"abstract": True}), site)
+    proxy = model("Bar", cafe, meta={"proxy": True})
+    diner = model("Diner", model("OfBar", proxy, meta={"abstract": True}))
+    link: Any = models.OneToOneField(site, models.CASCADE, parent_link=True)
+    branch = model("Branch", site, code=models.CharField(max_length=9, primary_key=True), of=link)
     kiosk = model("Kiosk", branch)
-    profile = model("Profile", place=models.OneToOneField(place, models.CASCADE, primary_key=True))
-    both = model("Both", place, model("Owner", owner_id=models.AutoField(primary_key=True)))
+    profile = model("Profile", site=models.OneToOneField(site, models.CASCADE, primary_key=True))
+    both = model("Both", site, model("Owner", owner_id=models.AutoField(primary_key=True)))
 
     rows = [
-        place(pk=7), restaurant(pk=7), diner(pk=7), kitchen(pk=7), branch(pk="a", of_id=7), kiosk(pk="a", of_id=7),
-        kitchen.from_db("default", ["restaurant_ptr_id"], [7]),
+        site(pk=7), cafe(pk=7), proxy(pk=7), diner(pk=7), branch(pk="a", of_id=7), kiosk(pk="a", of_id=7),
+        diner.from_db("default", ["cafe_ptr_id"], [7]),
         kiosk.from_db("default", ["of_id", "branch_ptr_id"], [7, "a"]),
     ]  # fmt: skip
-    assert [text(row) for row in rows] == ["shop.place:7"] * len(rows)
-    assert text([proxied(rows[-1])]) == '["shop.place:7"]'
+    assert [text(row) for row in rows] == ["shop.site:7"] * len(rows)
+    assert text([proxied(rows[-1])]) == '["shop.site:7"]'
     assert text(profile(pk=7)) == "shop.profile:7"
-    for row in kitchen(), branch(pk="a"), kiosk.from_db("default", ["branch_ptr_id"], ["a"]):
+    for row in diner(), branch(pk="a"), kiosk.from_db("default", ["branch_ptr_id"], ["a"]):
         with pytest.raises(InvalidLockName, match=r"a shop\.\w+ without a primary key\. Save it first"):
             text_of(row, "field")
-    with pytest.raises(InvalidLockName, match=r"has several parents. Use its attribute 'place_ptr' or 'owner_ptr'"):
+    with pytest.raises(InvalidLockName, match=r"has several parents. Use its attribute 'site_ptr' or 'owner_ptr'"):
         text_of(both(pk=7), "field")
 
 
