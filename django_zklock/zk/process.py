@@ -89,7 +89,7 @@ def _start() -> Session:
                 raise ImproperlyConfigured(
                     'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
                 )
-            _watch_exec()
+            _prepare_end()
             session = Session(_factory())
             try:
                 session.start()
@@ -117,11 +117,13 @@ def end(*, at_exit: bool = False) -> None:
 
 
 @functools.cache
-def _watch_exec() -> None:
+def _prepare_end() -> None:
     """Make `os.exec*` end the session first. The new program does not know the session, and could not release."""
     from django_zklock.execution.abort import shielded  # noqa: PLC0415 - see above
 
-    @shielded  # else the abort of the caller's own block would strike before the program is replaced
+    shielded(end)  # else it would be struck by the abort of a block that is still open
+
+    @shielded  # for the same reason
     def replace(call: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
         if peek() is not None and (isinstance(path, int) or os.access(path, os.X_OK)):  # a forked child has none
             end(at_exit=True)

@@ -41,11 +41,16 @@ def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     ],
 )
 def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, last: str, code: int, noise: str) -> None:
-    """The session of 20 seconds is closed, not left to expire, also with locks that nobody released, or that linger."""
+    """
+    The session of 20 seconds is closed, not left to expire: with locks that nobody released, that linger, or whose
+    block is open. The abort of that block does not strike the exit.
+    """
     process = zoo.spawn(
         f"""
-import os, signal, sys, threading
+import contextlib, os, signal, sys, threading
 hold = zk_lock("end").acquire()
+blocks = contextlib.ExitStack()
+blocks.enter_context(zk_lock("open"))
 with zk_lock("lingers", linger=60):
     pass
 print("held", flush=True)
