@@ -103,7 +103,7 @@ def _row(value: object, what: str) -> str | None:
     label = getattr(meta, "label_lower", None)
     if not isinstance(label, str) or isinstance(value, type):
         return None
-    pk = getattr(value, "pk", None)
+    pk, key = getattr(value, "pk", None), "a primary key"
     while parents := list(getattr(meta, "parents", {}).items()):
         # With multi-table inheritance, it is a row of its parent, too. Nothing here may load a deferred field.
         if len(parents) > 1:
@@ -112,9 +112,9 @@ def _row(value: object, what: str) -> str | None:
         [(parent, link)] = parents
         meta = parent._meta
         if not link.primary_key:
-            pk = vars(value).get(link.attname)
+            pk, key = vars(value).get(link.attname), f"a value of {quoted(link.attname)}, or with that deferred"
     if pk is None:
-        raise InvalidLockName(f"{what} is a {label} without a primary key. Save it first.")
+        raise InvalidLockName(f"{what} is a {label} without {key}. Save it first.")
     return f"{meta.label_lower}:{text_of(pk, what)}"
 
 
