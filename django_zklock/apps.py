@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -36,6 +37,10 @@ class ZkLockConfig(AppConfig):
     verbose_name = _("Distributed locks")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
+        super().__init__(app_name, app_module)
+        process.configure(session_options)  # before any `ready()`, so that apps above this one may acquire locks there
+
     def ready(self) -> None:
         """
         Register the checks and the receivers of signals.
@@ -47,7 +52,6 @@ class ZkLockConfig(AppConfig):
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
-        process.configure(session_options)
         context.register_library(CeleryLibrary())
 
     def sign(self, hold: Hold, until: float) -> str:

@@ -80,7 +80,7 @@ def zk_locked(
     `name` is an entry of `ZKLOCK["LOCKS"]`, or a path template. The call's arguments fill its fields, defaults
     included: `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the arguments and returns the key. A list of
     names, or a callable that returns a list of keys, means several locks, which are acquired as by `zk_locks`. Without
-    a name, `@zk_locked()` locks by the dotted name of the function, as in `shop.tasks.restock`.
+    a name, `@zk_locked()` locks by the dotted name of a function of an imported module, as in `shop.tasks.restock`.
 
     Put it below a decorator that makes a task of the function, such as `@shared_task`, and above
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of

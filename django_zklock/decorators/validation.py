@@ -40,9 +40,14 @@ def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, o
         raise TypeError(_needs_name(f"{_name_of(name)} was read as a callable that returns one"))
     if not has_one_argument:
         raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
-    if isinstance(name, Unset) and getattr(args[0], "__qualname__", "<lambda>").endswith("<lambda>"):
-        raise TypeError(_needs_name(f"{args[0]!r} has no name of its own"))
+    if isinstance(name, Unset) and not _has_own_name(args[0]):
+        raise TypeError(_needs_name(f"{args[0]!r} has no name of its own, as a function of an imported module has"))
     return args[0]
+
+
+def _has_own_name(function: Any) -> bool:
+    scripts = (None, "__main__", "__mp_main__")  # others may have a function of that name
+    return function.__module__ not in scripts and "<" not in getattr(function, "__qualname__", "<lambda>")
 
 
 def _needs_name(why: str) -> str:
@@ -81,8 +86,9 @@ def check_function(function: object, options: LockOptions) -> None:
             "@zk_locked got a task, not a function, so calling the task would not acquire the lock; put @zk_locked "
             f"below the decorator that makes the task:\n    {maker}\n    @zk_locked(...)\n    def ..."
         )
-    if isinstance(function, classmethod):
-        raise TypeError("@zk_locked got a class method, which is not a function yet; put it below @classmethod.")
+    if isinstance(function, staticmethod) or (hasattr(function, "__get__") and not callable(function)):
+        kind = type(function).__name__
+        raise TypeError(f"@zk_locked got a {kind}, not a function; put it below @{kind}, on the function itself.")
     if not callable(function):
         raise TypeError(_needs_name(f"it got {function!r}"))
     if _is_generator(function):

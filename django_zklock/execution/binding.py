@@ -82,8 +82,8 @@ class KeyBinder:
         bound.apply_defaults()
         fields: dict[str, object] = {}
         for parameter in parameters:
-            if parameter.kind is parameter.VAR_KEYWORD:
-                fields.update(bound.arguments[parameter.name])
+            if parameter.kind is parameter.VAR_KEYWORD:  # it may have the name of a positional-only parameter, too
+                fields = bound.arguments[parameter.name] | fields
             else:
                 fields[parameter.name] = bound.arguments[parameter.name]
         return fields

@@ -145,7 +145,7 @@ class Acquisition:
         share = held.share_for(spec.kind)
         if not spec.reentrant and (share.uses or share.observer):
             raise LockBusy(
-                f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
+                f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.",
                 lock=spec.key,
             )
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes

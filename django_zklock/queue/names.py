@@ -58,8 +58,8 @@ class Template:
         """
         Return the key for these values. Two keys of one template are equal only if all values are.
 
-        Values are equal here if their texts are. So `7` and `"7"` give one key, but `Decimal("1.0")` and
-        `Decimal("1.00")` give two.
+        Values are equal here if their texts are. So `7`, `"7"` and `Decimal("7.00")` give one key, and so does one
+        moment in two time zones.
 
         Accepts str, int, UUID, Decimal, date, datetime, time, enums of these, instances of Django models, and lists,
         tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
@@ -90,7 +90,7 @@ class Template:
 
 def check_type(name: object) -> None:
     """Raise `InvalidLockName` if a lock name is not a string."""
-    if not isinstance(name, str):
+    if not issubclass(type(name), str):  # not `isinstance`, which believes a lazy object
         use = "use a text that says what it guards."
         if isinstance(name, (list, tuple, set, frozenset)):
             use = "to acquire several locks, use zk_locks(*names), or a list of names in @zk_locked."

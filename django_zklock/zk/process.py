@@ -12,10 +12,11 @@ forbids contact with ZooKeeper; `LockTester` allows it in its block.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django_zklock import log
 
@@ -91,6 +92,7 @@ def _start() -> Session:
                 raise ImproperlyConfigured(
                     'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
                 )
+            _prepare_end()
             session = Session(_factory())
             try:
                 session.start()
@@ -118,6 +120,23 @@ def end(*, at_exit: bool = False) -> None:
     log.flush(LOG_TIMEOUT)
 
 
+@functools.cache
+def _prepare_end() -> None:
+    """Make `os.exec*` end the session first. The new program does not know the session, and could not release."""
+    from django_zklock.execution.abort import shielded  # noqa: PLC0415 - see above
+
+    shielded(end)  # else it would be struck by the abort of a block that is still open
+
+    @shielded  # for the same reason
+    def replace(call: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if peek() is not None and (isinstance(path, int) or os.access(path, os.X_OK)):  # a forked child has none
+            end(at_exit=True)
+        return call(path, *args, **kwargs)
+
+    for call in (os.execv, os.execve):  # the others call these two
+        setattr(os, call.__name__, functools.wraps(call)(functools.partial(replace, call)))
+
+
 def keep_open() -> None:
     """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
     global _session
@@ -135,3 +154,8 @@ def _forget_in_child() -> None:
 
 os.register_at_fork(after_in_child=_forget_in_child)
 atexit.register(end, at_exit=True)
+atexit.register(  # runs first: nothing would close a session that a later exit handler starts
+    forbid,
+    "The process ends and closes its session. Register an atexit function that acquires a lock after the import of "
+    "django_zklock, so that it runs earlier.",
+)

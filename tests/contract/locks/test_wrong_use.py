@@ -10,10 +10,12 @@ import pickle
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils.functional import cached_property
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
@@ -199,12 +201,16 @@ def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:
             hold.check()
 
 
-def test_a_lock_above_classmethod_is_refused() -> None:
-    """A class method is no function, so the lock would have another owner."""
+@pytest.mark.parametrize(
+    "kind", [classmethod, staticmethod, property, functools.cached_property, functools.partialmethod, cached_property]
+)
+def test_a_lock_above_a_descriptor_is_refused(kind: Callable[[Any], Any]) -> None:
+    """It is no function of its own yet: its calls would get an argument too many, or none."""
 
-    def work(cls: object) -> int:
+    def work(self: object) -> int:
         return 1
 
-    wrong: Any = classmethod(work)
-    with pytest.raises(TypeError, match="below @classmethod"):
-        zk_locked("k")(wrong)
+    with pytest.raises(TypeError, match=rf"got a {kind.__name__}, not a function; put it below @{kind.__name__}, on"):
+        zk_locked("k")(kind(work))
+    below = kind(zk_locked("k")(work))
+    assert type(below) is kind

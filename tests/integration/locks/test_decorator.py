@@ -40,6 +40,21 @@ def test_fields_come_from_bound_arguments_with_defaults(zoo: Zoo) -> None:
     assert seen[0][0].rpartition("/")[0] == f"{zoo.base}/order/7/full/a%2Fb"
 
 
+def test_a_parameter_names_the_lock_also_if_a_keyword_has_its_name() -> None:
+    """A keyword may have the name of a positional-only parameter, or of `*args`."""
+
+    @zk_locked("order/{pk}/{colour}")
+    def update(pk: int, /, **columns: object) -> None: ...
+
+    @zk_locked("orders/{pks}")
+    def update_all(*pks: int, **columns: object) -> None: ...
+
+    key_of: Any = update
+    key_of_all: Any = update_all
+    assert key_of.zk_locked.key((7,), {"pk": 8, "colour": "red"}) == "order/7/red"
+    assert key_of_all.zk_locked.key((7, 8), {"pks": 9}) == zk_lock("orders/{pks}", fields={"pks": [7, 8]}).key
+
+
 def test_a_callable_names_the_lock(zoo: Zoo) -> None:
     """A callable gets the call's arguments and returns the key, in which a brace is a brace."""
 
@@ -299,26 +314,35 @@ def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
         assert isinstance(asyncio.run(connect()), Pool)
 
 
-def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
-    """By its module and its qualified name, which all processes share."""
-
-    class Shop:
-        @zk_locked()
-        def restock(self) -> list[str]:
-            return zoo.contenders()
-
-    @zk_locked(timeout=1)
-    async def nightly() -> list[str]:
+class Shop:
+    @zk_locked()
+    def restock(self, zoo: Zoo) -> list[str]:
         return zoo.contenders()
 
-    where = f"{zoo.base}/{__name__}.test_without_a_name_the_function_names_its_lock.%3Clocals%3E"
-    assert Shop().restock()[0].rpartition("/")[0] == f"{where}.Shop.restock"
-    assert asyncio.run(nightly())[0].rpartition("/")[0] == f"{where}.nightly"
+
+@zk_locked(timeout=1)
+async def nightly(zoo: Zoo) -> list[str]:
+    return zoo.contenders()
+
+
+def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
+    """By its module and its qualified name, which all processes share."""
+    where = f"{zoo.base}/{__name__}"
+    assert Shop().restock(zoo)[0].rpartition("/")[0] == f"{where}.Shop.restock"
+    assert asyncio.run(nightly(zoo))[0].rpartition("/")[0] == f"{where}.nightly"
     assert len(zk_locked()(zoo.contenders)()) == 1
-    nameless: list[Any] = [lambda: None, functools.partial(print)]
-    for function in nameless:
-        with pytest.raises(TypeError, match="needs the name of a lock first"):
+    scripts: dict[str, dict[str, Any]] = {name: {"__name__": name} for name in ("__main__", "__mp_main__")}
+    scripts["none"] = {}
+    for script in scripts.values():
+        exec("def main(): pass", script)
+    nameless: list[Any] = [lambda: None, functools.partial(print), *(script["main"] for script in scripts.values())]
+
+    def inside() -> None: ...
+
+    for function in [*nameless, inside]:
+        with pytest.raises(TypeError, match=r"needs the name of a lock first.* no name of its own, as a function of"):
             zk_locked()(function)
+        zk_locked("named")(function)
     nothings: list[Any] = [None, "", []]
     for wrong in nothings:
         with pytest.raises((TypeError, InvalidLockName)):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from support.proxy import Proxy
@@ -39,11 +41,16 @@ def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     ],
 )
 def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, last: str, code: int, noise: str) -> None:
-    """The session of 20 seconds is closed, not left to expire, also with locks that nobody released, or that linger."""
+    """
+    The session of 20 seconds is closed, not left to expire: with locks that nobody released, that linger, or whose
+    block is open. The abort of that block does not strike the exit.
+    """
     process = zoo.spawn(
         f"""
-import os, signal, sys, threading
+import contextlib, os, signal, sys, threading
 hold = zk_lock("end").acquire()
+blocks = contextlib.ExitStack()
+blocks.enter_context(zk_lock("open"))
 with zk_lock("lingers", linger=60):
     pass
 print("held", flush=True)
@@ -178,6 +185,78 @@ asyncio.run(main())
     _, errors = ended(zoo, process, within=3)
     assert "KeyboardInterrupt" in errors
     zoo.assert_empty(0.5)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_lock_after_the_end_of_the_session_is_refused(zoo: Zoo, used: bool) -> None:
+    """Such as in an exit handler that was registered before the import, and so runs last: nothing would release it."""
+    first = """
+import atexit
+def last():
+    from django_zklock import zk_lock
+    try:
+        zk_lock("late").acquire(timeout=3)
+    except RuntimeError as error:
+        print(error)
+atexit.register(last)
+"""
+    script = f"""
+import atexit
+if {used}:
+    with zk_lock("used"):
+        pass
+def earlier():
+    zk_lock("earlier").acquire(timeout=3)
+    print("acquired")
+if {used}:
+    atexit.register(earlier)
+"""
+    *acquired, error = zoo.output(script, first=first)
+    assert acquired == ["acquired"] * used
+    assert "after the import of django_zklock" in error
+    zoo.assert_empty(0.5)
+
+
+@pytest.mark.parametrize(
+    ("begin", "call"),
+    [
+        ("if zk_lock('self').acquire():", "execv(sys.executable, program)"),
+        ("with zk_lock('self'):", "execve(sys.executable, program, env)"),
+        ("with zk_lock('self', linger=60):", "execlp(path.name, *program)"),
+    ],
+)
+def test_a_program_that_replaces_itself_frees_its_locks(zoo: Zoo, tmp_path: Path, begin: str, call: str) -> None:
+    """The new program does not wait for the session of the old one, which lasts 20 seconds. PATH is searched."""
+    script = f"""
+import os, sys, pathlib
+path, env = pathlib.Path(sys.executable), os.environ
+again = "import django; django.setup(); from django_zklock import zk_lock"
+program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=5): print('again')"]
+{begin}
+    os.{call}
+"""
+    path = f"{tmp_path}:{Path(sys.executable).parent}"
+    process = zoo.spawn(script, ZKLOCK_URL=zoo.url(session_timeout=20), PATH=path)
+    output, errors = ended(zoo, process, within=5)
+    assert output == "again\n", errors
+    zoo.assert_empty(0.5)
+
+
+def test_a_program_that_is_not_replaced_keeps_its_locks(zoo: Zoo) -> None:
+    """Neither a program that does not exist, nor one in a child, ends the session."""
+    script = """
+import os, sys
+with zk_lock("kept") as hold:
+    for call in (os.execv, os.execvp):
+        try:
+            call("no-such-program", ["a"])
+        except FileNotFoundError:
+            print("failed")
+    print(os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", "pass"]))
+    hold.check()
+    print(hold.wait_lost(0))
+"""
+    assert zoo.output(script) == ["failed", "failed", "0", "False"]
 
 
 def test_a_multiprocessing_child_leaves_no_lock_behind(zoo: Zoo) -> None:

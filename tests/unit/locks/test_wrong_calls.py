@@ -103,6 +103,22 @@ def test_an_app_that_is_not_installed_is_named() -> None:
     assert 'ImproperlyConfigured: Locks need "django_zklock" in INSTALLED_APPS' in result.stderr
 
 
+def test_an_app_may_acquire_a_lock_when_it_is_ready() -> None:
+    """The order of INSTALLED_APPS does not matter, and no error says that the package is missing."""
+    code = """
+import django; from django.apps import AppConfig; from django.conf import settings
+class Early(AppConfig):
+    name, path = "__main__", "/"
+    def ready(self):
+        from django_zklock import zk_lock
+        with zk_lock("k"): pass
+apps = ["__main__.Early", "django_zklock"]
+settings.configure(ZKLOCK={"URL": "zk://127.0.0.1:1/x?connect_timeout=1"}, INSTALLED_APPS=apps); django.setup()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ZooKeeperUnavailable: No connection to ZooKeeper at 127.0.0.1:1" in result.stderr
+
+
 def with_locks(*names: str, **more: Any) -> override_settings:
     locks = {name: {"path": f"{name}/{{sku}}"} for name in names}
     return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, **more})
