@@ -88,7 +88,7 @@ class Abort:
     delivered = False  # the work has been interrupted, or will be at its next step
     swallowed = False  # the work has gone on after an interrupt, for certain
     again_after = AGAIN_AFTER  # seconds until the next `request` after the abort was delivered
-    _again_at = float("inf")  # on clock.now(), once it was delivered
+    _again_at = float("-inf")  # on clock.now(): when a task or a greenlet may be interrupted, or is once more
 
     def arm(self) -> None:
         """Accept aborts from now on; called in the work, at the start of the block."""
@@ -107,7 +107,7 @@ class Abort:
 
     def _strikes_now(self) -> bool:
         """Return whether to interrupt work that cannot be looked into, and count that."""
-        if not self.armed or (self.delivered and clock.now() < self._again_at):
+        if not self.armed or clock.now() < self._again_at:
             return False
         self.delivered = True
         self._again_at = clock.now() + AGAIN_AFTER
@@ -231,7 +231,7 @@ class ThreadAbort(Abort):
         self._sent = False  # an asynchronous exception was sent, and may not have arrived
         self._sent_at: tuple[int, int] | None = None  # frame and instruction of the thread at that moment
         self._struck = False  # an interrupt was sent to the thread in this block, perhaps for the block around it
-        self._asked_at: float | None = None  # on clock.now(): when tasks were first asked to end
+        self._asked_at = float("inf")  # on clock.now(): when tasks were first asked to end
         self._cancelled = False  # tasks were cancelled
 
     def arm(self) -> None:
@@ -278,13 +278,12 @@ class ThreadAbort(Abort):
             return False
         loop, tasks = found
         now = clock.now()
-        if self._asked_at is None or now >= self._again_at:
+        if now >= self._again_at:
             for abort in self._of_thread():
-                abort._asked_at = abort._asked_at or now
+                abort._asked_at = min(abort._asked_at, now)
                 abort._again_at = now + AGAIN_AFTER
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._cancel, tasks, reason)
-        assert self._asked_at is not None
         return now < self._asked_at + (AGAIN_AFTER if self._cancelled else LOOK_AFTER)
 
     def _cancel(self, tasks: Callable[[], Collection[asyncio.Task[Any]]], reason: str) -> None:
