@@ -274,22 +274,22 @@ class ThreadAbort(Abort):
     def _cancel_tasks(self, frame: FrameType | None, reason: str) -> bool:
         """Cancel the tasks that the thread runs or waits for. Return whether they have time left to end."""
         found = inner_tasks(frame)
-        if found is None or found[0] is self._outer_loop:
+        if found is None or (self._outer_loop is not None and found[0] is self._outer_loop):
             return False
         loop, tasks = found
         now = clock.now()
-        if now >= self._again_at:
+        for abort in self._of_thread():
+            abort._asked_at = min(abort._asked_at, now)
+        if loop is not None and now >= self._again_at:
             for abort in self._of_thread():
-                abort._asked_at = min(abort._asked_at, now)
                 abort._again_at = now + AGAIN_AFTER
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._cancel, tasks, reason)
-        return now < self._asked_at + (AGAIN_AFTER if self._cancelled else LOOK_AFTER)
+        return now < self._asked_at + LOOK_AFTER + (AGAIN_AFTER if self._cancelled else 0)
 
     def _cancel(self, tasks: Callable[[], Collection[asyncio.Task[Any]]], reason: str) -> None:
         # On the thread of the loop.
         if self.armed:
-            self.how = "task"
             self.delivered = True
             for abort in self._of_thread():
                 abort._cancelled = True
@@ -316,7 +316,10 @@ class ThreadAbort(Abort):
                 arrived = True
 
     def is_mine(self, error: BaseException | None) -> bool:
-        return super().is_mine(error) or (self._cancelled and _has(error, asyncio.CancelledError))
+        if self._cancelled and _has(error, asyncio.CancelledError):
+            self.how = "task"
+            return True
+        return super().is_mine(error)
 
     def _of_thread(self) -> list[ThreadAbort]:
         """Return the aborts of the open blocks of the thread, outermost first."""
@@ -342,9 +345,8 @@ class MainThreadAbort(ThreadAbort):
     """
     Aborts the main thread by a signal whose handler raises, so that blocking calls that handle EINTR are interrupted.
 
-    The handler checks what it interrupts, and lets shielded functions finish. If it has not run at the next request,
-    then the signal is blocked, its handler was replaced, or a call into C goes on. So the next request also sends an
-    asynchronous exception.
+    The handler checks what it interrupts, and lets shielded functions finish. If the signal cannot arrive, an
+    asynchronous exception is sent, as to any other thread.
     """
 
     how = "signal"
@@ -359,7 +361,7 @@ class MainThreadAbort(ThreadAbort):
 
     def _strike(self, reason: str) -> None:
         self._reason = reason
-        if self._signalled:
+        if self._signalled and _is_unheard():
             super()._strike(reason)
         self._signalled = True
         signal.pthread_kill(self.ident, ABORT_SIGNAL)
@@ -371,18 +373,13 @@ class MainThreadAbort(ThreadAbort):
         requested = [abort for abort in aborts if abort._signalled]
         for abort in requested:
             abort._signalled = False
-        while any(abort._requesting for abort in requested):
-            time.sleep(0)  # otherwise an asynchronous exception might follow, and strike the clean-up
         for abort in requested if not _is_shielded(frame) else ():
             if abort.armed and not abort._is_left(sys.exc_info()[1]):
                 abort._raise(aborts)
 
     def _raise(self, aborts: list[MainThreadAbort]) -> None:
-        with contextlib.suppress(LockLostInterrupt):
-            if any(abort._sent for abort in aborts):
-                self._make_it_arrive()
         for abort in aborts:
-            abort._struck, abort._sent = True, False
+            abort._struck = True
         self.how = "signal"
         self.swallowed |= self._raised
         self.delivered = self._raised = True
@@ -397,6 +394,16 @@ def _install_handler() -> None:
     _previous_handler = getsignal(ABORT_SIGNAL)
     signal.signal(ABORT_SIGNAL, _on_abort_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ABORT_SIGNAL})  # a parent process may have blocked it
+
+
+def _is_unheard() -> bool:
+    """Return whether the main thread blocks the signal, or other code has replaced its handler; from any thread."""
+    if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
+        return True
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as status:
+        blocked = next((line for line in status if line.startswith(b"SigBlk:")), b"SigBlk:0")
+        return bool(int(blocked[7:], 16) >> (ABORT_SIGNAL - 1) & 1)
+    return False
 
 
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:
