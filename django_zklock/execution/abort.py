@@ -273,10 +273,10 @@ class ThreadAbort(Abort):
 
     def _cancel_tasks(self, frame: FrameType | None, reason: str) -> bool:
         """Cancel the tasks that the thread runs or waits for. Return whether they have time left to end."""
-        found = inner_tasks(frame)
-        if found is None or (self._outer_loop is not None and found[0] is self._outer_loop):
+        inner = inner_tasks(frame)
+        if inner is None or (self._outer_loop is not None and inner[0] is self._outer_loop):
             return False
-        loop, tasks = found
+        loop, tasks = inner
         now = clock.now()
         for abort in self._of_thread():
             abort._asked_at = min(abort._asked_at, now)

@@ -51,14 +51,14 @@ async def start_others() -> None:
 
 
 @in_each_thread
-@pytest.mark.parametrize("enter", [asyncio.run, lambda coroutine: async_to_sync(lambda: coroutine)()])
+@pytest.mark.parametrize("run_coroutine", [asyncio.run, lambda coroutine: async_to_sync(lambda: coroutine)()])
 @pytest.mark.parametrize("work", [gather_errors, swallow_once, start_others])
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
 def test_coroutines_of_the_block_are_cancelled(
     zoo: Zoo,
     reports: list[dict[str, Any]],
     run: Callable[..., Any],
-    enter: Callable[..., Any],
+    run_coroutine: Callable[..., Any],
     work: Callable[..., Any],
 ) -> None:
     """The loop was started in the block, so all its tasks work for the block. The block ends in LockLost."""
@@ -73,7 +73,7 @@ def test_coroutines_of_the_block_are_cancelled(
 
     def block() -> None:
         with Lock("inner"):
-            enter(main())
+            run_coroutine(main())
 
     with within(2.5 if work is swallow_once else 1.3), pytest.raises(LockLost):
         run(block)

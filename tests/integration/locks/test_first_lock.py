@@ -23,7 +23,7 @@ def threads() -> list[str]:
 
 
 def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo: Zoo) -> None:
-    """And no error of `Thread.start`. One session is started all the same, and the next lock uses it."""
+    """It raises no error of `Thread.start`. One session is started all the same, and the next lock uses it."""
     functions = functions_of(process, session, loop, threading, waiters)
     at, struck = 0, True
     while struck:
