@@ -116,15 +116,11 @@ class Abort:
 
 def _has(error: BaseException | None, kind: type[BaseException]) -> bool:
     """Return whether an error is of this kind, or a group that has such an error, perhaps inside another group."""
-    return isinstance(error, kind) or (
-        isinstance(error, _group_type()) and any(_has(member, kind) for member in error.exceptions)
-    )
-
-
-def _group_type() -> Any:
-    """Return `BaseExceptionGroup`: Python's, or before 3.11 that of the package `exceptiongroup`, if it is used."""
     module = builtins if sys.version_info >= (3, 11) else sys.modules.get("exceptiongroup")
-    return getattr(module, "BaseExceptionGroup", ())
+    group: Any = getattr(module, "BaseExceptionGroup", ())
+    return isinstance(error, kind) or (
+        isinstance(error, group) and any(_has(member, kind) for member in error.exceptions)
+    )
 
 
 def _came_from(error: BaseException | None, kind: type[BaseException]) -> bool:
@@ -366,24 +362,16 @@ class MainThreadAbort(ThreadAbort):
         self._signalled = True
         signal.pthread_kill(self.ident, ABORT_SIGNAL)
 
-    @classmethod
-    def on_signal(cls, frame: FrameType | None) -> None:
-        """Raise in the main thread for the outermost block whose abort was requested; in the signal handler."""
-        aborts = [abort for abort in list(_thread_aborts) if isinstance(abort, cls)]
-        requested = [abort for abort in aborts if abort._signalled]
-        for abort in requested:
-            abort._signalled = False
-        for abort in requested if not _is_shielded(frame) else ():
-            if abort.armed and not abort._is_left(sys.exc_info()[1]):
-                abort._raise(aborts)
-
-    def _raise(self, aborts: list[MainThreadAbort]) -> None:
-        for abort in aborts:
-            abort._struck = True
-        self.how = "signal"
-        self.swallowed |= self._raised
-        self.delivered = self._raised = True
-        raise LockLostInterrupt(self._reason)
+    def raise_if_requested(self, frame: FrameType | None) -> None:
+        """Raise in the main thread if this abort was requested; in the handler of the signal that has struck there."""
+        requested, self._signalled = self._signalled, False
+        if requested and self.armed and not _is_shielded(frame) and not self._is_left(sys.exc_info()[1]):
+            for abort in self._of_thread():
+                abort._struck = True
+            self.how = "signal"
+            self.swallowed |= self._raised
+            self.delivered = self._raised = True
+            raise LockLostInterrupt(self._reason)
 
 
 _previous_handler: Any = None
@@ -398,17 +386,18 @@ def _install_handler() -> None:
 
 def _is_unheard() -> bool:
     """Return whether the main thread blocks the signal, or other code has replaced its handler; from any thread."""
-    if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
-        return True
     with contextlib.suppress(OSError), open("/proc/self/status", "rb") as status:
         blocked = next((line for line in status if line.startswith(b"SigBlk:")), b"SigBlk:0")
-        return bool(int(blocked[7:], 16) >> (ABORT_SIGNAL - 1) & 1)
-    return False
+        if int(blocked[7:], 16) >> (ABORT_SIGNAL - 1) & 1:
+            return True
+    return getsignal(ABORT_SIGNAL) is not _on_abort_signal
 
 
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:
     global _previous_handler
-    MainThreadAbort.on_signal(frame)
+    for abort in list(_thread_aborts):
+        if isinstance(abort, MainThreadAbort):
+            abort.raise_if_requested(frame)
     previous, _previous_handler = _previous_handler, None  # it may be a handler that calls this one
     try:
         if callable(previous):
