@@ -8,6 +8,7 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import Routine, ThreadWaiter
 from django_zklock.locks import notify
 from django_zklock.locks.guard import Guard, LossReport, apply_bounds, send_lost
-from django_zklock.locks.held import HeldLock, held_locks
+from django_zklock.locks.held import HeldLock, Inherited, held_locks, inherited_holds
 from django_zklock.locks.lingering import LingeringLocks
 from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
@@ -328,13 +329,14 @@ class _LossObserver(GrantObserver):
 class Block:
     """One open `with` block, under one lock or several."""
 
-    __slots__ = ("_guards", "_holds", "_owner", "_transaction", "is_open")
+    __slots__ = ("_guards", "_holds", "_inherited", "_owner", "_transaction", "is_open")
 
     def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
         self._transaction = Transaction(specs[-1].atomic) if specs[-1].atomic else None
+        self._inherited: tuple[Inherited | None, Inherited | None] = None, None  # around the block, and in it
         self.is_open = True
 
     @abort.shielded
@@ -343,6 +345,11 @@ class Block:
         for guard in self._guards:
             held_locks.open_block(self._owner, guard)
             guard.arm()
+        around = inside = inherited_holds.get()
+        for hold in self._holds:
+            inside = weakref.ref(hold), inside
+        self._inherited = around, inside
+        inherited_holds.set(inside)
         if self._transaction is not None:
             self._transaction.begin()
         for hold in self._holds:
@@ -399,6 +406,9 @@ class Block:
         for guard in reversed(self._guards):
             guard.disarm()
             outer_guards = held_locks.close_block(self._owner, guard)
+        around, inside = self._inherited
+        if inherited_holds.get() is inside:  # not in another context, nor in a block inside that is still open
+            inherited_holds.set(around)
         return outer_guards
 
     def _check(self) -> None:

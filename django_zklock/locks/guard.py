@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 logger = Logger("django_zklock.locks")
 abort_logger = Logger("django_zklock.abort", always=True)
 
-REPEAT_AFTER = 0.05  # seconds; an abort is repeated, because a shielded function may delay it, or a signal be lost
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -40,7 +38,7 @@ class Receipt:
     delivered: bool
     """Whether the work was interrupted; if not, the block ended by itself first."""
     swallowed: bool
-    """Whether the work was interrupted, and went on to its end in spite of that."""
+    """Whether the work has gone on after an interrupt. A later one may have stopped it."""
 
 
 class Guard(GrantObserver):
@@ -84,7 +82,7 @@ class Guard(GrantObserver):
             how=self._abort.how,
             stopped_after=clock.now() - self.abort_requested_at,
             delivered=stopped or self._abort.delivered,
-            swallowed=self._abort.delivered and not stopped,
+            swallowed=self._abort.swallowed or (self._abort.delivered and not stopped),
         )
         abort_logger.warning(
             "work under lock %r %s %.3f s after the abort (%s): %s%s",
@@ -126,8 +124,10 @@ class Guard(GrantObserver):
             self._request_abort(reason)
 
     def _request_abort(self, reason: str) -> None:
-        if self._abort.armed and not self._abort.delivered:
-            self._loop.call_later(REPEAT_AFTER, lambda: self._request_abort(reason))
+        """Request the abort again and again, until the block has been left."""
+        if self._abort.armed:
+            pause = self._abort.again_after if self._abort.delivered else abort.REPEAT_AFTER
+            self._loop.call_later(pause, lambda: self._request_abort(reason))
             self._abort.request(reason)
 
 

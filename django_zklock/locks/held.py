@@ -13,6 +13,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Container
+from contextvars import ContextVar
 from typing import Final, TypeAlias, cast
 
 from django_zklock import clock, log, signals
@@ -364,6 +365,10 @@ class HeldLocks:
 
 held_locks: Final = HeldLocks()
 
+Inherited: TypeAlias = "tuple[weakref.ref[HeldLock], Inherited | None]"  # the innermost hold, and the others
+inherited_holds: ContextVar[Inherited | None] = ContextVar("zklock_holds", default=None)
+"""The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=held_locks.clear)
 
@@ -372,8 +377,10 @@ def current_hold(key: str | None = None) -> Hold:
     """
     Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
 
-    It is for the body of a function under `@zk_locked`. Raises `LockNotHeld` if the caller (this asyncio task, greenlet
-    or thread) is in no such block. A lock that it holds by `acquire()` is found by its key only.
+    It is for the body of a function under `@zk_locked`, and for work that inherits the context of the block: a child
+    task, or a function under `async_to_sync`, `sync_to_async` or `asyncio.to_thread`. Pass the hold to other threads.
+    Raises `LockNotHeld` if the caller (this asyncio task, greenlet or thread) is in no such block and works for none,
+    or if the lock was released. A lock that it holds by `acquire()` is found by its key only.
     """
     owner = current_owner()
     for guard in reversed(held_locks.guards(owner)):
@@ -381,9 +388,15 @@ def current_hold(key: str | None = None) -> Hold:
         if held is not None:
             return held
     held = None if key is None else held_locks.find(owner, key)
-    if held is None or not held.uses:
-        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
-    return held
+    if held is not None and held.uses:
+        return held
+    inherited = inherited_holds.get()
+    while inherited is not None:
+        reference, inherited = inherited
+        held = reference()
+        if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
+            return held
+    raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
 
 
 def not_held(key: str) -> LockNotHeld:

@@ -11,6 +11,7 @@ forbids contact with ZooKeeper; `LockTester` allows it in its block.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import functools
 import os
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close
 LOG_TIMEOUT = 1.0  # seconds that it may wait for slow log handlers
 
-_mutex = threading.Lock()
-_session: Session | None = None  # guarded by _mutex for writing
+_starting = threading.Lock()  # held by threads of `_start` only: no signal handler, which may take a lock, runs in them
+_sessions: dict[int, Session] = {}  # at most one, by the id of its process; changed by single steps
 _factory: Callable[[], SessionOptions] | None = None
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while Django starts."""
@@ -50,16 +51,12 @@ def current() -> Session:
     """
     if _forbidden and not _allowed:
         raise RuntimeError(_forbidden)
-    session = _session
-    if session is not None and session.pid == os.getpid():
-        return session
-    return _start()
+    return _sessions.get(os.getpid()) or _start()
 
 
 def peek() -> Session | None:
     """Return the session of this process, or None if none was started."""
-    session = _session
-    return session if session is not None and session.pid == os.getpid() else None
+    return _sessions.get(os.getpid())
 
 
 def forbid(message: str) -> None:
@@ -81,33 +78,49 @@ def disallow() -> None:
 
 
 def _start() -> Session:
+    """
+    Start the session in a thread that no signal handler interrupts, and wait for it.
+
+    In the main thread, the exception of a handler could strike the imports, or `Thread.start`, which breaks.
+    """
     from django.core.exceptions import ImproperlyConfigured  # noqa: PLC0415 - see above
 
-    from django_zklock.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
+    from django_zklock.execution.waiters import ThreadWaiter  # noqa: PLC0415 - see above
 
-    global _session
-    with _mutex:
-        if _session is None or _session.pid != os.getpid():
-            if _factory is None:
-                raise ImproperlyConfigured(
-                    'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
-                )
-            _prepare_end()
-            session = Session(_factory())
-            try:
+    if _factory is None:
+        raise ImproperlyConfigured(
+            'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
+        )
+    waiter: ThreadWaiter[Session | BaseException] = ThreadWaiter()
+    _thread.start_new_thread(_start_in_thread, (_factory, waiter.set))
+    started = waiter.wait(None)
+    if isinstance(started, BaseException):
+        raise started
+    assert started is not None
+    return started
+
+
+def _start_in_thread(
+    factory: Callable[[], SessionOptions], on_started: Callable[[Session | BaseException], object]
+) -> None:
+    try:
+        from django_zklock.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
+
+        with _starting:
+            session = _sessions.get(os.getpid())
+            if session is None:
+                _prepare_end()
+                session = Session(factory())
                 session.start()
-                _session = session
-            except BaseException:
-                session.close(0)  # a signal handler raised before the session was stored: no other code could close it
-                raise
-        return _session
+                _sessions[os.getpid()] = session
+        on_started(session)
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        on_started(error)
 
 
 def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
     """Close the session and wait for that at most `timeout` seconds. The next use builds a new one."""
-    global _session
-    with _mutex:
-        session, _session = _session, None
+    session = _sessions.pop(os.getpid(), None)
     if session is not None:
         session.close(timeout, at_exit=at_exit)
 
@@ -139,17 +152,15 @@ def _prepare_end() -> None:
 
 def keep_open() -> None:
     """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
-    global _session
-    with _mutex:
-        _session = None
+    _sessions.clear()
 
 
 def _forget_in_child() -> None:
-    global _session, _mutex
-    _mutex = threading.Lock()  # the inherited one may be held by a thread that does not exist in the child
-    session, _session = _session, None
-    if session is not None:
+    global _starting
+    _starting = threading.Lock()  # the inherited one may be held by a thread that does not exist in the child
+    for session in list(_sessions.values()):
         session.forget()
+    _sessions.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

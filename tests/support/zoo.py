@@ -293,12 +293,10 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
             zoo.assert_empty()
             assert not held_locks._kept, "acquired and never released"
             assert not held_locks._guards, "a block that never ended"
-            armed = [*abort._main_thread_aborts, *abort._thread_aborts]
-            assert not armed, "work that could still be stopped, and has ended"
+            assert not abort._thread_aborts, "work that could still be stopped, and has ended"
     finally:
         # Or the next test's owner, or its count, would be wrong, or it would find what this one has left.
         held_locks._kept.clear()
         held_locks._guards.clear()
-        abort._main_thread_aborts.clear()
         abort._thread_aborts.clear()
         zoo.close()

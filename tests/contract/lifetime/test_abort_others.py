@@ -1,0 +1,255 @@
+"""Work that others do for a block: what is stopped with the block, and that all of it finds the hold."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from support.faults import within
+from support.work import compute, in_each_thread, lose
+from support.zoo import Zoo, eventually
+
+from django_zklock import current_hold
+from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
+from django_zklock.execution import abort
+from django_zklock.locks.lock import Lock
+
+pytestmark = pytest.mark.zookeeper
+
+
+async def compute_in_steps() -> None:
+    while True:
+        compute(0.01)
+        await asyncio.sleep(0)
+
+
+async def gather_errors() -> None:
+    await asyncio.gather(*(compute_in_steps() for _ in range(4)), return_exceptions=True)
+
+
+async def never_await() -> None:
+    lose(current_hold())
+    compute(10)
+
+
+async def swallow_once() -> None:
+    try:
+        await asyncio.sleep(10)
+    except asyncio.CancelledError:
+        pass
+    await asyncio.sleep(10)
+
+
+async def start_others() -> None:
+    task = asyncio.create_task(asyncio.sleep(10))
+    await asyncio.wait([task, asyncio.create_task(compute_in_steps())])
+
+
+@in_each_thread
+@pytest.mark.parametrize("run_coroutine", [asyncio.run, lambda coroutine: async_to_sync(lambda: coroutine)()])
+@pytest.mark.parametrize("work", [gather_errors, swallow_once, start_others])
+@pytest.mark.filterwarnings("ignore:async_to_sync was passed")
+def test_coroutines_of_the_block_are_cancelled(
+    zoo: Zoo,
+    reports: list[dict[str, Any]],
+    run: Callable[..., Any],
+    run_coroutine: Callable[..., Any],
+    work: Callable[..., Any],
+) -> None:
+    """The loop was started in the block, so all its tasks work for the block. The block ends in LockLost."""
+    tasks: list[set[asyncio.Task[Any]]] = []
+
+    async def main() -> None:
+        lose(current_hold())  # not before the loop is there
+        try:
+            await work()
+        finally:
+            tasks.append(asyncio.all_tasks())
+
+    def block() -> None:
+        with Lock("inner"):
+            run_coroutine(main())
+
+    with within(2.5 if work is swallow_once else 1.3), pytest.raises(LockLost):
+        run(block)
+    assert eventually(lambda: tasks and all(task.done() for task in tasks[0]))
+    (report,) = eventually(lambda: list(reports))
+    assert report["receipt"].how == "task"
+
+
+@in_each_thread
+def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """No cancellation can reach it."""
+
+    def block() -> None:
+        with Lock("inner"):
+            asyncio.run(never_await())
+
+    with within(1.3), pytest.raises(LockLost):
+        run(block)
+
+
+async def test_other_tasks_of_the_loop_around_the_block_go_on(zoo: Zoo) -> None:
+    """Under ASGI, a sync view with a block calls a coroutine. It is cancelled; another request is not."""
+    cancelled: list[str] = []
+
+    async def sleep(what: str) -> None:
+        try:
+            await asyncio.sleep(1.5)
+        except asyncio.CancelledError:
+            cancelled.append(what)
+            raise
+
+    async def sleep_under_lock() -> None:
+        lose(current_hold())
+        await sleep("for the view")
+
+    def view() -> None:
+        with Lock("view"):
+            async_to_sync(sleep_under_lock)()
+
+    other = asyncio.create_task(sleep("for others"))
+    with within(1.3), pytest.raises(LockLost):
+        await sync_to_async(view)()
+    await other
+    assert cancelled == ["for the view"]
+
+
+def test_a_loop_around_the_block_is_left_alone() -> None:
+    """Some tools run sync code inside a loop, with DJANGO_ALLOW_ASYNC_UNSAFE. The work is interrupted in place."""
+
+    def block() -> None:
+        mine = abort.MainThreadAbort()
+        mine.arm()
+        thread = threading.Thread(target=mine.request, args=("lost",))
+        try:
+            thread.start()
+            compute(5)
+        except LockLostInterrupt:
+            struck.append(True)
+        mine.disarm()
+        thread.join()
+
+    async def main() -> None:
+        other = asyncio.create_task(asyncio.sleep(0.1))
+        asyncio.get_running_loop().call_soon(block)
+        await other
+
+    struck: list[bool] = []
+    asyncio.run(main())
+    assert struck
+
+
+@in_each_thread
+def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """`sync_to_async` runs it in the thread of the block, which waits for the coroutine."""
+
+    def work() -> None:
+        lose(current_hold())
+        compute(10)
+
+    async def main() -> None:
+        await sync_to_async(work)()
+
+    def block() -> None:
+        with Lock("there/and/back"):
+            async_to_sync(main)()
+
+    with within(1.3), pytest.raises(LockLost):
+        run(block)
+
+
+# --- current_hold -------------------------------------------------------------------------------------------------
+
+
+async def hold_in_coroutine() -> object:
+    return current_hold()
+
+
+async def holds_of_children() -> list[object]:
+    return [
+        *await asyncio.gather(hold_in_coroutine(), asyncio.create_task(hold_in_coroutine())),
+        await asyncio.to_thread(current_hold),
+        await sync_to_async(current_hold)(),
+        await sync_to_async(current_hold, thread_sensitive=False)("others"),
+    ]
+
+
+async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
+    """By any way that inherits the context. The innermost block counts."""
+    async with Lock("around"), Lock("others") as hold:
+        assert await holds_of_children() == [hold] * 5
+    with pytest.raises(LockNotHeld):
+        current_hold()
+
+
+@in_each_thread
+def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """By any way that inherits the context; a pool does not."""
+
+    def block() -> None:
+        with Lock("around"), Lock("others") as hold:
+            assert async_to_sync(holds_of_children)() == [hold] * 5
+            assert asyncio.run(holds_of_children()) == [hold] * 5
+            with ThreadPoolExecutor() as pool, pytest.raises(LockNotHeld):
+                pool.submit(current_hold).result()
+
+    run(block)
+
+
+async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
+    """The next block of the same lock is another one's."""
+    ended = asyncio.Event()
+
+    async def child() -> None:
+        await ended.wait()
+        for key in (None, "k"):
+            with pytest.raises(LockNotHeld):
+                current_hold(key)
+
+    async with Lock("k"):
+        task = asyncio.create_task(child())
+    async with Lock("k"):
+        ended.set()
+        await task
+
+
+async def test_a_child_finds_its_own_block_first(zoo: Zoo) -> None:
+    """Then that of its parent."""
+
+    async def child() -> None:
+        async with Lock("child") as hold:
+            assert current_hold() is hold
+            assert current_hold("parent") is parent
+        assert current_hold() is parent
+
+    async with Lock("parent") as parent:
+        await asyncio.gather(child())
+
+
+async def test_check_stops_a_thread_that_works_for_a_lost_block(zoo: Zoo) -> None:
+    """No abort can stop it."""
+    ended: list[BaseException] = []
+    begun = threading.Event()
+
+    def work() -> None:
+        begun.set()
+        try:
+            while True:
+                current_hold().check()
+                compute(0.01)
+        except (LockLost, LockNotHeld) as error:
+            ended.append(error)
+
+    with pytest.raises(LockLost):
+        async with Lock("k") as hold:
+            thread = asyncio.create_task(asyncio.to_thread(work))
+            await asyncio.to_thread(begun.wait)
+            lose(hold)
+            await thread
+    assert await asyncio.to_thread(eventually, lambda: list(ended))

@@ -1,0 +1,263 @@
+"""An abort goes on until the block is left: after a swallowed interrupt, and if the signal cannot arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import hashlib
+import importlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.faults import within
+from support.work import compute, in_each_thread, lose, sleep_in_pieces
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost, LockLostInterrupt
+from django_zklock.execution.abort import ABORT_SIGNAL
+from django_zklock.locks.lock import Lock
+
+BaseExceptionGroup: Any = getattr(builtins, "BaseExceptionGroup", None)
+if BaseExceptionGroup is None:  # before Python 3.11
+    BaseExceptionGroup = importlib.import_module("exceptiongroup").BaseExceptionGroup
+
+pytestmark = pytest.mark.zookeeper
+
+
+@in_each_thread
+@pytest.mark.parametrize("work", [compute, sleep_in_pieces])
+def test_a_swallowed_interrupt_is_repeated(
+    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[[float], None]
+) -> None:
+    """Code that catches everything, as a loop over steps does, is interrupted at its next step. The receipt says so."""
+    caught = []
+
+    def block() -> None:
+        with Lock("swallowed") as hold:
+            lose(hold)
+            for _ in range(3):
+                try:
+                    work(5)
+                except BaseException as error:
+                    caught.append(error)
+            work(5)
+
+    with within(2), pytest.raises(LockLost):
+        run(block)
+    assert [type(error) for error in caught] == [LockLostInterrupt] * 3
+    (report,) = eventually(lambda: list(reports))
+    assert report["receipt"].swallowed
+
+
+@in_each_thread
+def test_no_repetition_strikes_the_clean_up_of_a_block(
+    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
+) -> None:
+    """Neither in `finally`, nor where it handles errors of its own, nor for the block around it."""
+    done = []
+
+    def clean_up() -> None:
+        compute(0.4)
+        try:
+            raise ValueError
+        except ValueError:
+            compute(0.4)
+        done.append(True)
+
+    def block() -> None:
+        with Lock("outer") as outer, Lock("inner") as inner:
+            for hold in (outer, inner):
+                lose(hold)
+            try:
+                compute(5)
+            finally:
+                clean_up()
+
+    with pytest.raises(LockLost):
+        run(block)
+    assert done
+    assert eventually(lambda: len(reports) == 2)
+    for report in reports:
+        assert not report["receipt"].swallowed
+
+
+@in_each_thread
+def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """The interrupt that is handled there belongs to the block around it, which raises in the end."""
+
+    def block() -> None:
+        with Lock("outer") as outer:
+            lose(outer)
+            try:
+                compute(5)
+            finally:
+                with Lock("inner") as inner:
+                    lose(inner)
+                    compute(5)
+
+    with within(2), pytest.raises(LockLost, match="outer"):
+        run(block)
+
+
+async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+    """After a second, because the task may be cleaning up. No cancellation is left over."""
+    caught = []
+    began = 0.0
+    task = asyncio.current_task()
+    assert task
+    with within(3), pytest.raises(LockLost):
+        async with Lock("swallowed") as hold:
+            lose(hold)
+            for _ in range(2):
+                try:
+                    await asyncio.sleep(5)
+                except asyncio.CancelledError as error:
+                    caught.append(error)
+                    began = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - began < 2
+    assert len(caught) == 2
+    await asyncio.sleep(0.01)
+    assert sys.version_info < (3, 11) or task.cancelling() == 0
+
+
+async def test_the_clean_up_of_a_task_has_a_second(zoo: Zoo) -> None:
+    """Within it, no second cancellation comes."""
+    done = []
+    with pytest.raises(LockLost):
+        async with Lock("slow") as hold:
+            lose(hold)
+            try:
+                await asyncio.sleep(5)
+            finally:
+                await asyncio.sleep(0.8)
+                done.append(True)
+    assert done
+
+
+# --- the signal does not arrive -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def urgent_signals_as_before() -> Iterator[None]:
+    handler, mask = signal.getsignal(ABORT_SIGNAL), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        yield
+    finally:
+        signal.signal(ABORT_SIGNAL, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL}),
+        lambda: signal.signal(ABORT_SIGNAL, signal.SIG_IGN),
+        lambda: signal.signal(ABORT_SIGNAL, lambda number, frame: None),
+    ],
+    ids=["blocked", "ignored", "another handler"],
+)
+def test_the_main_thread_is_interrupted_without_the_signal(
+    zoo: Zoo, reports: list[dict[str, Any]], silence: Callable[[], object]
+) -> None:
+    """The work inside the block has blocked the signal, or replaced its handler."""
+    with urgent_signals_as_before():
+        with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
+            silence()
+            lose(hold)
+            compute(5)
+        compute(0.3)  # nothing strikes later
+        (report,) = eventually(lambda: list(reports))
+    assert report["receipt"].how == "thread"
+    assert not report["receipt"].swallowed
+
+
+def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(
+    zoo: Zoo, reports: list[dict[str, Any]]
+) -> None:
+    """A child inherits the mask of its parent. The first block unblocks the signal."""
+    with urgent_signals_as_before():
+        signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
+        with within(1.3), pytest.raises(LockLost), Lock("inherited") as hold:
+            lose(hold)
+            compute(5)
+        (report,) = eventually(lambda: list(reports))
+    assert report["receipt"].how == "signal"
+
+
+def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+    """The signal is sent again meanwhile. No interrupt is left for the clean-up."""
+    done = []
+    with pytest.raises(LockLost), Lock("late") as hold:
+        lose(hold)
+        try:
+            hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 800_000)
+            compute(5)
+        finally:
+            compute(0.4)
+            done.append(True)
+    assert done
+    (report,) = eventually(lambda: list(reports))
+    assert report["receipt"].how == "signal"
+    assert not report["receipt"].swallowed
+
+
+def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None:
+    """It was installed over ours, and calls ours; the next block installs ours over it."""
+    calls = []
+    with urgent_signals_as_before():
+        with Lock("first"):
+            pass
+        ours: Any = signal.getsignal(ABORT_SIGNAL)
+
+        def theirs(number: int, frame: Any) -> None:
+            calls.append(number)
+            ours(number, frame)
+
+        signal.signal(ABORT_SIGNAL, theirs)
+        with Lock("second"):
+            signal.raise_signal(ABORT_SIGNAL)
+        assert calls == [ABORT_SIGNAL]
+
+
+# --- groups of exceptions -----------------------------------------------------------------------------------------
+
+
+@in_each_thread
+def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """However deep. The group is the cause, so no other error of it is lost."""
+
+    def block() -> None:
+        with Lock("grouped") as hold:
+            lose(hold)
+            try:
+                compute(5)
+            except BaseException as error:
+                inner = BaseExceptionGroup("step", [error])
+                raise BaseExceptionGroup("steps", [ValueError("a step"), inner]) from None
+
+    with within(1.3), pytest.raises(LockLost) as caught:
+        run(block)
+    group = caught.value.__cause__
+    assert isinstance(group, BaseExceptionGroup)
+    assert isinstance(group.exceptions[0], ValueError)
+
+
+@in_each_thread
+def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """The work has failed by itself, before it was interrupted."""
+
+    def block() -> None:
+        with Lock("grouped") as hold:
+            lose(hold)
+            try:
+                compute(5)
+            except BaseException:
+                raise BaseExceptionGroup("steps", [KeyError("a step")]) from None
+
+    with pytest.raises(BaseExceptionGroup):
+        run(block)
