@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import threading
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -29,6 +31,10 @@ class Owner:
 
     def __hash__(self) -> int:
         return hash(self.subject)
+
+    def __str__(self) -> str:
+        name = self.subject.get_name() if self.kind == "task" else getattr(self.subject, "name", self.number)
+        return f"{self.kind} {name!r}"
 
     @property
     def number(self) -> int:
@@ -54,11 +60,11 @@ _numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # any thread: each 
 
 def current_owner() -> Owner:
     """Return the owner that runs the caller."""
+    greenlet = sys.modules.get("greenlet")
     if asyncio._get_running_loop() is not None:  # cheap; without a loop, `current_task` raises
         task = asyncio.current_task()
-        if task is not None:
+        if task is not None and (greenlet is None or loop_is_running() or _is_on_stack(task, greenlet.getcurrent())):
             return Owner("task", task)
-    greenlet = sys.modules.get("greenlet")
     if greenlet is not None:
         current = greenlet.getcurrent()
         # If gevent has patched threads, the first greenlet of a thread is scheduled like the others.
@@ -71,6 +77,20 @@ def current_owner() -> Owner:
         return _thread_local.owner
 
 
+def _is_on_stack(task: asyncio.Task[Any], greenlet: Any) -> bool:
+    """Return whether the task runs the caller. Playwright's loop runs in a greenlet of its own, and its task waits."""
+    coroutine = getattr(task.get_coro(), "cr_frame", None)
+    frame: FrameType | None = sys._getframe()
+    while greenlet is not None:
+        while frame is not None:
+            if frame is coroutine:
+                return True
+            frame = frame.f_back
+        greenlet = greenlet.parent
+        frame = getattr(greenlet, "gr_frame", None)
+    return coroutine is None
+
+
 class _ThreadLocal(threading.local):
     """The owner of the current thread, created once."""
 
@@ -78,6 +98,45 @@ class _ThreadLocal(threading.local):
 
 
 _thread_local = _ThreadLocal()
+
+
+_POOLS = frozenset(
+    {
+        "anyio._backends._asyncio",
+        "asgiref.current_thread_executor",
+        "asgiref.sync",
+        "concurrent.futures.thread",
+        "multiprocessing.pool",
+        "threading",
+        "trio._threads",
+    }
+)
+"""The modules whose functions call what a thread is to run."""
+
+
+def pool_call(frame: FrameType | None) -> Any:
+    """
+    Return the future of the call that a thread pool runs in this frame, or None if there is none.
+
+    A pool reuses its threads, so a lock that outlives the call would seem to be held by later calls. Raises
+    `ZkLockError` if the frame is the pool's own: then the call does nothing else than acquire the lock, and ends.
+    """
+    while frame is not None and frame.f_globals.get("__name__") == "contextlib":  # an ExitStack
+        frame = frame.f_back
+    if frame is not None and frame.f_globals.get("__name__") in _POOLS:
+        raise ZkLockError(
+            "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
+            'a coroutine, use "async with", or await lock.aacquire() and lock.arelease(). Elsewhere, put the lock and '
+            "its work into one function."
+        )
+    while frame is not None:
+        if frame.f_code.co_name == "run" and frame.f_globals.get("__name__") in _POOLS:
+            variables = frame.f_locals
+            future = getattr(variables.get("self"), "future", variables.get("future"))
+            if future is not None:
+                return future
+        frame = frame.f_back
+    return None
 
 
 def gevent_patched() -> bool:
@@ -98,8 +157,13 @@ def threads_are_greenlets() -> bool:
 
 
 def loop_is_running() -> bool:
-    """Return whether an event loop runs in this thread. Then a blocking call would block all its tasks."""
-    return asyncio._get_running_loop() is not None  # cheap; `get_running_loop` raises
+    """
+    Return whether a blocking call would block an event loop of this thread, with all its tasks.
+
+    Django's variable DJANGO_ALLOW_ASYNC_UNSAFE allows that, for notebooks and for browser tests.
+    """
+    # `get_running_loop` is not as cheap, because it raises.
+    return asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
 
 
 def check_no_running_loop(method: str, instead: str) -> None:
@@ -107,7 +171,7 @@ def check_no_running_loop(method: str, instead: str) -> None:
     trio = sys.modules.get("trio.lowlevel")
     if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
         instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
-    elif asyncio._get_running_loop() is None:
+    elif not loop_is_running():
         return
     raise SynchronousOnlyOperation(
         f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."

@@ -8,26 +8,31 @@ a few single steps, each of which is idempotent, and a hold that is dropped give
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import shlex
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Container
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from django_zklock import clock, signals
-from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import notify
 from django_zklock.locks.guard import Guard, release_if_overdue, send_lost
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
+from django_zklock.locks.protocol.grant import Grant, GrantedContender, GrantSession, Policy
 from django_zklock.queue.nodes import Kind
+
+logger = logging.getLogger("django_zklock.locks")
 
 _TableKey: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
 
+OWNER_INTERVAL = 5.0  # seconds between two looks for owners that have ended
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
@@ -44,6 +49,26 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
         await waiter.wait(deadline - clock.now())
+
+
+class KeptUse:
+    """A use of a lock that no `with` ends: the lock object, and the call of a thread pool in which it was acquired."""
+
+    __slots__ = ("_call", "is_reported", "lock")
+
+    def __init__(self, lock: object, call: Any = None) -> None:
+        self.lock = lock
+        self._call = None if call is None else weakref.ref(call)  # the call's future, as of `owner.pool_call`
+        self.is_reported = False  # written on the protocol's thread
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call of the pool has ended."""
+        if self._call is None:
+            return False
+        future = self._call()
+        # If nobody waits for it any more, anyio cancels the future of a call that goes on.
+        return future is None or (future.done() and not future.cancelled())
 
 
 class HeldLock(Hold):
@@ -89,6 +114,15 @@ class HeldLock(Hold):
         """Whether no block and no transaction would notice that the lock is lost."""
         return self.observer is None and all(list(self.uses.values()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all that acquired it has ended without a release: the owner, or its calls of a thread pool."""
+        uses = list(self.uses)
+        return bool(uses) and all(map(self._is_use_over, uses))
+
+    def _is_use_over(self, use: object) -> bool:
+        return isinstance(use, KeptUse) and (use.is_over or self.owner.is_over)
+
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
     def share_for(self, kind: Kind) -> HeldLock:
@@ -99,7 +133,10 @@ class HeldLock(Hold):
         and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
-        self.grant.check()
+        reason = self.grant.why_invalid()
+        if reason is not None:
+            hint = " Call release() before you acquire it again." if any(self.uses.values()) else ""
+            raise LockLost(f"{self.grant.loss(reason)}{hint}", lock=self.key)
         reads = kind is Kind.READ
         if self.reads is reads:
             return self
@@ -142,10 +179,15 @@ class HeldLock(Hold):
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    def last_use(self) -> object | None:
-        """Return the use that `release` of the lock ends: the last one by `acquire`, else the innermost block's."""
-        acquired = [use for use, by_acquire in self.uses.items() if by_acquire]
-        return (acquired or list(self.uses) or [None])[-1]
+    def last_use(self, lock: object = None) -> object | None:
+        """
+        Return the use that `release` of this lock object ends: the last one by `acquire`, else the innermost block's.
+
+        A use that is over is only for the lock object that acquired it: the caller may be another call of the pool.
+        """
+        uses = dict(self.uses)
+        mine = [use for use in uses if not self._is_use_over(use) or (isinstance(use, KeptUse) and use.lock is lock)]
+        return ([use for use in mine if uses[use]] or mine or [None])[-1]
 
     @abort.shielded
     def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
@@ -163,6 +205,8 @@ class HeldLock(Hold):
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and transactions.connections_in_blocks():
             self._keep_for_transactions()
+        if is_last and self.observer is None:
+            held_locks.remove(self)  # first, because a release in another thread must not meet `_acquire_again`
         self.uses.pop(use, None)
         self._release_unused(done)
 
@@ -322,10 +366,25 @@ class HeldLocks:
         """Return those that were acquired by `acquire`."""
         return list(self._kept.values())
 
+    def of_ended_owner(self, lock: object, key: str, *, reads: bool) -> tuple[HeldLock, object]:
+        """
+        Return the held lock of this key, and its use, that this lock object acquired for an owner that has ended.
+
+        Raises `LockNotHeld` if there is none.
+        """
+        ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
+        for held in ended:
+            use = held.last_use(lock)
+            if use is not None:
+                return held, use
+        raise not_held(key, is_over=bool(ended))
+
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
         table = self._kept if keep else self._weak
         table[held.table_key] = held
+        if keep:
+            held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
         """Remove a held lock. The call is idempotent."""
@@ -368,6 +427,48 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=held_locks.clear)
 
 
+class OwnerWatch:
+    """Warns of locks that were acquired by `acquire`, and whose owner has ended; one of each session."""
+
+    def __init__(self, session: GrantSession) -> None:
+        self._session = session
+        self._is_started = False
+
+    def start(self) -> None:
+        """Look from time to time, as long as there are such locks; from any thread."""
+        if not self._is_started:
+            self._is_started = True
+            self._session.post(self._set_timer)
+
+    def _set_timer(self) -> None:
+        self._session.loop.call_later(OWNER_INTERVAL, self._look)
+
+    def _look(self) -> None:
+        self._is_started = False  # before the look: a lock that comes now starts the next one
+        kept = held_locks.kept()
+        if kept:
+            self.start()
+        for held in kept:
+            for use in list(held.uses)[:1]:
+                if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
+                    use.is_reported = True
+                    _warn_of_ended_owner(held, "a call in " if use.is_over else "")
+
+
+def _warn_of_ended_owner(held: HeldLock, call: str) -> None:
+    logger.warning(
+        "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of the same lock "
+        "object, or run: manage.py zklock break %s%s",
+        held.key,
+        held.grant.what,
+        call,
+        held.owner,
+        shlex.quote(held.key),
+        work.log_suffix(held.grant.about),
+        extra=held.grant.log_fields(),
+    )
+
+
 def current_hold(key: str | None = None) -> Hold:
     """
     Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
@@ -386,8 +487,15 @@ def current_hold(key: str | None = None) -> Hold:
     return held
 
 
-def not_held(key: str) -> LockNotHeld:
-    """Return the error for a caller that does not hold the lock of this key."""
+def not_held(key: str, *, is_over: bool = False) -> LockNotHeld:
+    """Return the error for a caller that does not hold the lock of this key; `is_over`: as an ended owner does."""
+    if is_over:
+        return LockNotHeld(
+            f"The lock {key!r} was acquired by another owner, which has ended: a thread, a task, or a call of a thread "
+            "pool, as by sync_to_async(). Only the lock object that acquired it can release it. In coroutines, use "
+            "await lock.aacquire().",
+            lock=key,
+        )
     return LockNotHeld(
         f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
     )
