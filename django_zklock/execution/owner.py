@@ -92,9 +92,10 @@ def _is_on_stack(task: asyncio.Task[Any], greenlet: Any) -> bool:
 
 
 class _ThreadLocal(threading.local):
-    """The owner of the current thread, created once."""
+    """What is known of the current thread."""
 
-    owner: Owner
+    owner: Owner  # created once
+    is_pooled = True  # whether a thread pool may have called what runs
 
 
 _thread_local = _ThreadLocal()
@@ -129,13 +130,21 @@ def pool_call(frame: FrameType | None) -> Any:
             'a coroutine, use "async with", or await lock.aacquire() and lock.arelease(). Elsewhere, put the lock and '
             "its work into one function."
         )
+    # Without a coroutine of `async_to_sync`, only the threads of pools run calls of pools. Other threads look once.
+    asgiref: Any = sys.modules.get("asgiref.sync")
+    if not _thread_local.is_pooled and not (asgiref and asgiref.AsyncToSync.loop_thread_executors):
+        return None
+    is_pooled = False
     while frame is not None:
-        if frame.f_code.co_name == "run" and frame.f_globals.get("__name__") in _POOLS:
-            variables = frame.f_locals
+        module = frame.f_globals.get("__name__")
+        if module in _POOLS and module != "threading":
+            is_pooled = True
+            variables = frame.f_locals if frame.f_code.co_name == "run" else {}
             future = getattr(variables.get("self"), "future", variables.get("future"))
             if future is not None:
                 return future
         frame = frame.f_back
+    _thread_local.is_pooled = is_pooled
     return None
 
 

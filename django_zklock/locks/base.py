@@ -344,7 +344,7 @@ def _loss_of(uses: list[_Use]) -> LockLost | None:
     """Return the error for a caller that releases these uses, if a lock is lost."""
     for held, _, _ in uses:
         reason = held.grant.why_invalid()
-        if reason is not None:
+        if reason is not None and (held.policy.abort_on != "never" or held.grant.overdue):
             return held.grant.loss(reason)
     return None
 
