@@ -92,7 +92,7 @@ def _is_on_stack(task: asyncio.Task[Any], greenlet: Any) -> bool:
 
 
 class _ThreadLocal(threading.local):
-    """What is known of the current thread."""
+    """The facts about the current thread."""
 
     owner: Owner  # created once
     is_pooled = True  # whether a thread pool may have called what runs

@@ -79,7 +79,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) 
     return lambda: [record.getMessage() for record in caplog.records if "its owner has ended" in record.getMessage()]
 
 
-def take(lock: Lock, **options: Any) -> Any:
+def acquire(lock: Lock, **options: Any) -> Any:
     """Acquire; a pool does not see that it does nothing else."""
     return lock.acquire(**options)
 
@@ -112,6 +112,7 @@ def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
     """A thread of its own, a pool of `multiprocessing`, a thread of trio."""
     lock = zk_lock("k")
     errors: list[BaseException | None] = []
+    in_thread: Any = trio.to_thread.run_sync
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", lambda arguments: errors.append(arguments.exc_value))
         thread = threading.Thread(target=lock.acquire)
@@ -121,7 +122,7 @@ def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
     with ThreadPool(1) as pool, pytest.raises(ZkLockError, match="aacquire"):
         pool.apply(lock.acquire)
     with pytest.raises(ZkLockError, match="aacquire"):
-        trio.run(trio.to_thread.run_sync, lock.acquire)
+        trio.run(in_thread, lock.acquire)
     assert zoo.signs() == []
 
 
@@ -134,7 +135,7 @@ async def test_two_flows_are_never_inside_together(zoo: Zoo, run: Run) -> None:
     async def work(number: int) -> None:
         lock = zk_lock("k")
         try:
-            hold = await run(functools.partial(take, lock, timeout=20))
+            hold = await run(functools.partial(acquire, lock, timeout=20))
         except ZkLockError as error:
             errors.append(error)
             return
@@ -161,7 +162,7 @@ def test_flows_under_async_to_sync_are_never_inside_together(zoo: Zoo) -> None:
 
     async def work(number: int) -> None:
         try:
-            await sync_to_async(take)(lock)
+            await sync_to_async(acquire)(lock)
         except ZkLockError as error:
             refused.append(str(error))
 
@@ -221,11 +222,11 @@ async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo:
     """The flow goes on in other calls. Another lock object is somebody else's, who may never have had the lock."""
     lock, other = zk_lock("k"), zk_lock("k")
 
-    def take_twice() -> None:
+    def acquire_twice() -> None:
         lock.acquire()
         lock.acquire()
 
-    await run(take_twice)
+    await run(acquire_twice)
     with pytest.raises(LockNotHeld, match="aacquire"):
         await run(other.release)
     with pytest.raises(LockNotHeld, match="aacquire"):
@@ -244,13 +245,13 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
     with ThreadPoolExecutor(3) as pool:
         loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
 
-        def take_together(lock: Lock) -> int:
+        def acquire_together(lock: Lock) -> int:
             hold = lock.acquire()
             assert hold
             barrier.wait(10)  # each in a thread of its own
             return hold.token
 
-        tokens = await asyncio.gather(*(loop.run_in_executor(pool, take_together, lock) for lock in locks))
+        tokens = await asyncio.gather(*(loop.run_in_executor(pool, acquire_together, lock) for lock in locks))
         for left, (lock, token) in enumerate(zip(locks, tokens, strict=True), start=1):
             await loop.run_in_executor(pool, lock.release)
             assert token not in [held.token for held in held_locks.kept()]
@@ -262,7 +263,7 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> Non
     """The thread of the pool can acquire the key again, as its flow has lost it."""
     lock = zk_lock("k")
     with ThreadPoolExecutor(1) as pool:
-        hold = pool.submit(take, lock).result()
+        hold = pool.submit(acquire, lock).result()
         assert hold
         zoo.client.delete(hold.path)
         assert await asyncio.to_thread(hold.wait_lost, 10)
@@ -280,13 +281,13 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
     """A block that was entered in an earlier call counts as a lock of that call, and ends by its own stack."""
     stack = contextlib.ExitStack()
 
-    def enter() -> None:
+    def open_block() -> None:
         stack.enter_context(zk_lock("k"))
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(enter).result()
+        pool.submit(open_block).result()
         with pytest.raises(ZkLockError, match="aacquire"):
-            pool.submit(enter).result()
+            pool.submit(open_block).result()
         pool.submit(stack.close).result()
     zoo.assert_empty()
 
@@ -295,7 +296,7 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
 
 
 def by_thread(lock: Lock) -> str:
-    thread = threading.Thread(target=take, args=(lock,), name="worker-7")
+    thread = threading.Thread(target=acquire, args=(lock,), name="worker-7")
     thread.start()
     thread.join()
     return "thread 'worker-7'"
@@ -314,23 +315,23 @@ def by_task(lock: Lock) -> str:
 
 def by_call(lock: Lock) -> str:
     pool = ThreadPoolExecutor(1, thread_name_prefix="pool")
-    pool.submit(take, lock).result()
+    pool.submit(acquire, lock).result()
     return "a call in thread 'pool_0'"
 
 
-@pytest.mark.parametrize("leave", [by_thread, by_task, by_call])
+@pytest.mark.parametrize("end", [by_thread, by_task, by_call])
 def test_an_owner_that_ends_with_a_lock_is_named_once(
-    zoo: Zoo, warnings: Callable[[], list[str]], leave: Callable[[Lock], str]
+    zoo: Zoo, warnings: Callable[[], list[str]], end: Callable[[Lock], str]
 ) -> None:
     """The warning names the lock, its owner, and how to free it: by its lock object, or by the command."""
     lock = zk_lock("k", what="count stock")
-    name = leave(lock)
+    name = end(lock)
     (warning,) = eventually(warnings)
     for part in ("'k'", "'count stock'", name, "release()", "manage.py zklock break k"):
         assert part in warning
-    leave(other := zk_lock("other"))  # looked at later than the first
+    end(other := zk_lock("other"))  # looked at later than the first
     eventually(lambda: len(warnings()) == 2)
-    if leave is by_task:
+    if end is by_task:
         asyncio.run(lock.arelease())
     else:
         lock.release()
@@ -386,7 +387,7 @@ def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive)
     hold = lock.acquire()
     assert lock.owned()
     assert lock.locked()
-    lose(zoo, *(hold if isinstance(lock, type(zk_locks(KEY))) else (hold,)))
+    lose(zoo, hold)
     assert not lock.owned()
     assert not lock.locked()
     with pytest.raises(LockLost, match=r"Call release\(\) before"):
@@ -467,7 +468,7 @@ def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException
 
 
 def test_a_release_in_finally_keeps_the_error_of_the_work(zoo: Zoo) -> None:
-    """As the context of the `LockLost`."""
+    """It is the context of the `LockLost`."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold
@@ -508,7 +509,8 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(
                 yield hold
             return
         async with contextlib.AsyncExitStack() as stack:
-            yield await stack.enter_async_context(lock)
+            manager: Any = lock
+            yield await stack.enter_async_context(manager)
 
     def sync_fixture() -> Any:
         with contextlib.ExitStack() as stack:
@@ -517,9 +519,9 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(
     if through == "ExitStack":
         generators: list[Any] = [sync_fixture() for _ in range(3)]
         for generator in generators:
-            BackgroundCall(lambda generator=generator: next(generator)).result()
+            BackgroundCall(functools.partial(next, generator)).result()
         for number in order:
-            BackgroundCall(lambda number=number: next(generators[number], None)).result()
+            BackgroundCall(functools.partial(next, generators[number], None)).result()
     else:
         generators = [fixture() for _ in range(3)]
         holds = [tasks(generator.__anext__()) for generator in generators]
@@ -597,7 +599,7 @@ async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo: Zoo) -> No
 
 
 @pytest.mark.usefixtures("unsafe")
-def test_code_beside_the_greenlet_of_a_loop_has_one_owner(zoo: Zoo) -> None:
+def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo: Zoo) -> None:
     """Playwright's loop runs in a greenlet. It goes on to the test in the middle of a task, or between two tasks."""
     greenlet = pytest.importorskip("greenlet")
     test = greenlet.getcurrent()
@@ -628,7 +630,7 @@ def test_code_beside_the_greenlet_of_a_loop_has_one_owner(zoo: Zoo) -> None:
 
 @pytest.mark.usefixtures("unsafe")
 def test_a_greenlet_that_a_task_waits_for_is_the_task(zoo: Zoo) -> None:
-    """As with SQLAlchemy's `greenlet_spawn`: the coroutine is beneath it."""
+    """SQLAlchemy's `greenlet_spawn` runs code so: the coroutine is beneath it."""
     greenlet = pytest.importorskip("greenlet")
     lock = zk_lock("k", timeout=0)
 
