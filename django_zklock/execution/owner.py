@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -55,7 +57,9 @@ class Owner:
 
 
 _next_number = itertools.count(1)
-_numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # any thread: each step is one operation of a dict
+_numbers: weakref.WeakKeyDictionary[Any, int] = (
+    weakref.WeakKeyDictionary()
+)  # any thread: each step is one operation of a dict
 
 
 def current_owner() -> Owner:
@@ -63,7 +67,7 @@ def current_owner() -> Owner:
     greenlet = sys.modules.get("greenlet")
     if asyncio._get_running_loop() is not None:  # cheap; without a loop, `current_task` raises
         task = asyncio.current_task()
-        if task is not None and (greenlet is None or loop_is_running() or _is_on_stack(task, greenlet.getcurrent())):
+        if task is not None and (greenlet is None or loop_is_running() or _is_running(task, greenlet)):
             return Owner("task", task)
     if greenlet is not None:
         current = greenlet.getcurrent()
@@ -77,18 +81,12 @@ def current_owner() -> Owner:
         return _thread_local.owner
 
 
-def _is_on_stack(task: asyncio.Task[Any], greenlet: Any) -> bool:
-    """Return whether the task runs the caller. Playwright's loop runs in a greenlet of its own, and its task waits."""
-    coroutine = getattr(task.get_coro(), "cr_frame", None)
+def _is_running(task: asyncio.Task[Any], greenlet: Any) -> bool:
+    """Return whether the task runs the caller. While Playwright's loop waits in a greenlet, plain code goes on."""
     frame: FrameType | None = sys._getframe()
-    while greenlet is not None:
-        while frame is not None:
-            if frame is coroutine:
-                return True
-            frame = frame.f_back
-        greenlet = greenlet.parent
-        frame = getattr(greenlet, "gr_frame", None)
-    return coroutine is None
+    while frame is not None and frame is not getattr(task.get_coro(), "cr_frame", None):
+        frame = frame.f_back
+    return frame is not None or greenlet.getcurrent().parent is not None  # such as SQLAlchemy's, which a task waits for
 
 
 class _ThreadLocal(threading.local):
@@ -101,51 +99,45 @@ class _ThreadLocal(threading.local):
 _thread_local = _ThreadLocal()
 
 
-_POOLS = frozenset(
-    {
-        "anyio._backends._asyncio",
-        "asgiref.current_thread_executor",
-        "asgiref.sync",
-        "concurrent.futures.thread",
-        "multiprocessing.pool",
-        "threading",
-        "trio._threads",
-    }
-)
-"""The modules whose functions call what a thread is to run."""
+_POOLS = {"asgiref.sync", "asgiref.current_thread_executor", "concurrent.futures.thread", "multiprocessing.pool"}
+_POOLS |= {"anyio._backends._asyncio", "trio._threads"}
+_CALLERS = _POOLS | {"threading"}  # the modules whose functions call what a thread is to run
 
 
-def pool_call(frame: FrameType | None) -> Any:
+def pool_call(frame: FrameType | None) -> Callable[[], bool]:
     """
-    Return the future of the call that a thread pool runs in this frame, or None if there is none.
+    Return a function that tells whether the call that a thread pool runs in this frame has ended.
 
-    A pool reuses its threads, so a lock that outlives the call would seem to be held by later calls. Raises
-    `ZkLockError` if the frame is the pool's own: then the call does nothing else than acquire the lock, and ends.
+    Raises `ZkLockError` if the frame is the pool's own. Then the call does nothing else than acquire the lock.
     """
     while frame is not None and frame.f_globals.get("__name__") == "contextlib":  # an ExitStack
         frame = frame.f_back
-    if frame is not None and frame.f_globals.get("__name__") in _POOLS:
+    if frame is not None and frame.f_globals.get("__name__") in _CALLERS:
         raise ZkLockError(
             "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
-            'a coroutine, use "async with", or await lock.aacquire() and lock.arelease(). Elsewhere, put the lock and '
-            "its work into one function."
+            'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'
         )
-    # Without a coroutine of `async_to_sync`, only the threads of pools run calls of pools. Other threads look once.
+    # Without a coroutine of `async_to_sync`, only the threads of pools run such calls. The other threads look once.
     asgiref: Any = sys.modules.get("asgiref.sync")
     if not _thread_local.is_pooled and not (asgiref and asgiref.AsyncToSync.loop_thread_executors):
-        return None
+        return bool
     is_pooled = False
     while frame is not None:
-        module = frame.f_globals.get("__name__")
-        if module in _POOLS and module != "threading":
+        if frame.f_globals.get("__name__") in _POOLS:
             is_pooled = True
             variables = frame.f_locals if frame.f_code.co_name == "run" else {}
             future = getattr(variables.get("self"), "future", variables.get("future"))
             if future is not None:
-                return future
+                return functools.partial(_is_over, weakref.ref(future))
         frame = frame.f_back
     _thread_local.is_pooled = is_pooled
-    return None
+    return bool
+
+
+def _is_over(reference: weakref.ref[Any]) -> bool:
+    future = reference()
+    # If nobody waits for it any more, anyio cancels the future of a call that goes on.
+    return future is None or (future.done() and not future.cancelled())
 
 
 def gevent_patched() -> bool:
@@ -166,11 +158,7 @@ def threads_are_greenlets() -> bool:
 
 
 def loop_is_running() -> bool:
-    """
-    Return whether a blocking call would block an event loop of this thread, with all its tasks.
-
-    Django's variable DJANGO_ALLOW_ASYNC_UNSAFE allows that, for notebooks and for browser tests.
-    """
+    """Return whether an event loop runs in this thread that no call may block. Django's variable allows it."""
     # `get_running_loop` is not as cheap, because it raises.
     return asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
 

@@ -142,9 +142,8 @@ class Acquisition:
         if held.is_over:
             if held.grant.why_invalid() is None:
                 raise ZkLockError(
-                    f"The lock {spec.key!r} is held by an earlier call of this pool thread, which acquired it by "
-                    "acquire() and has ended. This call may be other work, and if it waited, it might prevent the "
-                    'release. In coroutines, use "async with", or await lock.aacquire() and lock.arelease().',
+                    f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
+                    "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
                     lock=spec.key,
                 )
             held.release_uses()

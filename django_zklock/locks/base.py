@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
@@ -143,7 +143,8 @@ class LockBase(Generic[AnyHold]):
             uses += self._uses_to_release()
             lost = _loss_of(uses)
             wait_all(_release(uses, ThreadWaiter))
-        _raise_loss(lost)
+        if lost is not None:
+            raise lost
 
     async def arelease(self) -> None:
         """Release as `release` does."""
@@ -151,7 +152,8 @@ class LockBase(Generic[AnyHold]):
         lost = _loss_of(uses)
         with CleanupOnError(functools.partial(_release, uses)):
             await await_all(_release(uses, TaskWaiter))
-        _raise_loss(lost)
+        if lost is not None:
+            raise lost
 
     @abort.shielded
     def _uses_to_release(self) -> list[_Use]:
@@ -178,11 +180,7 @@ class LockBase(Generic[AnyHold]):
         return False
 
     def owned(self) -> bool:
-        """
-        Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several.
-
-        It does not after a loss, nor if an earlier call of the same pool thread has acquired the lock.
-        """
+        """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
         return all(
             (held := _held_lock(spec)) is not None and held.uses and not held.is_over and not held.lost
             for spec in self.specs
@@ -271,9 +269,6 @@ class LockBase(Generic[AnyHold]):
         finally:
             del failed
 
-    async def _aclose_innermost(self, *error: Any) -> None:
-        await self._aclose([], *error)
-
     if TYPE_CHECKING:
 
         async def __aexit__(
@@ -281,31 +276,26 @@ class LockBase(Generic[AnyHold]):
         ) -> None: ...
 
     else:
-        __aexit__ = BlockExit(_new_async_end, _aclose_innermost)
+        __aexit__ = BlockExit(_new_async_end, lambda lock, *error: lock._aclose([], *error))
 
     @abort.shielded
     def _end_innermost(
-        self, error: BaseException | None, new_waiter: type[Any], opened: list[Acquisition] | None = None
+        self, error: BaseException | None, new_waiter: type[Any], opened: Sequence[Acquisition] = ()
     ) -> tuple[BaseException | None, list[Any]]:
-        """
-        End the block that was `opened`, else the caller's innermost one. It has no finalizers.
-
-        Return what `Acquisition.end_block` returns.
-        """
-        innermost = [acquisition for acquisition in opened or () if acquisition.block is not None]
+        """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
+        innermost = list(opened)
         with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
-            innermost += [] if innermost else self._innermost()
+            innermost += [] if opened else self._innermost()
             return innermost[0].end_block(error, new_waiter)
 
     def _innermost(self) -> list[Acquisition]:
         """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
         acquisitions = self._blocks.get(current_owner().subject)
-        if not acquisitions and len(self._blocks) == 1:
-            # Python closes a generator that it drops, and an event loop its coroutines, perhaps in another thread.
-            acquisitions = next(iter(self._blocks.values()), None)
         if not acquisitions:
-            ended = [opened for opened in list(self._blocks.values()) if opened and opened[-1].owner.is_over]
-            acquisitions = ended[-1] if ended else None
+            # Python closes a generator that it drops, and an event loop its coroutines, perhaps in another thread.
+            blocks = list(self._blocks.values())
+            over = [opened for opened in blocks if len(blocks) == 1 or any(block.owner.is_over for block in opened)]
+            acquisitions = over[-1] if over else None
         if not acquisitions:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
         return acquisitions[-1:]
@@ -341,19 +331,15 @@ def _is_valid(spec: LockSpec) -> bool:
 
 
 def _loss_of(uses: list[_Use]) -> LockLost | None:
-    """Return the error for a caller that releases these uses, if a lock is lost."""
+    """Return the error that follows the release of these uses, if a lock is lost."""
+    present = sys.exc_info()[1]
+    if present is not None and not isinstance(present, Exception):
+        return None  # in a `finally`, it would hide an abort, a cancellation or an exit
     for held, _, _ in uses:
         reason = held.grant.why_invalid()
         if reason is not None and (held.policy.abort_on != "never" or held.grant.overdue):
             return held.grant.loss(reason)
     return None
-
-
-def _raise_loss(lost: LockLost | None) -> None:
-    """Raise it after a release, unless that would hide an abort, a cancellation or an exit, as in a `finally`."""
-    present = sys.exc_info()[1]
-    if lost is not None and (present is None or isinstance(present, Exception)):
-        raise lost
 
 
 @abort.shielded

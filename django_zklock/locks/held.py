@@ -15,10 +15,10 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Container
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from django_zklock import clock, signals
-from django_zklock.exceptions import LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
@@ -52,23 +52,14 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
 
 
 class KeptUse:
-    """A use of a lock that no `with` ends: the lock object, and the call of a thread pool in which it was acquired."""
+    """A use of a lock that no `with` ends: its lock object, and whether its call in a thread pool `has_ended`."""
 
-    __slots__ = ("_call", "is_reported", "lock")
+    __slots__ = ("has_ended", "is_reported", "lock")
 
-    def __init__(self, lock: object, call: Any = None) -> None:
+    def __init__(self, lock: object, has_ended: Callable[[], bool] = bool) -> None:
         self.lock = lock
-        self._call = None if call is None else weakref.ref(call)  # the call's future, as of `owner.pool_call`
-        self.is_reported = False  # written on the protocol's thread
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the call of the pool has ended."""
-        if self._call is None:
-            return False
-        future = self._call()
-        # If nobody waits for it any more, anyio cancels the future of a call that goes on.
-        return future is None or (future.done() and not future.cancelled())
+        self.has_ended = has_ended
+        self.is_reported = False  # protocol's thread only
 
 
 class HeldLock(Hold):
@@ -116,12 +107,12 @@ class HeldLock(Hold):
 
     @property
     def is_over(self) -> bool:
-        """Whether all that acquired it has ended without a release: the owner, or its calls of a thread pool."""
+        """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
         uses = list(self.uses)
         return bool(uses) and all(map(self._is_use_over, uses))
 
     def _is_use_over(self, use: object) -> bool:
-        return isinstance(use, KeptUse) and (use.is_over or self.owner.is_over)
+        return isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over)
 
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
@@ -135,8 +126,8 @@ class HeldLock(Hold):
         self._refuse_upgrade(kind)
         reason = self.grant.why_invalid()
         if reason is not None:
-            hint = " Call release() before you acquire it again." if any(self.uses.values()) else ""
-            raise LockLost(f"{self.grant.loss(reason)}{hint}", lock=self.key)
+            reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
+            raise self.grant.loss(reason)
         reads = kind is Kind.READ
         if self.reads is reads:
             return self
@@ -180,13 +171,10 @@ class HeldLock(Hold):
     # --- release --------------------------------------------------------------------------------------------------
 
     def last_use(self, lock: object = None) -> object | None:
-        """
-        Return the use that `release` of this lock object ends: the last one by `acquire`, else the innermost block's.
-
-        A use that is over is only for the lock object that acquired it: the caller may be another call of the pool.
-        """
+        """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
         uses = dict(self.uses)
-        mine = [use for use in uses if not self._is_use_over(use) or (isinstance(use, KeptUse) and use.lock is lock)]
+        # If the acquiring call is over, the caller may be another one of the same thread.
+        mine = [use for use in uses if not self._is_use_over(use) or getattr(use, "lock", None) is lock]
         return ([use for use in mine if uses[use]] or mine or [None])[-1]
 
     @abort.shielded
@@ -367,17 +355,13 @@ class HeldLocks:
         return list(self._kept.values())
 
     def of_ended_owner(self, lock: object, key: str, *, reads: bool) -> tuple[HeldLock, object]:
-        """
-        Return the held lock of this key, and its use, that this lock object acquired for an owner that has ended.
-
-        Raises `LockNotHeld` if there is none.
-        """
+        """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
         ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
         for held in ended:
             use = held.last_use(lock)
             if use is not None:
                 return held, use
-        raise not_held(key, is_over=bool(ended))
+        raise not_held(key, _OVER if ended else "")
 
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
@@ -428,7 +412,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class OwnerWatch:
-    """Warns of locks that were acquired by `acquire`, and whose owner has ended; one of each session."""
+    """Warns of locks of `acquire` whose owner has ended; one of each session."""
 
     def __init__(self, session: GrantSession) -> None:
         self._session = session
@@ -438,35 +422,26 @@ class OwnerWatch:
         """Look from time to time, as long as there are such locks; from any thread."""
         if not self._is_started:
             self._is_started = True
-            self._session.post(self._set_timer)
-
-    def _set_timer(self) -> None:
-        self._session.loop.call_later(OWNER_INTERVAL, self._look)
+            self._session.post(lambda: self._session.loop.call_later(OWNER_INTERVAL, self._look))
 
     def _look(self) -> None:
-        self._is_started = False  # before the look: a lock that comes now starts the next one
-        kept = held_locks.kept()
-        if kept:
+        self._is_started = False
+        for held in held_locks.kept():
             self.start()
-        for held in kept:
-            for use in list(held.uses)[:1]:
-                if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
-                    use.is_reported = True
-                    _warn_of_ended_owner(held, "a call in " if use.is_over else "")
-
-
-def _warn_of_ended_owner(held: HeldLock, call: str) -> None:
-    logger.warning(
-        "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of the same lock "
-        "object, or run: manage.py zklock break %s%s",
-        held.key,
-        held.grant.what,
-        call,
-        held.owner,
-        shlex.quote(held.key),
-        work.log_suffix(held.grant.about),
-        extra=held.grant.log_fields(),
-    )
+            use = next(iter(dict(held.uses)), None)
+            if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
+                use.is_reported = True
+                logger.warning(
+                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
+                    "the same lock object, or run: manage.py zklock break %s%s",
+                    held.key,
+                    held.grant.what,
+                    "a call in " if use.has_ended() else "",
+                    held.owner,
+                    shlex.quote(held.key),
+                    work.log_suffix(held.grant.about),
+                    extra=held.grant.log_fields(),
+                )
 
 
 def current_hold(key: str | None = None) -> Hold:
@@ -487,15 +462,15 @@ def current_hold(key: str | None = None) -> Hold:
     return held
 
 
-def not_held(key: str, *, is_over: bool = False) -> LockNotHeld:
-    """Return the error for a caller that does not hold the lock of this key; `is_over`: as an ended owner does."""
-    if is_over:
-        return LockNotHeld(
-            f"The lock {key!r} was acquired by another owner, which has ended: a thread, a task, or a call of a thread "
-            "pool, as by sync_to_async(). Only the lock object that acquired it can release it. In coroutines, use "
-            "await lock.aacquire().",
-            lock=key,
-        )
+_OVER: Final = (
+    " Its owner has ended: a thread, a task, or a call in a thread pool, as by sync_to_async(). Only the lock object "
+    "that acquired it can release it. In coroutines, use await lock.aacquire()."
+)
+
+
+def not_held(key: str, hint: str = "") -> LockNotHeld:
+    """Return the error for a caller that does not hold the lock of this key."""
     return LockNotHeld(
-        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
+        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.{hint}",
+        lock=key,
     )

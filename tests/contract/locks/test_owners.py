@@ -19,7 +19,7 @@ import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.management import call_command
 from support.faults import BackgroundCall
-from support.primitives import KEY, Primitive
+from support.primitives import Primitive
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -390,7 +390,7 @@ def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive)
     lose(zoo, hold)
     assert not lock.owned()
     assert not lock.locked()
-    with pytest.raises(LockLost, match=r"Call release\(\) before"):
+    with pytest.raises(LockLost, match=r"call release\(\) before"):
         lock.acquire()
     with pytest.raises(LockLost, match="was lost"):
         lock.release()

@@ -65,7 +65,7 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
     assert hold.wait_lost(5)
     with pytest.raises(LockLost, match="'k' was lost"):
         hold.check()
-    with pytest.raises(LockLost, match=r"Call release\(\) before you acquire it again"):
+    with pytest.raises(LockLost, match=r"call release\(\) before you acquire it again"):
         bounded.acquire()
     with pytest.raises(LockLost, match="'k' was lost"):
         bounded.release()
@@ -115,7 +115,7 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
             raise AssertionError
         assert not lock.owned()
         eventually(lambda: not zoo.contenders())
-        for name, instead in {"extend": "needs no extension", "release": r"Call release\(\) of the lock"}.items():
+        for name, instead in {"extend": "needs no extension", "release": r"call release\(\) of the lock"}.items():
             with pytest.raises(AttributeError, match=f"has no attribute '{name}'. .*{instead}"):
                 getattr(hold, name)
         assert not hasattr(hold, "resolve_expression")
