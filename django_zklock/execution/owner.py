@@ -110,9 +110,9 @@ def pool_call(frame: FrameType | None) -> Callable[[], bool]:
 
     Raises `ZkLockError` if the frame is the pool's own. Then the call does nothing else than acquire the lock.
     """
-    while frame is not None and frame.f_globals.get("__name__") == "contextlib":  # an ExitStack
+    while frame is not None and (caller := frame.f_globals.get("__name__")) == "contextlib":  # an ExitStack
         frame = frame.f_back
-    if frame is not None and frame.f_globals.get("__name__") in _CALLERS:
+    if frame is not None and caller in _CALLERS:
         raise ZkLockError(
             "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
             'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'

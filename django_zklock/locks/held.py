@@ -172,10 +172,13 @@ class HeldLock(Hold):
 
     def last_use(self, lock: object = None) -> object | None:
         """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
-        uses = dict(self.uses)
-        # If the acquiring call is over, the caller may be another one of the same thread.
-        mine = [use for use in uses if not self._is_use_over(use) or getattr(use, "lock", None) is lock]
-        return ([use for use in mine if uses[use]] or mine or [None])[-1]
+        # If the call that acquired it has ended, the caller may be another one of the same thread.
+        mine = {
+            use: by_acquire
+            for use, by_acquire in list(self.uses.items())
+            if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())
+        }
+        return ([use for use, by_acquire in mine.items() if by_acquire] or list(mine) or [None])[-1]
 
     @abort.shielded
     def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
@@ -193,8 +196,8 @@ class HeldLock(Hold):
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and transactions.connections_in_blocks():
             self._keep_for_transactions()
-        if is_last and self.observer is None:
-            held_locks.remove(self)  # first, because a release in another thread must not meet `_acquire_again`
+        if is_last and isinstance(use, KeptUse) and use.has_ended():
+            held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
         self.uses.pop(use, None)
         self._release_unused(done)
 
@@ -358,9 +361,9 @@ class HeldLocks:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
         ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
         for held in ended:
-            use = held.last_use(lock)
-            if use is not None:
-                return held, use
+            for use, by_acquire in reversed(list(held.uses.items())):
+                if by_acquire and isinstance(use, KeptUse) and use.lock is lock:
+                    return held, use
         raise not_held(key, _OVER if ended else "")
 
     def add(self, held: HeldLock, *, keep: bool) -> None:

@@ -115,7 +115,7 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
             raise AssertionError
         assert not lock.owned()
         eventually(lambda: not zoo.contenders())
-        for name, instead in {"extend": "needs no extension", "release": r"call release\(\) of the lock"}.items():
+        for name, instead in {"extend": "needs no extension", "release": r"Call release\(\) of the lock"}.items():
             with pytest.raises(AttributeError, match=f"has no attribute '{name}'. .*{instead}"):
                 getattr(hold, name)
         assert not hasattr(hold, "resolve_expression")
