@@ -117,8 +117,7 @@ class Acquisition:
             try:
                 for spec in specs:
                     held = held_locks.find(self.owner, spec.key)
-                    if held is not None:
-                        self._acquire_again(held, spec, by_acquire=by_acquire)
+                    if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
                         continue
                     if new_waiter is ThreadWaiter and transactions.connections_in_blocks():
                         check_no_open_transaction(spec)
@@ -139,8 +138,18 @@ class Acquisition:
                 if not self._release_after(error):
                     raise
 
-    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, by_acquire: bool) -> None:
-        """Add a use to the lock, which the owner holds already."""
+    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, by_acquire: bool) -> bool:
+        """Add a use to the lock, which the owner holds already. Return False if it has just ceased to."""
+        if held.is_over:
+            if held.grant.why_invalid() is None:
+                raise ZkLockError(
+                    f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
+                    "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
+                    lock=spec.key,
+                )
+            held.release_uses()
+        if held_locks.find(self.owner, spec.key) is not held:
+            return False  # it was lost, or another thread has released it for a call that has ended
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.share_for(spec.kind)
@@ -153,6 +162,7 @@ class Acquisition:
         share.uses[self.mark] = by_acquire
         if by_acquire or share is not held:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
+        return True
 
     def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
         """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""

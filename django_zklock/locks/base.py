@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
 from django_zklock.execution.cleanup import CleanupOnError, finalizers_of
-from django_zklock.execution.owner import check_no_running_loop, current_owner
+from django_zklock.execution.owner import check_no_running_loop, current_owner, pool_call
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks
-from django_zklock.locks.held import HeldLock, await_all, held_locks, not_held, wait_all
+from django_zklock.locks.held import HeldLock, KeptUse, await_all, held_locks, wait_all
 from django_zklock.locks.queue_reader import is_queued
 from django_zklock.locks.refusals import check_not_own_task, threading_timeout
 from django_zklock.locks.spec import LockSpec
@@ -60,6 +61,7 @@ class LockBase(Generic[AnyHold]):
     def __init__(self) -> None:
         self._blocks: OpenBlocks = {}
         self._expected: dict[int, Acquisition] = {}  # of the `__exit__` that was looked up last, by thread
+        self._expected_by_tasks: dict[int, list[Acquisition]] = {}  # the same, of `__aexit__`; empty before the block
 
     @property
     def specs(self) -> tuple[LockSpec, ...]:
@@ -89,9 +91,12 @@ class LockBase(Generic[AnyHold]):
         `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
         acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
         use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer. `more` is refused.
+
+        A lock must not outlive a call that a thread pool runs, as `sync_to_async` does: use `aacquire` in coroutines.
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = Acquisition()
+        acquisition.mark = KeptUse(self, pool_call(sys._getframe().f_back))
         with CleanupOnError(acquisition.release):
             return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -103,6 +108,7 @@ class LockBase(Generic[AnyHold]):
         """
         check_not_own_task(self.aacquire)
         acquisition = Acquisition()
+        acquisition.mark = KeptUse(self)
         with CleanupOnError(acquisition.release):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -126,20 +132,28 @@ class LockBase(Generic[AnyHold]):
 
         Waits at most a second for ZooKeeper's confirmation. If that does not come, the znode is deleted as soon as
         ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
-        one of several: then all stay held. An exception that strikes this call, such as a soft time limit, does not
-        prevent the release.
+        one of several: then all stay held. Raises `LockLost` after the release if one was lost. An exception that
+        strikes this call, such as a soft time limit, does not prevent the release.
+
+        If the owner has ended, any owner can release the lock by the lock object that acquired it.
         """
         check_no_running_loop("release", "await lock.arelease()")
         uses: list[_Use] = []
         with CleanupOnError(functools.partial(_finish_release, uses, self._uses_to_release, _release)):
             uses += self._uses_to_release()
+            lost = _loss_of(uses)
             wait_all(_release(uses, ThreadWaiter))
+        if lost is not None:
+            raise lost
 
     async def arelease(self) -> None:
         """Release as `release` does."""
         uses = self._uses_to_release()
+        lost = _loss_of(uses)
         with CleanupOnError(functools.partial(_release, uses)):
             await await_all(_release(uses, TaskWaiter))
+        if lost is not None:
+            raise lost
 
     @abort.shielded
     def _uses_to_release(self) -> list[_Use]:
@@ -147,28 +161,30 @@ class LockBase(Generic[AnyHold]):
         uses: list[_Use] = []
         for spec in self.specs:
             held = _held_lock(spec)
-            if held is None or not held.uses:  # without uses, a transaction keeps the lock
-                raise not_held(spec.key)
-            uses.append((held, held.last_use(), spec.release_on))
+            use = None if held is None else held.last_use(self)
+            if held is None or use is None:  # without a use, a transaction keeps the lock, or others have acquired it
+                held, use = held_locks.of_ended_owner(self, spec.key, reads=spec.kind is Kind.READ)
+            uses.append((held, use, spec.release_on))
         return uses
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("locked", "await lock.alocked()")
-        return any(
-            _held_lock(spec) is not None or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs
-        )
+        return any(_is_valid(spec) or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs)
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
         for spec in self.specs:
-            if _held_lock(spec) is not None or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
+            if _is_valid(spec) or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
                 return True
         return False
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _held_lock(spec)) is not None and bool(held.uses) for spec in self.specs)
+        return all(
+            (held := _held_lock(spec)) is not None and held.uses and not held.is_over and not held.lost
+            for spec in self.specs
+        )
 
     # --- with and async with --------------------------------------------------------------------------------------
 
@@ -176,15 +192,21 @@ class LockBase(Generic[AnyHold]):
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = self._expected.pop(get_ident(), None)
         if acquisition is None:
-            return run(self._open_without_finalizers(ThreadWaiter))
+            use = KeptUse(self, pool_call(sys._getframe().f_back))
+            return run(self._open_without_finalizers(ThreadWaiter, mark=use))
         return run(self._open(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        return Awaited(self._open_without_finalizers(TaskWaiter))
+        return Awaited(self._open_without_finalizers(TaskWaiter, self._expected_by_tasks.pop(get_ident(), None)))
 
-    def _open_without_finalizers(self, new_waiter: type[Any]) -> Routine[AnyHold]:
-        """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers."""
+    def _open_without_finalizers(
+        self, new_waiter: type[Any], opened: list[Acquisition] | None = None, mark: KeptUse | None = None
+    ) -> Routine[AnyHold]:
+        """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers. Add the block to `opened`."""
         acquisition = Acquisition()
+        acquisition.mark = mark or acquisition.mark
+        if opened is not None:
+            opened.append(acquisition)
         with CleanupOnError(acquisition.release):
             return (yield from self._open(acquisition, new_waiter))
 
@@ -230,10 +252,16 @@ class LockBase(Generic[AnyHold]):
     else:
         __exit__ = BlockExit(_new_end, _close_innermost)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    def _new_async_end(self) -> Callable[..., Coroutine[Any, Any, None]]:
+        """Return the `__aexit__` of one block."""
+        opened = self._expected_by_tasks[get_ident()] = []
+        return functools.partial(self._aclose, opened)
+
+    async def _aclose(
+        self, opened: list[Acquisition], kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        failed, waiters = self._end_innermost(error, TaskWaiter)
+        """End the block of this acquisition, or the innermost one of the caller."""
+        failed, waiters = self._end_innermost(error, TaskWaiter, opened)
         try:
             if kind is not GeneratorExit:  # a coroutine that Python closes cannot wait
                 await await_all(waiters)
@@ -241,22 +269,33 @@ class LockBase(Generic[AnyHold]):
         finally:
             del failed
 
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __aexit__ = BlockExit(_new_async_end, lambda lock, *error: lock._aclose([], *error))
+
     @abort.shielded
     def _end_innermost(
-        self, error: BaseException | None, new_waiter: type[Any]
+        self, error: BaseException | None, new_waiter: type[Any], opened: Sequence[Acquisition] = ()
     ) -> tuple[BaseException | None, list[Any]]:
-        """End the caller's innermost block, which has no finalizers. Return what `Acquisition.end_block` returns."""
-        innermost: list[Acquisition] = []
+        """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
+        innermost = list(opened)
         with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
-            innermost += self._innermost()
+            innermost += [] if opened else self._innermost()
             return innermost[0].end_block(error, new_waiter)
 
     def _innermost(self) -> list[Acquisition]:
         """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
         acquisitions = self._blocks.get(current_owner().subject)
-        if not acquisitions and len(self._blocks) == 1:
+        if not acquisitions:
             # Python closes a generator that it drops, and an event loop its coroutines, perhaps in another thread.
-            acquisitions = next(iter(self._blocks.values()), None)
+            blocks = list(self._blocks.values())
+            over = [opened for opened in blocks if len(blocks) == 1 or any(block.owner.is_over for block in opened)]
+            acquisitions = over[-1] if over else None
         if not acquisitions:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
         return acquisitions[-1:]
@@ -283,6 +322,24 @@ class LockBase(Generic[AnyHold]):
 def _held_lock(spec: LockSpec) -> HeldLock | None:
     """Return what the caller holds of this lock."""
     return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
+
+
+def _is_valid(spec: LockSpec) -> bool:
+    """Return whether the caller holds this lock, and has not lost it."""
+    held = _held_lock(spec)
+    return held is not None and not held.lost
+
+
+def _loss_of(uses: list[_Use]) -> LockLost | None:
+    """Return the error that follows the release of these uses, if a lock is lost."""
+    present = sys.exc_info()[1]
+    if present is not None and not isinstance(present, Exception):
+        return None  # in a `finally`, it would hide an abort, a cancellation or an exit
+    for held, _, _ in uses:
+        reason = held.grant.why_invalid()
+        if reason is not None and (held.policy.abort_on != "never" or held.grant.overdue):
+            return held.grant.loss(reason)
+    return None
 
 
 @abort.shielded

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 import warnings
 import weakref
@@ -24,11 +25,15 @@ from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import notify
 from django_zklock.locks.guard import Guard, release_if_overdue, send_lost
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
+from django_zklock.locks.protocol.grant import Grant, GrantedContender, GrantSession, Policy
+from django_zklock.log import Logger
 from django_zklock.queue.nodes import Kind
+
+logger = Logger("django_zklock.locks")
 
 _TableKey: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
 
+OWNER_INTERVAL = 5.0  # seconds between two looks for owners that have ended
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
@@ -45,6 +50,17 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
         await waiter.wait(deadline - clock.now())
+
+
+class KeptUse:
+    """A use of a lock that no `with` ends: its lock object, and whether its call in a thread pool `has_ended`."""
+
+    __slots__ = ("has_ended", "is_reported", "lock")
+
+    def __init__(self, lock: object, has_ended: Callable[[], bool] = bool) -> None:
+        self.lock = lock
+        self.has_ended = has_ended
+        self.is_reported = False  # protocol's thread only
 
 
 class HeldLock(Hold):
@@ -90,6 +106,15 @@ class HeldLock(Hold):
         """Whether no block and no transaction would notice that the lock is lost."""
         return self.observer is None and all(list(self.uses.values()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
+        uses = list(self.uses)
+        return bool(uses) and all(map(self._is_use_over, uses))
+
+    def _is_use_over(self, use: object) -> bool:
+        return isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over)
+
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
     def share_for(self, kind: Kind) -> HeldLock:
@@ -100,7 +125,10 @@ class HeldLock(Hold):
         and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
-        self.grant.check()
+        reason = self.grant.why_invalid()
+        if reason is not None:
+            reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
+            raise self.grant.loss(reason)
         reads = kind is Kind.READ
         if self.reads is reads:
             return self
@@ -143,10 +171,15 @@ class HeldLock(Hold):
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    def last_use(self) -> object | None:
-        """Return the use that `release` of the lock ends: the last one by `acquire`, else the innermost block's."""
-        acquired = [use for use, by_acquire in self.uses.items() if by_acquire]
-        return (acquired or list(self.uses) or [None])[-1]
+    def last_use(self, lock: object = None) -> object | None:
+        """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
+        # If the call that acquired it has ended, the caller may be another one of the same thread.
+        mine = {
+            use: by_acquire
+            for use, by_acquire in list(self.uses.items())
+            if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())
+        }
+        return ([use for use, by_acquire in mine.items() if by_acquire] or list(mine) or [None])[-1]
 
     @abort.shielded
     def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
@@ -164,6 +197,8 @@ class HeldLock(Hold):
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and transactions.connections_in_blocks():
             self._keep_for_transactions()
+        if is_last and isinstance(use, KeptUse) and use.has_ended():
+            held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
         self.uses.pop(use, None)
         self._release_unused(done)
 
@@ -323,10 +358,21 @@ class HeldLocks:
         """Return those that were acquired by `acquire`."""
         return list(self._kept.values())
 
+    def of_ended_owner(self, lock: object, key: str, *, reads: bool) -> tuple[HeldLock, object]:
+        """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
+        ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
+        for held in ended:
+            for use, by_acquire in reversed(list(held.uses.items())):
+                if by_acquire and isinstance(use, KeptUse) and use.lock is lock:
+                    return held, use
+        raise not_held(key, _OVER if ended else "")
+
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
         table = self._kept if keep else self._weak
         table[held.table_key] = held
+        if keep:
+            held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
         """Remove a held lock. The call is idempotent."""
@@ -373,6 +419,39 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=held_locks.clear)
 
 
+class OwnerWatch:
+    """Warns of locks of `acquire` whose owner has ended; one of each session."""
+
+    def __init__(self, session: GrantSession) -> None:
+        self._session = session
+        self._is_started = False
+
+    def start(self) -> None:
+        """Look from time to time, as long as there are such locks; from any thread."""
+        if not self._is_started:
+            self._is_started = True
+            self._session.post(lambda: self._session.loop.call_later(OWNER_INTERVAL, self._look))
+
+    def _look(self) -> None:
+        self._is_started = False
+        for held in held_locks.kept():
+            self.start()
+            use = next(iter(dict(held.uses)), None)
+            if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
+                use.is_reported = True
+                logger.warning(
+                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
+                    "the same lock object, or run: manage.py zklock break %s%s",
+                    held.key,
+                    held.grant.what,
+                    "a call in " if use.has_ended() else "",
+                    held.owner,
+                    shlex.quote(held.key),
+                    work.log_suffix(held.grant.about),
+                    extra=held.grant.log_fields(),
+                )
+
+
 def current_hold(key: str | None = None) -> Hold:
     """
     Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
@@ -399,8 +478,15 @@ def current_hold(key: str | None = None) -> Hold:
     raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
 
 
-def not_held(key: str) -> LockNotHeld:
+_OVER: Final = (
+    " Its owner has ended: a thread, a task, or a call in a thread pool, as by sync_to_async(). Only the lock object "
+    "that acquired it can release it. In coroutines, use await lock.aacquire()."
+)
+
+
+def not_held(key: str, hint: str = "") -> LockNotHeld:
     """Return the error for a caller that does not hold the lock of this key."""
     return LockNotHeld(
-        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
+        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.{hint}",
+        lock=key,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -127,6 +128,7 @@ class LockTester:
         """
         if not self._has_contenders_left():
             return ""
+        gc.collect()  # which releases blocks that were opened and dropped
         session = process.peek()
         if session is not None:
             _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault

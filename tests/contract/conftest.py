@@ -35,6 +35,7 @@ OWN_CODE = frozenset(
         "locks/test_costs",
         "locks/test_lingering",
         "locks/test_many_waiters",
+        "locks/test_owners",
         "locks/test_several",
         "operations/test_break_and_hold",
         "operations/test_lost_replies",

@@ -90,10 +90,14 @@ def forget_in_coroutine(key: str) -> None:
     asyncio.run(acquire())
 
 
+def _acquire(key: str) -> None:
+    zk_lock(key).acquire()
+
+
 @app.task(name="forget_in_thread")
 def forget_in_thread(key: str) -> None:
     """Acquire a lock in a thread that ends without releasing it."""
-    thread = threading.Thread(target=zk_lock(key).acquire)
+    thread = threading.Thread(target=_acquire, args=(key,))
     thread.start()
     thread.join()
 

@@ -161,7 +161,8 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
         lock.acquire()
     assert bool(hold.lost)
     assert hold.lease_remaining == 0
-    lock.release()
+    with pytest.raises(LockLost):
+        lock.release()
     with pytest.raises(LockNotHeld):
         hold.check()
     fresh = lock.acquire()

@@ -82,7 +82,8 @@ def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, ac
     assert events == ["stopped", "next"]
     if hold:
         assert hold.lost
-        lock.release()
+        with pytest.raises(LockLost, match="max_hold"):
+            lock.release()
 
 
 def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
@@ -112,7 +113,8 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> N
         assert hold
         with pytest.raises(LockLost, match=REASON):
             hold.check()
-        lock.release()
+        with pytest.raises(LockLost, match=REASON):
+            lock.release()
     assert lock.acquire()
     lock.release()
 
@@ -128,7 +130,8 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch:
     with pytest.raises(LockLost, match="max_hold, 30 s"):
         hold.check()
     assert hold.lost
-    lock.release()
+    with pytest.raises(LockLost, match="max_hold, 30 s"):
+        lock.release()
 
 
 def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:

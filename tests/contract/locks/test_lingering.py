@@ -483,7 +483,7 @@ EXITING = f"""
 import threading, time
 lock = zk_lock({KEY!r}, linger={LONG}, timeout=30)
 lock.acquire()
-threading.Thread(target=lock.__enter__, daemon=True).start()
+threading.Thread(target=lambda: lock.__enter__(), daemon=True).start()
 time.sleep(0.5)
 """
 

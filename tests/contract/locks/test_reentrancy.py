@@ -94,9 +94,9 @@ def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> No
     for _ in range(5):
         assert BackgroundCall(lambda: lock.acquire(False)).result() is None
         with pytest.raises(LockNotHeld):
-            BackgroundCall(lock.release).result()
-    (held,) = held_locks.kept()
-    held.release_uses()  # its owner is gone, so nobody else can
+            BackgroundCall(Lock("reused").release).result()
+    BackgroundCall(lock.release).result()  # its owner is gone, so only this lock object can
+    assert held_locks.kept() == []
 
 
 def test_a_block_in_a_dropped_generator_releases(zoo: Zoo) -> None:

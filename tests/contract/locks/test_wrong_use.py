@@ -67,7 +67,10 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
     assert hold.wait_lost(5)
     with pytest.raises(LockLost, match="'k' was lost"):
         hold.check()
-    bounded.release()
+    with pytest.raises(LockLost, match=r"call release\(\) before you acquire it again"):
+        bounded.acquire()
+    with pytest.raises(LockLost, match="'k' was lost"):
+        bounded.release()
 
 
 def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

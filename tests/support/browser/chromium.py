@@ -34,7 +34,8 @@ def started() -> Iterator[Browser]:
     """
     Run a browser without windows.
 
-    Meanwhile an event loop counts as running in this thread, so that no other test may use one, nor take a lock here.
+    Meanwhile an event loop counts as running in this thread. So no other test may use one, nor acquire a lock here
+    without DJANGO_ALLOW_ASYNC_UNSAFE.
     """
     from playwright.sync_api import sync_playwright
 

@@ -1,0 +1,642 @@
+"""A lock belongs to a flow of work: it passes to no other call of a pool thread, and outlives no owner unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import io
+import shlex
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+import anyio.to_thread
+import pytest
+import trio
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
+from django.core.management import call_command
+from support.faults import BackgroundCall
+from support.primitives import Primitive
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
+from django_zklock.locks import held as held_module
+from django_zklock.locks.held import held_locks
+from django_zklock.locks.lock import Lock
+
+pytestmark = pytest.mark.zookeeper
+
+Run = Callable[..., Awaitable[Any]]
+
+
+async def in_executor(call: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, call)
+
+
+async def in_context(call: Callable[[], Any]) -> Any:
+    async with ThreadSensitiveContext():
+        return await sync_to_async(call)()
+
+
+async def by_own_pool(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return await asyncio.wrap_future(pool.submit(call))
+
+
+async def by_asgiref(call: Callable[[], Any]) -> Any:
+    return await sync_to_async(call)()
+
+
+async def by_asgiref_insensitive(call: Callable[[], Any]) -> Any:
+    return await sync_to_async(call, thread_sensitive=False)()
+
+
+POOLS: dict[str, Run] = {
+    "to_thread": asyncio.to_thread,
+    "run_in_executor": in_executor,
+    "ThreadPoolExecutor": by_own_pool,
+    "sync_to_async": by_asgiref,
+    "thread_sensitive=False": by_asgiref_insensitive,
+    "ThreadSensitiveContext": in_context,
+    "anyio": anyio.to_thread.run_sync,
+}
+
+
+@pytest.fixture(params=POOLS)
+def run(request: pytest.FixtureRequest) -> Run:
+    """Each way to run a function in a pool's thread, from a coroutine."""
+    return POOLS[request.param]
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Look often for owners that have ended, and return the warnings."""
+    monkeypatch.setattr(held_module, "OWNER_INTERVAL", 0.05)
+    return lambda: [record.getMessage() for record in caplog.records if "its owner has ended" in record.getMessage()]
+
+
+def acquire(lock: Lock, **options: Any) -> Any:
+    """Acquire; a pool does not see that it does nothing else."""
+    return lock.acquire(**options)
+
+
+def give_back() -> None:
+    """Release what a test has left to owners that have ended."""
+    for held in held_locks.kept():
+        held.release_uses()
+
+
+# --- calls of thread pools --------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> None:
+    """Nothing is sent: the lock would outlive its owner at once. The error names what to use instead."""
+    locks = zk_lock("k"), zk_read("k"), zk_write("k"), zk_semaphore("k", 2), zk_locks("k", "l")
+    for lock in locks:
+        for call in (
+            lock.acquire,
+            functools.partial(lock.acquire, timeout=0),
+            lock.__enter__,
+            functools.partial(contextlib.ExitStack().enter_context, lock),
+        ):
+            with pytest.raises(ZkLockError, match=r"await lock\.aacquire\(\)"):
+                await run(call)
+    assert zoo.signs() == []
+
+
+def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
+    """A thread of its own, a pool of `multiprocessing`, a thread of trio."""
+    lock = zk_lock("k")
+    errors: list[BaseException | None] = []
+    in_thread: Any = trio.to_thread.run_sync
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda arguments: errors.append(arguments.exc_value))
+        thread = threading.Thread(target=lock.acquire)
+        thread.start()
+        thread.join()
+    assert isinstance(errors[0], ZkLockError)
+    with ThreadPool(1) as pool, pytest.raises(ZkLockError, match="aacquire"):
+        pool.apply(lock.acquire)
+    with pytest.raises(ZkLockError, match="aacquire"):
+        trio.run(in_thread, lock.acquire)
+    assert zoo.signs() == []
+
+
+async def test_two_flows_are_never_inside_together(zoo: Zoo, run: Run) -> None:
+    """A later call of the same thread does not get the lock as if it were the first one. It fails, or it waits."""
+    inside: list[int] = []
+    most: list[int] = []
+    errors: list[ZkLockError] = []
+
+    async def work(number: int) -> None:
+        lock = zk_lock("k")
+        try:
+            hold = await run(functools.partial(acquire, lock, timeout=20))
+        except ZkLockError as error:
+            errors.append(error)
+            return
+        assert hold
+        inside.append(number)
+        most.append(len(inside))
+        await asyncio.sleep(0.01)  # other flows try meanwhile
+        hold.check()
+        inside.remove(number)
+        await run(lock.release)
+
+    await asyncio.gather(*map(work, range(4)))
+    assert set(most) == {1}
+    assert len(most) + len(errors) == 4
+    for error in errors:
+        assert "aacquire" in str(error)
+    zoo.assert_empty()
+
+
+def test_flows_under_async_to_sync_are_never_inside_together(zoo: Zoo) -> None:
+    """There, the calls of all coroutines run in the thread that waits for them."""
+    lock = zk_lock("k")
+    refused = []
+
+    async def work(number: int) -> None:
+        try:
+            await sync_to_async(acquire)(lock)
+        except ZkLockError as error:
+            refused.append(str(error))
+
+    async def main() -> None:
+        await work(1)
+        await asyncio.gather(work(2), work(3))
+        assert await sync_to_async(lock.owned)() is False
+
+    assert lock.acquire()  # this thread's own use, before and after that
+    lock.release()
+    async_to_sync(main)()
+    assert len(refused) == 2
+    with pytest.raises(ZkLockError, match="aacquire"), zk_lock("k"):
+        raise AssertionError
+    lock.release()
+    with lock:
+        pass
+
+
+def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
+    """Code that a thread's block waits for, in the same thread, is inside that block."""
+    lock = zk_lock("k", timeout=0)
+
+    def inner() -> None:
+        with lock as hold:
+            assert lock.acquire() is hold
+            lock.release()
+
+    async def main() -> None:
+        await asyncio.gather(sync_to_async(inner)(), sync_to_async(inner)())
+
+    with lock as hold:
+        async_to_sync(main)()
+        hold.check()
+    zoo.assert_empty()
+
+
+async def test_code_in_one_call_is_one_owner(zoo: Zoo, run: Run) -> None:
+    """`acquire` and `release` in one call, nested and with blocks, are what they are in any thread."""
+
+    def work() -> None:
+        lock = zk_lock("k", timeout=0)
+        hold = lock.acquire()
+        assert lock.acquire() is hold
+        with lock as inner, contextlib.ExitStack() as stack:
+            assert stack.enter_context(zk_lock("k")) is inner
+            assert lock.owned()
+        lock.release()
+        zk_lock("k").release()
+        assert not lock.locked()
+
+    for _ in range(3):
+        await run(work)
+
+
+async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo: Zoo, run: Run) -> None:
+    """The flow goes on in other calls. Another lock object is somebody else's, who may never have had the lock."""
+    lock, other = zk_lock("k"), zk_lock("k")
+
+    def acquire_twice() -> None:
+        lock.acquire()
+        lock.acquire()
+
+    await run(acquire_twice)
+    with pytest.raises(LockNotHeld, match="aacquire"):
+        await run(other.release)
+    with pytest.raises(LockNotHeld, match="aacquire"):
+        await other.arelease()
+    await run(lock.release)
+    assert await other.alocked()
+    await lock.arelease()
+    with pytest.raises(LockNotHeld):
+        await run(lock.release)
+    zoo.assert_empty()
+
+
+async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
+    """Each by its own lock object, although the calls share threads."""
+    locks = [zk_semaphore("k", 3) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
+
+        def acquire_together(lock: Lock) -> int:
+            hold = lock.acquire()
+            assert hold
+            barrier.wait(10)  # each in a thread of its own
+            return hold.token
+
+        tokens = await asyncio.gather(*(loop.run_in_executor(pool, acquire_together, lock) for lock in locks))
+        for left, (lock, token) in enumerate(zip(locks, tokens, strict=True), start=1):
+            await loop.run_in_executor(pool, lock.release)
+            assert token not in [held.token for held in held_locks.kept()]
+            assert len(held_locks.kept()) == 3 - left
+    zoo.assert_empty()
+
+
+async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> None:
+    """The thread of the pool can acquire the key again, as its flow has lost it."""
+    lock = zk_lock("k")
+    with ThreadPoolExecutor(1) as pool:
+        hold = pool.submit(acquire, lock).result()
+        assert hold
+        zoo.client.delete(hold.path)
+        assert await asyncio.to_thread(hold.wait_lost, 10)
+
+        def use() -> None:
+            with zk_lock("k", timeout=5) as again:
+                assert again.token > hold.token
+
+        pool.submit(use).result()
+        with pytest.raises(LockNotHeld):
+            pool.submit(lock.release).result()
+
+
+async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
+    """A block that was entered in an earlier call counts as a lock of that call, and ends by its own stack."""
+    stack = contextlib.ExitStack()
+
+    def open_block() -> None:
+        stack.enter_context(zk_lock("k"))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(open_block).result()
+        with pytest.raises(ZkLockError, match="aacquire"):
+            pool.submit(open_block).result()
+        pool.submit(stack.close).result()
+    zoo.assert_empty()
+
+
+# --- owners that have ended -------------------------------------------------------------------------------------------
+
+
+def by_thread(lock: Lock) -> str:
+    thread = threading.Thread(target=acquire, args=(lock,), name="worker-7")
+    thread.start()
+    thread.join()
+    return "thread 'worker-7'"
+
+
+def by_task(lock: Lock) -> str:
+    async def main() -> None:
+        async def request() -> None:
+            await lock.aacquire()
+
+        await asyncio.create_task(request(), name="request-7")
+
+    asyncio.run(main())
+    return "task 'request-7'"
+
+
+def by_call(lock: Lock) -> str:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="pool")
+    pool.submit(acquire, lock).result()
+    return "a call in thread 'pool_0'"
+
+
+@pytest.mark.parametrize("end", [by_thread, by_task, by_call])
+def test_an_owner_that_ends_with_a_lock_is_named_once(
+    zoo: Zoo, warnings: Callable[[], list[str]], end: Callable[[Lock], str]
+) -> None:
+    """The warning names the lock, its owner, and how to free it: by its lock object, or by the command."""
+    lock = zk_lock("k", what="count stock")
+    name = end(lock)
+    (warning,) = eventually(warnings)
+    for part in ("'k'", "'count stock'", name, "release()", "manage.py zklock break k"):
+        assert part in warning
+    end(other := zk_lock("other"))  # looked at later than the first
+    eventually(lambda: len(warnings()) == 2)
+    if end is by_task:
+        asyncio.run(lock.arelease())
+    else:
+        lock.release()
+    other.release()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    zoo.assert_empty()
+
+
+def test_the_command_of_the_warning_frees_the_lock(
+    zoo: Zoo, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new owner gets the lock, in this process, too."""
+    by_thread(zk_lock("{name}", fields={"name": "it's"}))
+    (warning,) = eventually(warnings)
+    assert "manage.py zklock break " in warning
+    arguments = shlex.split(warning.partition("manage.py zklock ")[2])
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    call_command("zklock", *arguments, "--reason", "its thread has ended")
+    with zk_lock("{name}", fields={"name": "it's"}, timeout=5) as hold:
+        hold.check()
+    give_back()
+
+
+def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Callable[[], list[str]]) -> None:
+    """Nor is a released lock, or one that is lost."""
+    mine, lost, done = zk_lock("mine"), zk_lock("lost"), zk_lock("done")
+    mine.acquire()
+    by_thread(done)
+    done.release()
+    BackgroundCall(lambda: lose(zoo, lost.acquire())).result()
+    by_thread(last := zk_lock("last"))
+    eventually(warnings)
+    assert ["'last'" in warning for warning in warnings()] == [True]
+    mine.release()
+    last.release()
+    give_back()
+
+
+# --- after a loss -----------------------------------------------------------------------------------------------------
+
+
+def lose(zoo: Zoo, *holds: Any) -> None:
+    for hold in holds:
+        zoo.client.delete(hold.path)
+    for hold in holds:
+        assert hold.wait_lost(10)
+
+
+def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive) -> None:
+    """The queue decides whether it is locked. The release raises `LockLost`, and leaves nothing."""
+    lock = primitive.lock()
+    hold = lock.acquire()
+    assert lock.owned()
+    assert lock.locked()
+    lose(zoo, hold)
+    assert not lock.owned()
+    assert not lock.locked()
+    with pytest.raises(LockLost, match=r"call release\(\) before"):
+        lock.acquire()
+    with pytest.raises(LockLost, match="was lost"):
+        lock.release()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    with lock:
+        assert lock.owned()
+
+
+async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
+    """From `arelease`, `owned` and `alocked`."""
+    lock = zk_lock("k")
+    hold = await lock.aacquire()
+    await asyncio.to_thread(lose, zoo, hold)
+    assert not lock.owned()
+    assert not await lock.alocked()
+    with pytest.raises(LockLost):
+        await lock.arelease()
+    with pytest.raises(LockNotHeld):
+        await lock.arelease()
+    async with lock:
+        pass
+
+
+def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> None:
+    """The other is released, not left behind."""
+    lock = zk_locks("a", "b")
+    hold = lock.acquire()
+    assert hold
+    lose(zoo, hold["b"])
+    assert not lock.owned()
+    assert lock.locked()  # the first
+    with pytest.raises(LockLost, match="'b' was lost"):
+        lock.release()
+    zoo.assert_empty()
+
+
+def test_each_release_of_a_lost_lock_tells(zoo: Zoo) -> None:
+    """It was acquired twice, so two pieces of work learn of it."""
+    lock = zk_lock("k", max_hold=0.2)
+    hold = lock.acquire()
+    assert hold
+    lock.acquire()
+    assert hold.wait_lost(5)
+    for _ in range(2):
+        with pytest.raises(LockLost, match="max_hold"):
+            lock.release()
+    zoo.assert_empty()
+
+
+def test_a_loss_that_does_not_matter_is_no_error_of_the_release(zoo: Zoo) -> None:
+    """With `abort_on="never"`, as at the end of a block."""
+    lock = zk_lock("k", abort_on="never")
+    hold = lock.acquire()
+    assert hold
+    lose(zoo, hold)
+    assert not lock.owned()
+    lock.release()
+
+
+@pytest.mark.parametrize("error", [LockLostInterrupt, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException]) -> None:
+    """An `except Exception` would swallow the `LockLost` that replaced it."""
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold
+    lose(zoo, hold)
+    with pytest.raises(error):
+        try:
+            raise error
+        finally:
+            lock.release()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+
+
+def test_a_release_in_finally_keeps_the_error_of_the_work(zoo: Zoo) -> None:
+    """It is the context of the `LockLost`."""
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold
+    lose(zoo, hold)
+    with pytest.raises(LockLost) as caught:
+        try:
+            raise ValueError
+        finally:
+            lock.release()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+# --- blocks that end in other tasks -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tasks() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+    """Run each awaitable as a task of its own, as the set-up and the end of a fixture are."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+
+        async def run(awaitable: Awaitable[Any]) -> Any:
+            return await awaitable
+
+        yield lambda awaitable: loop.run_until_complete(loop.create_task(run(awaitable)))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("through", ["async with", "AsyncExitStack", "ExitStack"])
+def test_open_blocks_of_one_lock_object_end_in_any_task(
+    zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...], through: str
+) -> None:
+    """Each gives back its own permit, in any order."""
+    lock = zk_read("k", timeout=3)
+
+    async def fixture() -> Any:
+        if through == "async with":
+            async with lock as hold:
+                yield hold
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            manager: Any = lock
+            yield await stack.enter_async_context(manager)
+
+    def sync_fixture() -> Any:
+        with contextlib.ExitStack() as stack:
+            yield stack.enter_context(lock)
+
+    if through == "ExitStack":
+        generators: list[Any] = [sync_fixture() for _ in range(3)]
+        for generator in generators:
+            BackgroundCall(functools.partial(next, generator)).result()
+        for number in order:
+            BackgroundCall(functools.partial(next, generators[number], None)).result()
+    else:
+        generators = [fixture() for _ in range(3)]
+        holds = [tasks(generator.__anext__()) for generator in generators]
+        for number in order:
+            tasks(anext(generators[number], None))
+            if through == "async with":
+                assert holds[number].state == "released"
+    assert not lock._blocks
+    zoo.assert_empty()
+
+
+async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) -> None:
+    """The task that closes it has an open block of the same lock object, which stays open."""
+    lock = zk_semaphore("k", 2)
+
+    async def rows() -> Any:
+        async with lock as hold:
+            yield hold
+
+    generator = rows()
+    theirs = await asyncio.create_task(generator.__anext__())
+    async with lock as mine:
+        await generator.aclose()
+        assert theirs.state == "released"
+        mine.check()
+
+
+async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
+    """A task without a block of this lock gets an error while the tasks with blocks go on."""
+    lock = zk_read("k")
+    ready: asyncio.Queue[None] = asyncio.Queue()
+    done = asyncio.Event()
+
+    async def work() -> None:
+        async with lock as hold:
+            ready.put_nowait(None)
+            await done.wait()
+            hold.check()
+
+    workers = [asyncio.create_task(work()) for _ in range(2)]
+    for _ in workers:
+        await ready.get()
+    with pytest.raises(LockNotHeld):
+        await lock.__aexit__(None, None, None)
+    done.set()
+    await asyncio.gather(*workers)
+
+
+# --- plain code while an event loop runs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow blocking calls while a loop runs, as Django does for notebooks and browser tests."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+
+
+@pytest.mark.usefixtures("unsafe")
+async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo: Zoo) -> None:
+    """The task is the owner, for plain code as for coroutines."""
+    lock = zk_lock("k", timeout=0)
+
+    async def other() -> Any:
+        return zk_lock("k").acquire(blocking=False)
+
+    with lock as hold:
+        assert lock.acquire() is hold
+        async with lock as again:
+            assert again is hold
+        assert await asyncio.create_task(other()) is None
+        assert lock.locked()
+        await lock.arelease()
+    assert not lock.owned()
+    zoo.assert_empty()
+
+
+@pytest.mark.usefixtures("unsafe")
+def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo: Zoo) -> None:
+    """Playwright's loop runs in a greenlet. It goes on to the test in the middle of a task, or between two tasks."""
+    greenlet = pytest.importorskip("greenlet")
+    test = greenlet.getcurrent()
+    lock = zk_lock("k", timeout=0)
+
+    async def main() -> None:
+        test.switch("in a task")
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(test.switch, "between tasks")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    loop = greenlet.greenlet(lambda: asyncio.run(main()))
+    assert loop.switch() == "in a task"
+    assert asyncio.current_task(asyncio._get_running_loop())
+    hold = lock.acquire()
+    with lock as block:
+        assert loop.switch() == "between tasks"
+        assert asyncio.current_task(asyncio._get_running_loop()) is None
+        assert lock.owned()
+        with lock as inner:
+            assert inner is block is hold
+    lock.release()
+    loop.switch()
+    assert loop.dead
+    zoo.assert_empty()
+
+
+@pytest.mark.usefixtures("unsafe")
+def test_a_greenlet_that_a_task_waits_for_is_the_task(zoo: Zoo) -> None:
+    """SQLAlchemy's `greenlet_spawn` runs code so: the coroutine is beneath it."""
+    greenlet = pytest.importorskip("greenlet")
+    lock = zk_lock("k", timeout=0)
+
+    async def main() -> None:
+        async with lock as hold:
+            assert greenlet.greenlet(lock.acquire).switch() is hold
+            await lock.arelease()
+
+    asyncio.run(main())
