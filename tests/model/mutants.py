@@ -319,7 +319,7 @@ MUTANTS = (
     Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "delete", _hopeful_delete),)),
     Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
-    Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
+    Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),), setting=IDLE),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
