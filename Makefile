@@ -22,7 +22,7 @@ help:
 	@echo "make test         lint, types, import contracts and all tests"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
 	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
-	@echo "make chaos        the locks under faults, and a soak (about half an hour); SECONDS=600 SEED=7: that soak alone;"
+	@echo "make chaos        the locks under faults, and a soak (about an hour); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: the tests that kazoo's own lock must fail"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"

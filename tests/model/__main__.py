@@ -11,13 +11,14 @@ import sys
 import time
 
 from model.explore import Report, exhaust, explore
-from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, LINGERING, PERMITS, READERS, SMALL
+from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, LINGERING, PERMITS, READERS, SMALL, WAITING
 
 SETTINGS = {
     "small": SMALL,
     "crowd": CROWD,
     "impatient": IMPATIENT,
     "lasting": LASTING,
+    "waiting": WAITING,
     "idle": IDLE,
     "readers": READERS,
     "permits": PERMITS,

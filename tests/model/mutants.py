@@ -32,7 +32,7 @@ from django_zklock.zk.lease import Lease
 from django_zklock.zk.multi import Create
 from model.explore import Report, exhaust, explore
 from model.patches import replaced
-from model.scenario import IDLE, LASTING, LINGERING, PERMITS, READERS, Scenario
+from model.scenario import IDLE, LASTING, LINGERING, PERMITS, READERS, WAITING, Scenario
 
 _Patch = tuple[Any, str, Any]
 
@@ -319,13 +319,14 @@ MUTANTS = (
     Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "delete", _hopeful_delete),)),
     Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
-    Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
+    Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),), setting=IDLE),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
     Mutant(
         "does not see that a waiter's node was deleted",
         ((ContenderNode, "watch", _unwatched_wait), (ContenderNode, "exists", property(lambda self: True))),
+        setting=WAITING,
     ),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
@@ -334,7 +335,7 @@ MUTANTS = (
     Mutant(
         "believes in a hold without a node",
         ((Heartbeat, "_on_checked", _indifferent), (ContenderNode, "watch", _indifferent_watch)),
-        often={"fault": 0.1},
+        setting=WAITING,
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(

@@ -34,6 +34,9 @@ CROWD = Scenario((Script(0, 0.2), Script(1, 0.25), Script(1, 0.27), Script(0, 0.
 LASTING = Scenario((Script(1, 0.2, holds=6.0), Script(0, 0.25)), chaos=7.0, sync_limit=8.0)
 """A holder that holds for longer than a session lasts, and one that waits."""
 
+WAITING = Scenario((Script(1, 0.2, holds=9.0), Script(0, 0.25)), chaos=1.2)
+"""A holder that outlasts all faults, and one that waits for it."""
+
 IDLE = Scenario((Script(1, 0.2, holds=0.1, times=2, pause=4.0), Script(0, 4.5)), chaos=7.0, phase=0.3)
 """Processes that do nothing for longer than a session lasts, and then want a lock."""
 

@@ -1,8 +1,8 @@
 """
 Failures in what Celery's main process calls.
 
-A worker that loads this module can be made to fail: each function of the package `contrib.celery.dispatch`, and each
-control command, raises as often as the command `fail` says, or the environment.
+A worker that loads this module can be made to fail: each function of the package `contrib.celery.dispatch`, each
+control command, and the pool raise as often as the command `fail` says, or the environment.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from celery.concurrency.base import BasePool
 from celery.worker.control import Panel, control_command
 
 from django_zklock.contrib.celery import control, dispatch
@@ -44,6 +45,7 @@ def steps() -> dict[str, tuple[Any, str]]:
 
 
 def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
+    yield "pool.apply_async", (BasePool, "apply_async")
     names = [module.name for module in pkgutil.iter_modules(dispatch.__path__) if module.name != "proxy"]  # of the pool
     modules = [importlib.import_module(f"{dispatch.__name__}.{name}") for name in names]
     for module in (*modules, control):

@@ -199,6 +199,7 @@ SAMPLE = (
     "dispatcher.Dispatcher._dispatch",
     "dispatcher.Dispatcher._give_task",
     "loops.HubLoop.call_soon",
+    "pool.apply_async",
     "pool_grants.PoolGrants.add",
     "pool_slots.PoolSlots.use",
     "shared_grants.SharedGrants.add",

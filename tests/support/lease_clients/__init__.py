@@ -182,6 +182,7 @@ def find_grpc_java() -> list[Path]:
             *(
                 "gRPC for Java",
                 "libgrpc-java",
+                "libperfmark-java",  # which that one needs, but does not name
                 "libprotobuf-java",
                 "libnetty-java",
                 "libgeronimo-annotation-1.3-spec-java",
@@ -229,8 +230,3 @@ def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
     sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", source]
     _run("javac", "-nowarn", "-d", directory, "-cp", path, *sources, cwd=directory)
     return [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, source.stem], {}
-
-
-if __name__ == "__main__":
-    if debian.may_install():
-        debian.ensure(find_go, find_grpc_java)

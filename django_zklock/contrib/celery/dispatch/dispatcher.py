@@ -273,6 +273,8 @@ class Dispatcher(bootsteps.StartStopStep):
             self._to_pool(request)
         except Exception:
             logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
+            if (processes := self._consumer.controller.semaphore) is not None:
+                run_logged(processes.release)  # Celery still counts one of them as busy
             state.task_ready(request)
             request.reject(requeue=True)
         run_logged(self._slots.release_if_ended, request)  # Celery drops a request that was revoked

@@ -27,6 +27,7 @@ class PoolSlots:
 
     def __init__(self, consumer: Any, shared: SharedGrants | None, on_end: Callable[[Any], object]) -> None:
         self._pool = consumer.pool
+        self._is_prefork = is_pool(consumer.pool, "prefork")
         self._shared = shared  # None: threads and greenlets are always ready
         self._on_end = on_end
         # Weak: no callback tells that Celery has dropped a request: a revoked one, or one of a lost connection.
@@ -83,7 +84,7 @@ class PoolSlots:
         request = getattr(options.get("callback"), "__self__", None)
         if request is None:
             return self._apply_async(target, args, kwargs, **options)
-        if is_pool(self._pool, "prefork"):
+        if self._is_prefork:
             for name in ("callback", "error_callback"):
                 if options.get(name) is not None:
                     options[name] = functools.partial(self._call_and_end, request, options[name])
