@@ -57,7 +57,7 @@ class GrpcClient:
     """A client by gRPC, with the token that is its name."""
 
     def __init__(self, address: str, name: str) -> None:
-        from django_zklock.contrib.leases.v1 import lock_coordinator_pb2, lock_coordinator_pb2_grpc  # noqa: PLC0415
+        from zklock_client.v1 import lock_coordinator_pb2, lock_coordinator_pb2_grpc  # noqa: PLC0415
 
         self.pb: Any = lock_coordinator_pb2
         self.metadata = (("authorization", f"Bearer {name}"),)

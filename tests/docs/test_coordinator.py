@@ -22,7 +22,7 @@ from django_zklock.contrib import leases
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 GUIDE, LEASES = "how-to/lock-coordinator.md", "reference/leases.md"
 

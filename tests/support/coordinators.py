@@ -17,7 +17,7 @@ from django_zklock.contrib.leases.http import HttpApplication
 from django_zklock.contrib.leases.http_server import HttpServer
 from django_zklock.contrib.leases.service import Server
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -91,7 +91,7 @@ FLOOD = """
 import asyncio, contextlib, sys
 import grpc
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1.lock_coordinator_pb2_grpc import LockCoordinatorStub
+from zklock_client.v1.lock_coordinator_pb2_grpc import LockCoordinatorStub
 
 async def flood(stub, number):
     options = {"metadata": (("authorization", "Bearer flood"),)}

@@ -24,7 +24,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
-from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 pytestmark = pytest.mark.zookeeper
 
