@@ -65,7 +65,7 @@ class Execution:
     def __init__(self, key: str) -> None:
         self.key = key
         self._op = next(_numbers)
-        self._granted = False
+        self.was_granted = False
         self.write("invoke", timeout=None)
 
     @abort.shielded
@@ -73,9 +73,10 @@ class Execution:
         """Append an event."""
         _recorder(os.getpid()).write(kind, t=t, o="main", op=self._op, key=self.key, **fields)
 
+    @abort.shielded
     def granted(self, hold: Hold | Unguarded) -> None:
         """Note that the lock was granted."""
-        self._granted = True
+        self.was_granted = True
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         self.write("granted", token=hold.token, until=before + hold.lease_remaining)
 
@@ -87,7 +88,7 @@ class Execution:
 
     def over(self, error: BaseException | None) -> None:
         """Note how it ended."""
-        if self._granted:
+        if self.was_granted:
             self.write("release_failed" if isinstance(error, LockLost) else "released", error=repr(error))
             return
         refusal = error.__cause__ if isinstance(error, Retry) else error
@@ -135,15 +136,17 @@ def book(key: str, ref: str) -> str:
 
 
 def _book_with(execution: Execution, hold: Hold | Unguarded, ref: str) -> str:
-    execution.granted(hold)
     try:
+        execution.granted(hold)
         with contextlib.closing(Journal(Path(os.environ[HOME], JOURNAL))) as journal:
             return _book(execution, hold, journal, ref)
     except LockLost as error:
-        execution.write("lost", reason=str(error))
+        if execution.was_granted:  # an abort may come before the first line
+            execution.write("lost", reason=str(error))
         raise
     finally:
-        execution.write("release")
+        if execution.was_granted:
+            execution.write("release")
 
 
 def _book(execution: Execution, hold: Hold | Unguarded, journal: Journal, ref: str) -> str:

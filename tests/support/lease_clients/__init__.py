@@ -229,4 +229,6 @@ def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
     path = os.pathsep.join(map(str, [directory, *jars]))
     sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", source]
     _run("javac", "-nowarn", "-d", directory, "-cp", path, *sources, cwd=directory)
-    return [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, source.stem], {}
+    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options += ["-Dio.netty.machineId=02:00:00:00:00:01"]  # the namespace of `make chaos` has no hardware address
+    return [find_java(), *options, "-cp", path, source.stem], {}
