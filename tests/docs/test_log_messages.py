@@ -37,9 +37,11 @@ Message = tuple[tuple[str, ...], str, str]
 
 def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     """Return the loggers of a module, by the expression that it uses."""
-    names = {"self.logger": KAZOO, "self._denials": "zklock.audit"}
+    names = {"self._denials": "zklock.audit"}
+    if module != "django_zklock.log":  # whose messages are those of the other modules
+        names["self.logger"] = KAZOO
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("logging.getLogger("):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Logger("):
             (argument,) = node.value.args  # type: ignore[attr-defined]
             names[ast.unparse(node.targets[0])] = module if ast.unparse(argument) == "__name__" else argument.value
         elif isinstance(node, ast.ImportFrom) and "logger" in [alias.name for alias in node.names]:

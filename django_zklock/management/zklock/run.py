@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from django_zklock import clock
+from django_zklock import clock, log
 from django_zklock.conf.options import ABORT_ON, KIND
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
@@ -115,6 +115,7 @@ def _lock(options: argparse.Namespace) -> Lock:
 def _report(command: _Command, waited: float, *, as_json: bool) -> None:
     """Report how the command ended, and exit with its status."""
     key = command.hold.key
+    log.flush(process.LOG_TIMEOUT)  # the records of the loss come before the report
     if as_json:
         report = {
             "lock": key,

@@ -244,7 +244,7 @@ def test_the_plugin_imports_nothing_before_a_test_uses_it() -> None:
 def test_the_time_may_be_frozen_before_the_package_is_imported(runs: Runs) -> None:
     """Waits end and losses abort in a run that is frozen from its begin, and in a class that is frozen as a whole."""
     runs.write(
-        "conftest.py",
+        "frozen.py",
         "import sys\n"
         "from freezegun import freeze_time\n"
         "assert 'django_zklock.clock' not in sys.modules\n"
@@ -277,6 +277,8 @@ class Frozen(ZkLockTestMixin, SimpleTestCase):
         with self.zklock.busy_by("k"), self.assertRaises(TimeoutError), zk_lock("k", timeout=0.1):
             pass
         self.assertEqual(shop.sell("lamp"), "lamp")
-"""
+""",
+        "-p",
+        "frozen",
     )
     assert outcomes(result) == {"passed": 4}, result.stdout + result.stderr
