@@ -41,7 +41,7 @@ def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     if module != "django_zklock.log":  # whose messages are those of the other modules
         names["self.logger"] = KAZOO
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Logger("):
+        if isinstance(node, ast.Assign) and re.match(r"(logging\.get)?Logger\(", ast.unparse(node.value)):
             (argument,) = node.value.args  # type: ignore[attr-defined]
             names[ast.unparse(node.targets[0])] = module if ast.unparse(argument) == "__name__" else argument.value
         elif isinstance(node, ast.ImportFrom) and "logger" in [alias.name for alias in node.names]:

@@ -95,7 +95,7 @@ def _unproven_after_wait(self: Contender) -> None:
         self._hold()
 
 
-def _unwatched_wait(self: ContenderNode) -> None:
+def _unwatched_wait(self: ContenderNode, on_refused: Any = None) -> None:
     """Watch the znode of a holder only."""
     if self.node is not None and self.node.path in self._registry.heartbeat._nodes:
         _watch_own(self)
@@ -206,7 +206,7 @@ def _indifferent(self: Heartbeat, *_: Any) -> None:
     self._outstanding = False
 
 
-def _indifferent_watch(self: ContenderNode) -> None:
+def _indifferent_watch(self: ContenderNode, on_refused: Any = None) -> None:
     pass
 
 

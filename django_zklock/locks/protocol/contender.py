@@ -163,7 +163,7 @@ class Contender(Newcomer):
                 self._predecessors = Predecessors(self._registry.gateway, self.spec.parent, self._replies, self)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
             if not self._node.watched:
-                self._node.watch()
+                self._node.watch(self.on_refused)
             self._predecessors.wait_for(verdict)
 
     def _on_holds_checked(self, queue: order.Queue, verdict: rules.WaitFor, checked: CheckedHolds | None) -> None:

@@ -257,8 +257,12 @@ class ContenderNode(OwnNode):
         """Read and watch the znode in so many seconds. A present watch stays until then."""
         self._watch_timer = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
 
-    def watch(self) -> None:
-        """Read and watch the znode: another session may write a release request to it, or delete it."""
+    def watch(self, on_refused: Callable[[ZkLockError], object] | None = None) -> None:
+        """
+        Read and watch the znode: another session may write a release request to it, or delete it.
+
+        `on_refused` is called if the server refuses that.
+        """
         self._unwatch()
         if self.node is None:
             return
@@ -272,12 +276,14 @@ class ContenderNode(OwnNode):
                 is_own = self.node is not None and reply.version == self.node.version
                 self._last_read = self.node if is_own else reply  # one copy of the same data
                 self._listener.on_own_read(reply)
+            elif on_refused is not None and not isinstance(reply, (OutcomeUnknown, SessionGone)):
+                on_refused(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
                 self._on_missing()
             else:
-                self.watch()
+                self.watch(on_refused)
 
         self._watch = self._registry.gateway.read(
             self.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event)

@@ -83,7 +83,8 @@ def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: 
     lose(hold)
     assert hold.wait_lost(10)
     row.save_fenced(hold)
-    lock.release()
+    with pytest.raises(LockLost):
+        lock.release()
     assert Account.objects.using(ledger).get().fencing_token == hold.token
 
 
@@ -158,7 +159,8 @@ def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
         Account(name="a").save(using=ledger)
         lose(hold)
         assert hold.wait_lost(10)
-    lock.release()
+    with pytest.raises(LockLost):
+        lock.release()
     assert not Account.objects.using(ledger).exists()
 
 
@@ -204,4 +206,5 @@ def test_a_refusal_of_a_valid_hold_names_a_possible_loss_of_data(zoo: Zoo, ledge
     assert hold.wait_lost(10)
     with pytest.raises(StaleToken, match="was granted to another holder since"):
         row.save_fenced(hold)
-    lock.release()
+    with pytest.raises(LockLost):
+        lock.release()

@@ -14,7 +14,7 @@ from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy
+from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = pytest.mark.zookeeper
@@ -50,7 +50,8 @@ def test_a_broken_lock_goes_to_the_next_waiter(
         assert waiter.stdout.readline().startswith("mine")
     finally:
         waiter.communicate("\n", timeout=20)
-        lock.release()
+        with pytest.raises(LockLost):
+            lock.release()
     asked = capsys.readouterr().err
     assert str(hold.token) in asked
     assert f"Next is {socket.gethostname()} · pid {waiter.pid}" in asked

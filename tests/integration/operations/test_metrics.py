@@ -167,7 +167,8 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
         eventually(lambda: False, 20)
     thief.result()
     assert kept.wait_lost(20)
-    lock.release()
+    with pytest.raises(LockLost):
+        lock.release()
     with zk_lock("after"):
         collected.becomes(1, "holds", "after")
     for name in ("k", "kept"):
