@@ -26,7 +26,7 @@ else:
 MOST_RECORDS: Final = 10_000
 """How many records wait for slow handlers. Later ones are dropped, and counted."""
 
-_LOGGING_FILE = logging.LoggerAdapter.warning.__code__.co_filename
+_LOGGING_FILES = (logging.LoggerAdapter.warning.__code__.co_filename, __file__)
 _MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")  # of a record
 
 
@@ -64,13 +64,21 @@ class Logger(_Adapter):
         """Return whether records of this level are handled."""
         if not self._always and not _current.is_protocol:
             return self.logger.isEnabledFor(level)
-        # `Logger.isEnabledFor` may wait for the mutex of `logging`, which is held while handlers are configured.
-        return level > self.logger.manager.disable and level >= logging.Logger.getEffectiveLevel(self.logger)
+        # What is not in its cache, `logging` looks up under its mutex, which is held while handlers are configured.
+        enabled: bool | None = self.logger._cache.get(level)  # type: ignore[attr-defined]
+        if enabled is None:
+            enabled = level > self.logger.manager.disable and level >= logging.Logger.getEffectiveLevel(self.logger)
+        return enabled
 
-    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+    def debug(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        """Log at DEBUG. kazoo calls this several times for each request, so this is short."""
+        if self.isEnabledFor(logging.DEBUG):
+            self.log(logging.DEBUG, msg, *args, stacklevel=3, **kwargs)
+
+    def log(self, level: int, msg: object, *args: Any, stacklevel: int = 2, **kwargs: Any) -> None:
         """Log `msg % args` as the logger does."""
         if not self._always and not _current.is_protocol:
-            self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
+            self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
         elif self.isEnabledFor(level):
             _records.put(self._handle, self._made(level, msg, args, **kwargs), kwargs.get("extra"))
 
@@ -79,7 +87,7 @@ class Logger(_Adapter):
     ) -> logging.LogRecord:
         """Return a record of this moment. The user's factory of records is other people's code, too."""
         frame = sys._getframe(2)
-        while frame.f_code.co_filename == _LOGGING_FILE and frame.f_back is not None:
+        while frame.f_code.co_filename in _LOGGING_FILES and frame.f_back is not None:
             frame = frame.f_back
         code, error = frame.f_code, sys.exc_info() if exc_info else None
         return logging.LogRecord(

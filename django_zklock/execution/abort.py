@@ -88,7 +88,7 @@ class Abort:
     delivered = False  # the work has been interrupted, or will be at its next step
     swallowed = False  # the work has gone on after an interrupt, for certain
     again_after = AGAIN_AFTER  # seconds until the next `request` after the abort was delivered
-    _again_at = float("-inf")  # on clock.now(): when a task or a greenlet may be interrupted, or is once more
+    again_at = float("-inf")  # on clock.now(): when a task or a greenlet may be interrupted, or is once more
 
     def arm(self) -> None:
         """Accept aborts from now on; called in the work, at the start of the block."""
@@ -107,10 +107,10 @@ class Abort:
 
     def _strikes_now(self) -> bool:
         """Return whether to interrupt work that cannot be looked into, and count that."""
-        if not self.armed or clock.now() < self._again_at:
+        if not self.armed or clock.now() < self.again_at:
             return False
         self.delivered = True
-        self._again_at = clock.now() + AGAIN_AFTER
+        self.again_at = clock.now() + AGAIN_AFTER
         return True
 
 
@@ -223,32 +223,32 @@ class ThreadAbort(Abort):
     def __init__(self) -> None:
         self.ident = threading.get_ident()
         self._outer_loop = asyncio._get_running_loop()  # under DJANGO_ALLOW_ASYNC_UNSAFE; its tasks are others' work
-        self._requesting = False  # protocol's thread in `request`; the thread waits for the end of that
-        self._sent = False  # an asynchronous exception was sent, and may not have arrived
+        self.requesting = False  # protocol's thread in `request`; the thread waits for the end of that
+        self.sent = False  # an asynchronous exception was sent, and may not have arrived
         self._sent_at: tuple[int, int] | None = None  # frame and instruction of the thread at that moment
-        self._struck = False  # an interrupt was sent to the thread in this block, perhaps for the block around it
-        self._asked_at = float("inf")  # on clock.now(): when tasks were first asked to end
-        self._cancelled = False  # tasks were cancelled
+        self.struck = False  # an interrupt was sent to the thread in this block, perhaps for the block around it
+        self.asked_at = float("inf")  # on clock.now(): when tasks were first asked to end
+        self.cancelled = False  # tasks were cancelled
 
     def arm(self) -> None:
         _thread_aborts[self] = None
         self.armed = True
 
     def request(self, reason: str) -> None:
-        self._requesting = True  # before the look at `armed`
+        self.requesting = True  # before the look at `armed`
         try:
             frame = sys._current_frames().get(self.ident)
             if self.armed and not _is_shielded(frame) and not self._cancel_tasks(frame, reason):
                 self._interrupt(frame, reason)
         finally:
-            self._requesting = False
+            self.requesting = False
 
     def _interrupt(self, frame: FrameType | None, reason: str) -> None:
         """Interrupt the thread, unless it is leaving the block."""
         if self._is_left(_handled_by(self.ident)):
             return
         position = (id(frame), frame.f_lasti) if frame is not None else None
-        self.swallowed |= self._sent and position != self._sent_at  # otherwise the last exception has not arrived yet
+        self.swallowed |= self.sent and position != self._sent_at  # otherwise the last exception has not arrived yet
         self._sent_at = position
         self._strike(reason)
         if not self.armed:
@@ -256,15 +256,15 @@ class ThreadAbort(Abort):
 
     def _strike(self, reason: str) -> None:
         self.how = "thread"
-        self._sent = self.delivered = True
+        self.sent = self.delivered = True
         for abort in self._of_thread():
-            abort._struck = True
+            abort.struck = True
         _set_async_exception(self.ident, LockLostInterrupt)
 
     def _is_left(self, handled: BaseException | None) -> bool:
         """Return whether the thread is leaving the block, as it handles this exception."""
-        return (self._struck and _came_from(handled, LockLostInterrupt)) or (
-            self._cancelled and _came_from(handled, asyncio.CancelledError)
+        return (self.struck and _came_from(handled, LockLostInterrupt)) or (
+            self.cancelled and _came_from(handled, asyncio.CancelledError)
         )
 
     def _cancel_tasks(self, frame: FrameType | None, reason: str) -> bool:
@@ -275,20 +275,20 @@ class ThreadAbort(Abort):
         loop, tasks = inner
         now = clock.now()
         for abort in self._of_thread():
-            abort._asked_at = min(abort._asked_at, now)
-        if loop is not None and now >= self._again_at:
+            abort.asked_at = min(abort.asked_at, now)
+        if loop is not None and now >= self.again_at:
             for abort in self._of_thread():
-                abort._again_at = now + AGAIN_AFTER
+                abort.again_at = now + AGAIN_AFTER
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._cancel, tasks, reason)
-        return now < self._asked_at + LOOK_AFTER + (AGAIN_AFTER if self._cancelled else 0)
+        return now < self.asked_at + LOOK_AFTER + (AGAIN_AFTER if self.cancelled else 0)
 
     def _cancel(self, tasks: Callable[[], Collection[asyncio.Task[Any]]], reason: str) -> None:
         # On the thread of the loop.
         if self.armed:
             self.delivered = True
             for abort in self._of_thread():
-                abort._cancelled = True
+                abort.cancelled = True
             for task in tasks():
                 task.cancel(reason)
 
@@ -302,17 +302,17 @@ class ThreadAbort(Abort):
                 if threading.get_ident() != self.ident:
                     self._drop_unwanted()
                     return
-                while self._requesting:
+                while self.requesting:
                     time.sleep(0)
-                if self._sent and not arrived:
+                if self.sent and not arrived:
                     self._make_it_arrive()
-                self._sent = False
+                self.sent = False
                 return
             except LockLostInterrupt:
                 arrived = True
 
     def is_mine(self, error: BaseException | None) -> bool:
-        if self._cancelled and _has(error, asyncio.CancelledError):
+        if self.cancelled and _has(error, asyncio.CancelledError):
             self.how = "task"
             return True
         return super().is_mine(error)
@@ -330,7 +330,7 @@ class ThreadAbort(Abort):
 
     def _drop_unwanted(self) -> None:
         """Drop an exception that has not arrived, from another thread; unless another block of the thread needs it."""
-        if self._sent and not any(abort.armed and abort._sent for abort in self._of_thread()):
+        if self.sent and not any(abort.armed and abort.sent for abort in self._of_thread()):
             _set_async_exception(self.ident, None)
 
 
@@ -367,7 +367,7 @@ class MainThreadAbort(ThreadAbort):
         requested, self._signalled = self._signalled, False
         if requested and self.armed and not _is_shielded(frame) and not self._is_left(sys.exc_info()[1]):
             for abort in self._of_thread():
-                abort._struck = True
+                abort.struck = True
             self.how = "signal"
             self.swallowed |= self._raised
             self.delivered = self._raised = True
@@ -446,7 +446,7 @@ def abort_for(owner: Owner) -> Abort:
 def _forget_in_child() -> None:
     # The child holds nothing, so nothing in it is aborted. It has no protocol's thread for which a block could wait.
     for abort in _thread_aborts:
-        abort._requesting = abort._sent = False
+        abort.requesting = abort.sent = False
     _thread_aborts.clear()
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
+from kazoo.loggingsupport import BLATHER
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect
 from kazoo.protocol.states import EventType, KeeperState
@@ -69,7 +70,7 @@ class Client(KazooClient):
             auth_data=list(options.auth),
             use_ssl=options.tls is not None,
             connection_retry=KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func),
-            logger=_logger(),
+            logger=KAZOO_LOGGER,
         )
         self._connection = Connection(self, self._conn_retry.copy(), logger=self.logger)
         self.outage = Outage(options.hosts)
@@ -208,7 +209,12 @@ def _logger() -> Logger:
     for kind in (_Redact, _Quiet):
         if not any(isinstance(existing, kind) for existing in filters):
             filters.append(kind())
+    for level in (BLATHER, logging.DEBUG):
+        logger.isEnabledFor(level)  # on this thread, which may wait; from now on, the answer is in the cache
     return logger
+
+
+KAZOO_LOGGER = _logger()
 
 
 class PendingRequest:

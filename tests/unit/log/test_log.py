@@ -103,6 +103,7 @@ def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
         return record
 
     threads: list[str] = []
+    logging.getLogger("django_zklock").setLevel(logging.DEBUG)
     logging.setLogRecordFactory(factory)
     try:
         log_all("m")
