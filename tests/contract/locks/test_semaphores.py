@@ -64,8 +64,8 @@ def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Pr
     """The first of them is let in without a request; the others, at most one less than permits, look once more."""
     limit, waiting = 3, 8
     with holders(zoo, limit) as paths, queued(zoo, *(permit(limit) for _ in range(waiting))) as waiters:
-        # Each reads the directory, and `limit` nodes ahead.
-        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) >= waiting * (1 + limit))
+        # Each reads the directory, its own znode, and `limit` nodes ahead.
+        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == waiting * (2 + limit))
         warm_proxy.reset()
         zoo.client.delete(paths[which])
         waiters[0].wait_granted()
