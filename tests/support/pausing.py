@@ -19,7 +19,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from django_zklock import Hold, zk_lock
-from django_zklock.exceptions import StaleToken
+from django_zklock.exceptions import LockLost, StaleToken
 from support.fenced_writes import by_get, save, update, update_by_join
 from support.ledgers.models import Account
 from support.zoo import Zoo
@@ -64,7 +64,8 @@ def write(way: str, pk: int, pause: bool) -> dict[str, Any]:
             WAYS[way](USING, hold, pk)
     except StaleToken as error:
         answer.update(committed=False, error=type(error).__name__)
-    lock.release()
+    with contextlib.suppress(LockLost):
+        lock.release()
     return answer
 
 

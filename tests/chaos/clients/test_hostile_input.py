@@ -58,7 +58,8 @@ def test_a_callback_that_fails_or_blocks_delays_no_other(zoo: Zoo, figure: Figur
             time.sleep(20)
         assert time.monotonic() - deleted < 5
         assert not gate.is_set()
-        lock.release()
+        with pytest.raises(LockLost):
+            lock.release()
     finally:
         gate.set()
 
