@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,8 +24,9 @@ from django_zklock.execution.shared import Shared
 from django_zklock.inspection.queries import check_quorum
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
-from django_zklock.zk.options import SessionOptions
+from django_zklock.zk.options import SessionOptions, TlsProblem
 from django_zklock.zk.outage import address
+from django_zklock.zk.outside import context, resolve
 from django_zklock.zk.troubles import gettext_noop
 
 MAX_REPLY: Final = 64 * 1024  # bytes
@@ -36,8 +38,10 @@ _AWAY: Final = gettext_noop("does not answer")  # followed by a colon and the wo
 _TIMED_OUT: Final = f"{_AWAY}: timed out"
 _CLOSED: Final = gettext_noop("may not be asked until srvr is in 4lw.commands.whitelist of its configuration")
 _NO_QUORUM: Final = gettext_noop("runs, and is in no quorum")
-_SILENT: Final = gettext_noop("does not answer the command srvr")
-_NO_HOST: Final = gettext_noop("is not the name of a host: correct it in the settings")
+_SILENT: Final = gettext_noop(
+    "does not answer the command srvr; perhaps it has as many connections as maxClientCnxns or maxCnxns allows"
+)
+_TLS_FAILED: Final = gettext_noop("cannot be asked with the TLS settings of this process")  # the reason follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +136,11 @@ def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> Serv
         text = _srvr(host, options, clock.now() + timeout)
     except TimeoutError:
         return ServerReport(address=address(host), problem=_TIMED_OUT)
+    except (TlsProblem, ssl.SSLError) as error:
+        reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error
+        return ServerReport(address=address(host), problem=f"{_TLS_FAILED}: {reason}")
     except OSError as error:
         return ServerReport(address=address(host), problem=f"{_AWAY}: {error.strerror or error}")
-    except UnicodeError:
-        return ServerReport(address=address(host), problem=_NO_HOST)
     return _report(address(host), text)
 
 
@@ -148,11 +153,10 @@ def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> st
             raise TimeoutError("timed out")
         return seconds
 
-    with socket.create_connection(host, remaining()) as sock:
+    tls = None if options.tls is None else context(options.tls, remaining())
+    with _connect(host, remaining) as sock:
         sock.settimeout(remaining())
-        with (
-            sock if options.tls is None else options.tls.context().wrap_socket(sock, server_hostname=host[0]) as stream
-        ):
+        with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
             stream.sendall(b"srvr")
             text = b""
             while len(text) < MAX_REPLY:
@@ -162,6 +166,20 @@ def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> st
                     break
                 text += received
     return text.decode(errors="replace")
+
+
+def _connect(host: tuple[str, int], remaining: Callable[[], float]) -> socket.socket:
+    """Connect to the first address that answers; each has its share of the time."""
+    addresses = resolve([host], remaining())[host]
+    if isinstance(addresses, OSError):
+        raise OSError(str(addresses))  # no TimeoutError: it says more than that
+    for left, place in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        try:
+            return socket.create_connection(place, remaining() / left)
+        except OSError:
+            if left == 1:
+                raise
+    raise AssertionError("a name has at least one address")
 
 
 def _report(server: str, text: str) -> ServerReport:
@@ -186,7 +204,7 @@ def _findings(
 ) -> Iterator[HealthFinding]:
     """Yield what is wrong. A quorum that has `answered` this process exists, whatever the servers say."""
     alone = [server.address for server in servers if server.role == "standalone"]
-    known = not any(server.problem in {_CLOSED, _SILENT} for server in servers)
+    known = not any(server.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED)) for server in servers)
     voters = [server for server in servers if server.role != "observer"]  # one that is down may be an observer
     serving, majority = sum(server.serves for server in voters), len(voters) // 2 + 1
     if alone and len(servers) > 1:
@@ -248,5 +266,5 @@ def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: f
 
 def _translated(problem: str) -> str:
     """Return a problem of a server in the present language. The system's words after a colon stay as they are."""
-    words, colon, reason = problem.partition(": ") if problem.startswith(_AWAY) else (problem, "", "")
+    words, colon, reason = problem.partition(": ")
     return gettext(words) + colon + reason

@@ -294,6 +294,8 @@ class LingeringLocks(SharedLocks, SessionObserver):
         for lock in list(self._locks.values()):
             lock.end_if_idle()
 
+    needs_connection = False  # the contender of each lock is another observer
+
     def on_closed(self) -> None:
         """Refuse all waiters, which would never be granted."""
         why = "The ZooKeeper session of this process was closed."

@@ -5,8 +5,8 @@ Also here: the objects that receive replies and watch events, and two requests t
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
-`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`,
-`_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
+`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`,
+`_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
 `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
 `tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
@@ -77,6 +77,7 @@ class Client(KazooClient):
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
         self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
+        self.is_wanted: Callable[[], bool] = lambda: True  # asked before a server that refuses is tried again
 
     def end(self) -> None:
         """

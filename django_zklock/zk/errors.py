@@ -62,7 +62,8 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
 _UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
 _API_ERROR = -100  # with a code below this, the server refused the request
 _NO_AUTH = ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of the nodes'
-_OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code})
+_OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code, kazoo.UnimplementedError.code})
+_UNIMPLEMENTED = ": this server cannot do that; locks need ZooKeeper 3.6, or another server with container nodes"
 
 
 def translate(error: BaseException, *, read: bool = False) -> ZkError:
@@ -85,6 +86,8 @@ def _translated(error: BaseException, *, read: bool) -> ZkError:
     code = getattr(error, "code", 0)
     if code < _API_ERROR or code in _OTHER_REFUSALS:
         advice = _NO_AUTH if isinstance(error, kazoo.NoAuthError) else ""
+        if isinstance(error, kazoo.UnimplementedError):
+            advice = _UNIMPLEMENTED
         return RequestRefused(f"ZooKeeper refused the request: {type(error).__name__} ({code}{advice}).")
     if read:
         return RequestRefused(f"ZooKeeper's reply to a read is unclear: {type(error).__name__}: {error}.")

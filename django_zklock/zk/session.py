@@ -55,6 +55,11 @@ class SessionObserver:
 
     __slots__ = ()
 
+    @property
+    def needs_connection(self) -> bool:
+        """Whether somebody waits for this, or holds it. Read by any thread."""
+        return True
+
     def on_connected(self, *, resumed: bool) -> None:
         """There is a connection. `resumed`: it continues the session of the connection before."""
 
@@ -98,6 +103,7 @@ class Session:
         self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
         self.suspect = True  # connection suspended, or the heartbeat late
+        self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts)
         self._client: Client | None = None
         self._closing_client: Client | None = None  # ends the session after `close`
@@ -255,9 +261,14 @@ class Session:
         client.on_pinged = on_pinged
         client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
         client.lease_lasts = lambda: self.lease.valid
+        client.is_wanted = self._is_wanted
         self._client = client
         client.start_async()
         self._replace_client_in(REPLACE_AFTER * self.timeout)
+
+    def _is_wanted(self) -> bool:
+        """Return whether anybody waits for a connection. For any thread."""
+        return clock.now() < self.wanted_until or any(observer.needs_connection for observer in list(self.observers))
 
     def _replace_client_in(self, seconds: float) -> None:
         if self._replace_timer is not None:

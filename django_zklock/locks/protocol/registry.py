@@ -65,6 +65,8 @@ class Registry(SessionObserver):
 
     # --- events of the session -------------------------------------------------------------------------------------
 
+    needs_connection = False
+
     def on_connected(self, *, resumed: bool) -> None:
         for node in list(self.deleting):
             node.continue_delete()

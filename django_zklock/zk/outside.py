@@ -1,0 +1,149 @@
+"""Ask the system for what may come late or never: the addresses of a name, and files on another machine."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from django_zklock import clock
+from django_zklock.zk.loop import quiet_thread
+from django_zklock.zk.options import TlsOptions
+from django_zklock.zk.outage import Address
+
+NO_HOST = "no such host"
+UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
+
+LATE = 1.0  # seconds without an answer, after which the resolver is at fault
+
+_T = TypeVar("_T")
+
+
+class Outside(Generic[_T]):
+    """
+    The newest result of a call that may hang.
+
+    The call runs on a thread of its own, one at a time, so a resolver that hangs holds one thread at most.
+    """
+
+    def __init__(self, call: Callable[[], _T]) -> None:
+        self._call = call
+        self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
+        self._ended = threading.Event()
+        self._ended.set()
+        self._mutex = threading.Lock()
+        self.begun_at = float("-inf")  # on clock.now(), of the newest call
+
+    def begin(self) -> None:
+        """Make the call, unless it is under way. For any thread."""
+        with self._mutex:
+            if not self._ended.is_set():
+                return
+            self._ended.clear()
+            self.begun_at = clock.now()
+        try:
+            quiet_thread("zklock-outside", self._run).start()
+        except RuntimeError:  # the process ends, or has too many threads
+            self._ended.set()
+
+    def get(self, patience: float) -> _T:
+        """
+        Return the newest value, or raise the error of the newest call.
+
+        A call under way is waited for until it has had `patience` seconds. Raises `TimeoutError` if none has ended yet.
+        """
+        self._ended.wait(max(0.0, self.begun_at + patience - clock.now()))
+        if self._result is None:
+            raise TimeoutError("timed out")
+        return self._result()
+
+    def _run(self) -> None:
+        try:
+            value = self._call()
+            self._result = lambda: value
+        except Exception as error:  # noqa: BLE001 - it is raised where the value is needed
+            self._result = functools.partial(_raise, error)
+        finally:
+            self._ended.set()
+
+
+def _raise(error: Exception) -> Any:
+    raise error.with_traceback(None)
+
+
+def resolve(hosts: Iterable[Address], patience: float) -> dict[Address, tuple[Address, ...] | OSError]:
+    """
+    Return the addresses of each host, or why there are none; wait for all names together `patience` seconds at most.
+
+    The resolver goes on, and a later call gets its answer; until it is late, the error is a `TimeoutError`.
+    """
+    calls = {host: _addresses(host) for host in hosts if not _is_address(host[0])}
+    for call in calls.values():
+        call.begin()
+    found: dict[Address, tuple[Address, ...] | OSError] = {}
+    for host in hosts:
+        try:
+            found[host] = calls[host].get(patience) if host in calls else (host,)
+        except TimeoutError:
+            late = clock.now() - calls[host].begun_at >= LATE
+            found[host] = (OSError if late else TimeoutError)(UNRESOLVED)
+        except OSError as error:
+            found[host] = error
+    return found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@functools.cache
+def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
+    """Return the look-up of a host, of which there is one in this process. Its error is an `OSError`."""
+    known: list[Address] = []  # while the resolver is out of order, they stay in use
+
+    def look_up() -> tuple[Address, ...]:
+        try:
+            found = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_AGAIN:
+                known.clear()
+                raise OSError(NO_HOST) from error
+            if not known:
+                raise OSError(UNRESOLVED) from error
+        except UnicodeError as error:
+            raise OSError(NO_HOST) from error
+        else:
+            known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in found)
+        return tuple(known)
+
+    return Outside(look_up)
+
+
+@functools.cache
+def _context(tls: TlsOptions) -> Outside[ssl.SSLContext]:
+    return Outside(tls.context)
+
+
+def context(tls: TlsOptions, patience: float) -> ssl.SSLContext:
+    """
+    Return a context for TLS, of the files as they are now; wait for them `patience` seconds at most.
+
+    If that is not enough, it is the context of an earlier call. Raises `OSError`.
+    """
+    call = _context(tls)
+    call.begin()
+    return call.get(patience)
+
+
+if hasattr(os, "register_at_fork"):
+    for _cached in (_addresses, _context):
+        os.register_at_fork(after_in_child=_cached.cache_clear)  # a child has none of the threads
