@@ -100,7 +100,7 @@ def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_tls_files(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Report files of TLS that are wrong; warn of those that are not here, as they may be on the machines in service."""
+    """Report files of TLS that are wrong; warn of those that are not here, as they may be on other machines."""
     config = _config()
     if config is None or config.tls is None:
         return []

@@ -111,8 +111,8 @@ def _host(item: str, number: int) -> tuple[str, int]:
         # The message does not quote the host: without its @, `user:password` looks like a host and port.
         raise InvalidValue(
             f"has no valid host:port at host {number} of its list",
-            hint="A port is from 1 to 65535, no part of a name is empty (a variable?), and an IPv6 address goes into brackets: [::1]:2181. A password ends with "
-            "an @: zk://user:password@host.",
+            hint="A port is from 1 to 65535, no part of a name is empty (a variable?), and an IPv6 address goes into "
+            "brackets: [::1]:2181. A password ends with an @: zk://user:password@host.",
         )
     return match["ip"] or match["name"], port
 

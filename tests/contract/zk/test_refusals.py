@@ -77,7 +77,7 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
 def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
     refusing: Refusing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Few sessions while a caller waits, none afterwards, one warning for the outage; and a later caller tries again."""
+    """Few sessions while a caller waits, none afterwards, one warning for all; and a later caller tries again."""
     reason = CLOSED_EARLY if refusing.code is None else REFUSALS[refusing.code]
     with caplog.at_level(logging.WARNING, "django_zklock"):
         with pytest.raises(ZooKeeperUnavailable) as told, zk_lock("a", timeout=0):
