@@ -173,9 +173,9 @@ def _connect(host: tuple[str, int], remaining: Callable[[], float]) -> socket.so
     addresses = resolve([host], remaining())[host]
     if isinstance(addresses, OSError):
         raise OSError(str(addresses))  # no TimeoutError: it says more than that
-    for left, place in zip(range(len(addresses), 0, -1), addresses, strict=True):
+    for left, peer in zip(range(len(addresses), 0, -1), addresses, strict=True):
         try:
-            return socket.create_connection(place, remaining() / left)
+            return socket.create_connection(peer, remaining() / left)
         except OSError:
             if left == 1:
                 raise

@@ -260,22 +260,22 @@ class Connection(ConnectionHandler):
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Return the addresses for a round: those that are known, but for servers that have just refused this one."""
         options, outage = self.client.options, self.client.outage
-        patience = min(max(LOOKUP_LEAST, self._timeout * LOOKUP_SHARE), LOOKUP_MOST)
-        found: list[tuple[str, str, int]] = []
-        for host, addresses in resolve(options.hosts, patience).items():
+        within = min(max(LOOKUP_LEAST, self._timeout * LOOKUP_SHARE), LOOKUP_MOST)
+        resolved: list[tuple[str, str, int]] = []
+        for host, addresses in resolve(options.hosts, within).items():
             if not isinstance(addresses, OSError):
-                found += ((host[0], *address) for address in addresses)
+                resolved += ((host[0], *address) for address in addresses)
             elif not isinstance(addresses, TimeoutError):
                 outage.failed(host, str(addresses))
         if options.tls is not None:
             try:
-                self.handler.tls = context(options.tls, patience)
+                self.handler.tls = context(options.tls, within)
             except OSError as error:
                 for host in options.hosts:
                     outage.failed(host, str(error))
                 return []
-        self._addresses = len(found)
-        ready = [host for host in found if outage.may_try(host[1:], self.client.is_wanted)]
+        self._addresses = len(resolved)
+        ready = [host for host in resolved if outage.may_try(host[1:], self.client.is_wanted)]
         random.shuffle(ready)
         # The last host comes last: if it has just stopped answering, trying it again would only cost time.
         return sorted(ready, key=lambda host: host[1:] == self.last_host)

@@ -51,13 +51,13 @@ class Outside(Generic[_T]):
         except RuntimeError:  # the process ends, or has too many threads
             self._ended.set()
 
-    def get(self, patience: float) -> _T:
+    def get(self, within: float) -> _T:
         """
         Return the newest value, or raise the error of the newest call.
 
-        A call under way is waited for until it has had `patience` seconds. Raises `TimeoutError` if none has ended yet.
+        A call under way is waited for until it has had `within` seconds. Raises `TimeoutError` if none has ended yet.
         """
-        self._ended.wait(max(0.0, self.begun_at + patience - clock.now()))
+        self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
         if self._result is None:
             raise TimeoutError("timed out")
         return self._result()
@@ -76,25 +76,25 @@ def _raise(error: Exception) -> Any:
     raise error.with_traceback(None)
 
 
-def resolve(hosts: Iterable[Address], patience: float) -> dict[Address, tuple[Address, ...] | OSError]:
+def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Address, ...] | OSError]:
     """
-    Return the addresses of each host, or why there are none; wait for all names together `patience` seconds at most.
+    Return the addresses of each host, or why there are none; wait for all names together `within` seconds at most.
 
     The resolver goes on, and a later call gets its answer; until it is late, the error is a `TimeoutError`.
     """
     calls = {host: _addresses(host) for host in hosts if not _is_address(host[0])}
     for call in calls.values():
         call.begin()
-    found: dict[Address, tuple[Address, ...] | OSError] = {}
+    resolved: dict[Address, tuple[Address, ...] | OSError] = {}
     for host in hosts:
         try:
-            found[host] = calls[host].get(patience) if host in calls else (host,)
+            resolved[host] = calls[host].get(within) if host in calls else (host,)
         except TimeoutError:
             late = clock.now() - calls[host].begun_at >= LATE
-            found[host] = (OSError if late else TimeoutError)(UNRESOLVED)
+            resolved[host] = (OSError if late else TimeoutError)(UNRESOLVED)
         except OSError as error:
-            found[host] = error
-    return found
+            resolved[host] = error
+    return resolved
 
 
 def _is_address(host: str) -> bool:
@@ -112,7 +112,7 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
 
     def look_up() -> tuple[Address, ...]:
         try:
-            found = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+            entries = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         except socket.gaierror as error:
             if error.errno != socket.EAI_AGAIN:
                 known.clear()
@@ -122,7 +122,7 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
         except UnicodeError as error:
             raise OSError(NO_HOST) from error
         else:
-            known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in found)
+            known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in entries)
         return tuple(known)
 
     return Outside(look_up)
@@ -133,15 +133,15 @@ def _context(tls: TlsOptions) -> Outside[ssl.SSLContext]:
     return Outside(tls.context)
 
 
-def context(tls: TlsOptions, patience: float) -> ssl.SSLContext:
+def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
     """
-    Return a context for TLS, of the files as they are now; wait for them `patience` seconds at most.
+    Return a context for TLS, of the files as they are now; wait for them `within` seconds at most.
 
     If that is not enough, it is the context of an earlier call. Raises `OSError`.
     """
     call = _context(tls)
     call.begin()
-    return call.get(patience)
+    return call.get(within)
 
 
 if hasattr(os, "register_at_fork"):

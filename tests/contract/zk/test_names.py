@@ -40,7 +40,7 @@ def black_hole(port: int) -> Iterator[None]:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Callable[[], list[str]]]]:
-    """What the resolver does with a name. It is never asked on one of our threads."""
+    """Return what the resolver does, by name. It is never asked on one of our threads."""
     names: dict[str, Callable[[], list[str]]] = {}
     real, asked_here, over = socket.getaddrinfo, [], threading.Event()
 

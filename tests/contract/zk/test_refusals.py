@@ -80,18 +80,18 @@ def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
     """Few sessions while a caller waits, none afterwards, one warning for all; and a later caller tries again."""
     reason = CLOSED_EARLY if refusing.code is None else REFUSALS[refusing.code]
     with caplog.at_level(logging.WARNING, "django_zklock"):
-        with pytest.raises(ZooKeeperUnavailable) as told, zk_lock("a", timeout=0):
+        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=0):
             raise AssertionError("nothing is granted")
-        assert reason in str(told.value)
+        assert reason in str(raised.value)
         assert 2 <= refusing.sessions <= 6
         time.sleep(1.5)  # a try that was under way
         before = refusing.sessions
         time.sleep(3)  # by now it would be time for another one
         assert refusing.sessions == before
-        with pytest.raises(ZooKeeperUnavailable) as told:
+        with pytest.raises(ZooKeeperUnavailable) as raised:
             check_quorum(reply_timeout=3)
         assert refusing.sessions > before
-        assert reason in str(told.value)
+        assert reason in str(raised.value)
     eventually(lambda: any("No connection" in record.getMessage() for record in caplog.records))
     assert sum("No connection" in record.getMessage() for record in caplog.records) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core import checks
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(folder: Path, files: dict[str, str]) -> dict[str, str]:
+def settings(folder: Path, files: dict[str, str]) -> dict[str, Any]:
     return {name: value if name == "KEY_PASSWORD" else str(folder / value) for name, value in files.items()}
 
 

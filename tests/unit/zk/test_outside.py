@@ -40,13 +40,13 @@ def gate() -> Iterator[Gate]:
 
 
 def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
-    """Later callers wait no more, and no second thread hangs."""
+    """Later callers wait no longer, and no second thread hangs."""
     call = Outside(gate)
-    for patience, longest in [(0.2, 2), (0.2, 0.15), (0.2, 0.15)]:
+    for within, longest in [(0.2, 2), (0.2, 0.15), (0.2, 0.15)]:
         call.begin()
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            call.get(patience)
+            call.get(within)
         assert time.monotonic() - began < longest
     assert gate.calls == 1
     gate.open.set()
@@ -105,7 +105,7 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[obj
     temporary, final = socket.gaierror(socket.EAI_AGAIN, "later"), socket.gaierror(socket.EAI_NONAME, "none")
     answers += [temporary, ["10.0.0.1"], temporary, ["10.0.0.2"], final, temporary]
     seen = [resolve([HOST], 20)[HOST] for _ in range(len(answers))]
-    assert [str(one) if isinstance(one, OSError) else one[0][0] for one in seen] == [
+    assert [str(answer) if isinstance(answer, OSError) else answer[0][0] for answer in seen] == [
         outside.UNRESOLVED,
         "10.0.0.1",
         "10.0.0.1",
