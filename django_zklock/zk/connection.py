@@ -393,12 +393,12 @@ class Connection(ConnectionHandler):
         not broken.
         """
         header, buffer, offset = super()._read_header(timeout)
+        if header.err in REFUSALS:
+            self._refusal = REFUSALS[header.err]
+            raise ConnectionDropped(self._refusal)  # the server closes it now
         if not self._answered and header.xid > 0:  # the first reply to a request
-            if header.err in REFUSALS:
-                self._refusal = REFUSALS[header.err]
-            else:
-                self._answered = True
-                self.client.outage.accepted(self._address)
+            self._answered = True
+            self.client.outage.accepted(self._address)
         if header.xid == PING_XID and self._pings:
             self.client.on_pinged(self._pings.popleft())
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):

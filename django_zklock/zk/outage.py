@@ -149,7 +149,7 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
         return str(origin)
     if isinstance(origin, ConnectionRefusedError):
         return REFUSED
-    if connected:
+    if connected or isinstance(origin, (ConnectionResetError, BrokenPipeError)):
         return SILENT if _is_timeout(origin) else CLOSED
     if _is_timeout(origin):
         return NO_ANSWER

@@ -102,6 +102,7 @@ class Session:
         self.state = ConnectionState.CONNECTING
         self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
+        self._known_timeout = 0.0  # seconds, that the server granted the last time
         self.suspect = True  # connection suspended, or the heartbeat late
         self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts)
@@ -317,7 +318,8 @@ class Session:
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
         self._report_state(ConnectionState.CONNECTED, previous)
-        if not resumed and abs(self.timeout - self.options.session_timeout) > 0.002:  # the wire carries milliseconds
+        known, self._known_timeout = self._known_timeout, self.timeout
+        if self.timeout != known and abs(self.timeout - self.options.session_timeout) > 0.002:  # it is in milliseconds
             logger.warning(
                 "asked for a session timeout of %g s and got %g s, which all leases are based on; "
                 "see minSessionTimeout and maxSessionTimeout of the server",
