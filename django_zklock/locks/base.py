@@ -132,8 +132,9 @@ class LockBase(Generic[AnyHold]):
 
         Waits at most a second for ZooKeeper's confirmation. If that does not come, the znode is deleted as soon as
         ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
-        one of several: then all stay held. Raises `LockLost` after the release if one was lost. An exception that
-        strikes this call, such as a soft time limit, does not prevent the release.
+        one of several: then all stay held. Raises `LockLost` after the release if one was lost, but not with another
+        `abort_on` than "suspended": then the program watches its hold. An exception that strikes this call, such as
+        a soft time limit, does not prevent the release.
 
         If the owner has ended, any owner can release the lock by the lock object that acquired it.
         """
@@ -337,7 +338,7 @@ def _loss_of(uses: list[_Use]) -> LockLost | None:
         return None  # in a `finally`, it would hide an abort, a cancellation or an exit
     for held, _, _ in uses:
         reason = held.grant.why_invalid()
-        if reason is not None and (held.policy.abort_on != "never" or held.grant.overdue):
+        if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
             return held.grant.loss(reason)
     return None
 

@@ -112,8 +112,7 @@ async def test_a_crowd_is_granted_the_lock_through_cuts(zoo: Zoo, tmp_path: Path
                 await served(grants + 10)
                 figure(f"seconds to ten grants after {fault.__name__}", round(time.monotonic() - began, 2))
                 assert (not unrelated.lost) is survives
-                with contextlib.nullcontext() if survives else pytest.raises(LockLost):
-                    await zk_lock("unrelated").arelease()
+                await zk_lock("unrelated").arelease()
                 await served(grants + SERVED)
                 assert len(await asyncio.to_thread(zoo.children, KEY)) <= MAX_WAITING + 3
         finally:

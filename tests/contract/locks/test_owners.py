@@ -441,9 +441,10 @@ def test_each_release_of_a_lost_lock_tells(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_a_loss_that_does_not_matter_is_no_error_of_the_release(zoo: Zoo) -> None:
-    """With `abort_on="never"`, as at the end of a block."""
-    lock = zk_lock("k", abort_on="never")
+@pytest.mark.parametrize("abort_on", ["lost", "never"])
+def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo: Zoo, abort_on: Any) -> None:
+    """Only with the default, "suspended", does the release tell."""
+    lock = zk_lock("k", abort_on=abort_on)
     hold = lock.acquire()
     assert hold
     lose(zoo, hold)
