@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
 
-# kazoo measures time by time.monotonic(), before 2.11 by time.time(). If a test freezes these, the session expires, or
-# kazoo's thread ends. The clock is right for every kazoo client of the process.
+# kazoo measures time by time.monotonic(). If a test freezes it, the session expires, or kazoo's thread ends. This clock
+# is right for every kazoo client of the process.
 for _module in (kazoo_connection, kazoo_utils):
-    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now, "time": clock.now})
+    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
@@ -76,7 +76,6 @@ class _Handler:
     """
 
     options: SessionOptions
-    hostname = ""  # of the present host, for its certificate; kazoo before 2.11 does not pass it on
     host_timeout: float  # seconds in which one host must answer; set by the connection before each try
     in_handshake = False  # TLS is being set up; read by the connection after a failure
     _running: bool
@@ -94,9 +93,11 @@ class _Handler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **_: object) -> socket.socket:
+    def create_connection(
+        self, address: tuple[str, int], timeout: float | None = None, hostname: str = "", **_: object
+    ) -> socket.socket:
         """
-        Connect to one host within its share of the session timeout.
+        Connect to one host within its share of the session timeout. Its certificate must have the `hostname`.
 
         kazoo would give the first host the whole timeout, so one dead host could cost the session.
         """
@@ -108,7 +109,7 @@ class _Handler:
             if self.options.tls is not None:
                 context = self.options.tls.context()
                 self.in_handshake = True
-                sock = context.wrap_socket(sock, server_hostname=self.hostname)
+                sock = context.wrap_socket(sock, server_hostname=hostname)
                 self.in_handshake = False
         except BaseException:
             sock.close()
@@ -258,7 +259,6 @@ class Connection(ConnectionHandler):
         hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
         share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
         self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
-        self.handler.hostname = host
         self.handler.in_handshake = False
         self._tries += 1
         self.host = (host, port)
