@@ -54,7 +54,7 @@ def test_the_oldest_kazoo_is_the_same_everywhere() -> None:
 
 
 def test_an_older_kazoo_is_refused_at_once() -> None:
-    """Whoever installs it without its requirements reads what to do at the first lock."""
+    """The first lock says what to install, if kazoo was installed without the requirements of the package."""
     older = "import kazoo.exceptions; del kazoo.exceptions.RequestTimeoutError"
     tried = """
 try:
