@@ -53,6 +53,13 @@ def acls(options: SessionOptions) -> list[ACL]:
     ]
 
 
+def acl_path(request: Any) -> str:
+    """Return the path of the znode whose ACL decides about a request, or "". A create or delete needs the parent's."""
+    path: str = getattr(request, "path", "")
+    return (path.rpartition("/")[0] or "/") if isinstance(request, _OF_CHILDREN) else path
+
+
+_OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
 _READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync)  # they change nothing, so they have no outcome
 
 
@@ -248,7 +255,7 @@ class PendingRequest:
 
     def set_exception(self, error: BaseException) -> None:
         """Take the error."""
-        reply = translate(error, read=isinstance(self._request, _READS))
+        reply = translate(error, read=isinstance(self._request, _READS), path=acl_path(self._request))
         self._loop.deliver(self._on_reply, self, reply)
 
 

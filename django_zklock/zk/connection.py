@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
 
-# kazoo measures time by time.monotonic(), before 2.11 by time.time(). If a test freezes these, the session expires, or
-# kazoo's thread ends. The clock is right for every kazoo client of the process.
+# kazoo measures time by time.monotonic(). If a test freezes it, the session expires, or kazoo's thread ends. This clock
+# is right for every kazoo client of the process.
 for _module in (kazoo_connection, kazoo_utils):
-    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now, "time": clock.now})
+    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
@@ -94,7 +94,6 @@ class _Handler:
 
     options: SessionOptions
     tls: ssl.SSLContext | None = None  # set by the connection before each round
-    hostname = ""  # of the present host, for its certificate; kazoo before 2.11 does not pass it on
     host_timeout: float  # seconds in which one host must answer; set by the connection before each try
     in_handshake = False  # TLS is being set up; read by the connection after a failure
     _running: bool
@@ -112,9 +111,11 @@ class _Handler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **_: object) -> socket.socket:
+    def create_connection(
+        self, address: tuple[str, int], timeout: float | None = None, hostname: str = "", **_: object
+    ) -> socket.socket:
         """
-        Connect to one host within its share of the session timeout.
+        Connect to one host within its share of the session timeout. Its certificate must have the `hostname`.
 
         kazoo would give the first host the whole timeout, so one dead host could cost the session.
         """
@@ -125,7 +126,7 @@ class _Handler:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is not None:
                 self.in_handshake = True
-                sock = self.tls.wrap_socket(sock, server_hostname=self.hostname)
+                sock = self.tls.wrap_socket(sock, server_hostname=hostname)
                 self.in_handshake = False
         except BaseException:
             sock.close()
@@ -304,7 +305,6 @@ class Connection(ConnectionHandler):
         self.handler.host_timeout = host_timeout(
             self.client.options, self.negotiated_timeout, self._tries // self._addresses, self._addresses
         )
-        self.handler.hostname = host
         self.handler.in_handshake = False
         self._tries += 1
         self.host = (host, port)
