@@ -108,10 +108,10 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo, primitive: Primitive)
 
 def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
     """It would write nothing, so there is nothing to refuse."""
-    taken = f"{LONG}/taken"
-    with contextlib.ExitStack() as stack, zoo.hold_elsewhere(taken):
+    busy = f"{LONG}/busy"
+    with contextlib.ExitStack() as stack, zoo.hold_elsewhere(busy):
         filled(stack, timeout=5)
-        with pytest.raises(LockBusy), zk_lock(taken, timeout=0):
+        with pytest.raises(LockBusy), zk_lock(busy, timeout=0):
             pass
 
 
