@@ -73,6 +73,7 @@ def session_options() -> SessionOptions:
         auth=config.auth,
         acl=config.acl,
         tls=None if config.tls is None else TlsOptions(**asdict(config.tls)),
+        jute_maxbuffer=config.jute_maxbuffer,
         max_lingering=config.max_lingering,
     )
 

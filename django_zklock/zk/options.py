@@ -86,4 +86,5 @@ class SessionOptions:
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
     tls: TlsOptions | None = None
+    jute_maxbuffer: int = 0xFFFFF  # bytes; the default of the servers
     max_lingering: int = 1000  # locks that are kept for their next owner

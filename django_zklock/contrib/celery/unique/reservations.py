@@ -23,6 +23,7 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.log import Logger
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
@@ -270,12 +271,41 @@ def _delete(node: DirectoryState) -> Step:
     return Commit((*_deletes(node, node.children), Delete(path=node.path, version=node.version)), True)
 
 
+class _Update(OptimisticUpdate):
+    """An update that registers the children of this session, which are ephemeral: they count like locks."""
+
+    _present = _planned = frozenset[str]()  # paths: as last read, and after the step under way
+
+    def _step(self, state: DirectoryState | None) -> None:
+        ends = tuple(name("", self.session.session_id or 0) for name in (record.publisher, record.worker))
+        children = () if state is None else state.children
+        self._present = self._planned = frozenset(f"{self._path}/{name}" for name in children if name.endswith(ends))
+        super()._step(state)
+
+    def _commit(self, step: Commit) -> None:
+        created = {change.path for change in step.operations if isinstance(change, Create) and change.ephemeral}
+        self._planned = self._present - {change.path for change in step.operations if isinstance(change, Delete)}
+        self._planned |= created
+        registry = self.session.attached(Registry)
+        registry.add(self._path, *self._present, *created, refuse=bool(created))
+        super()._commit(step)
+
+    def _conclude(self, outcome: Any) -> None:
+        registry = self.session.attached(Registry)
+        paths = self._present if isinstance(outcome, Exception) else self._planned
+        if not paths:
+            registry.discard(self._path)
+        elif self._path in registry.guids:  # else their session is over
+            registry.add(self._path, *paths, refuse=False)
+        super()._conclude(outcome)
+
+
 # --- updates, on the caller's thread ----------------------------------------------------------------------------------
 
 
 def _run(key: str, plan: Decide, timeout: float, *, guess: object = UNKNOWN) -> Any:
     """Run an update and return its value. After `timeout` seconds, give up and undo it."""
-    update = OptimisticUpdate(process.current(), _path(key), plan, guess=guess, orphaned=_undo)
+    update = _Update(process.current(), _path(key), plan, guess=guess, orphaned=_undo)
     try:
         return run(update, clock.now() + timeout)
     except StillThere as error:
@@ -304,7 +334,7 @@ def _complete(key: str, plan: Decide, reply_timeout: float) -> bool:
             logger.error("the reservation of %r could not be changed: %s", key, outcome)
         waiter.set(not isinstance(outcome, Exception))
 
-    OptimisticUpdate(process.current(), _path(key), plan, done).start()
+    _Update(process.current(), _path(key), plan, done).start()
     return bool(waiter.wait(reply_timeout)) if reply_timeout > 0 else False
 
 
