@@ -24,7 +24,7 @@ from django_zklock.zk.session import Session, SessionObserver
 logger = Logger("django_zklock.locks")
 
 AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
-PATH_EXTRA = 14  # bytes: the length of a path in the transaction, and the sequence number
+PATH_EXTRA = 14  # bytes of a path in the transaction that ends a session: its length, and the sequence number
 NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that linger are given up
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
@@ -36,8 +36,7 @@ class Registry(SessionObserver):
         self.session = session
         self.gateway = session.attached(Gateway)
         self.heartbeat = Heartbeat(self.gateway)
-        # Of all znodes that are, or may be, in ZooKeeper, with the bytes of their paths; of a marker, its name.
-        self.guids: dict[str, int] = {}
+        self.guids: dict[str, int] = {}  # bytes of the paths of all znodes that may be there; of a marker, by its name
         self.path_bytes = 0  # of all of them
         self.on_nearly_full: Callable[[], object] = lambda: None  # gives up a lock that has no owner
         self.deleting: dict[OwnNode, None] = {}  # those whose delete is not confirmed yet
@@ -47,22 +46,17 @@ class Registry(SessionObserver):
         self._used = False
         session.observers[self] = None
 
-    def add(self, guid: str, *paths: str, refuse: bool = True) -> None:
-        """
-        Register the guid of a znode, before the create is sent. Its path may lack the sequence number.
-
-        Raises `TooManyLocks` if the paths of this session would be too long for the transaction that ends it.
-        """
+    def add(self, guid: str, *paths: str) -> None:
+        """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
         size = sum(len(path.encode()) + PATH_EXTRA for path in paths)
         total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()
-        if refuse and total > limit:
+        if total > limit:
             raise TooManyLocks(
                 f"This process has {len(self.guids):,} locks and waiters. Their paths take {self.path_bytes:,} of "
-                f"{limit:,} bytes, so {size:,} more do not fit. Servers may not survive the end of a larger session. "
-                "Use shorter keys, or spread the locks over more processes. If all servers have a larger "
-                "jute.maxbuffer, set JUTE_MAXBUFFER in settings.ZKLOCK."
+                f"{limit:,} bytes, so {size:,} more do not fit: servers may not survive the end of a larger session. "
+                "Use shorter keys or more processes. If the servers have another jute.maxbuffer, set JUTE_MAXBUFFER."
             )
         self.guids[guid], self.path_bytes = size, total
         self._used = True

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, connected, expire, proxied, session, within
+from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session, within
 from support.primitives import Primitive
 from support.proxy import CREATE2, DELETE, Proxy
 from support.zoo import Zoo, eventually
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.zookeeper
 
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
-SIZE = 880  # bytes of the path of such a key, at most
+SIZE = 845  # bytes of the path of such a key, about
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=5)
         number = len(registry().guids)
-        assert carried(zoo) == counted() <= LIMIT < counted() + SIZE
+        assert carried(zoo) == counted() <= LIMIT < counted() + 900
         assert f"{number} locks and waiters" in error
         assert f"{counted():,} of {LIMIT:,} bytes" in error
         assert "shorter keys" in error
@@ -172,7 +172,7 @@ def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
         assert counted() <= LIMIT
     eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
     with contextlib.ExitStack() as stack:
-        for number in range(LIMIT // SIZE):
+        for number in range(LIMIT // 900):
             stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=5))
 
 
@@ -189,6 +189,34 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
         hold.check()
         assert counted() == carried(zoo) <= LIMIT
     assert counted() == 0
+
+
+def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:
+    """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
+
+    def wait(key: str) -> None:
+        with zk_lock(key, timeout=30):
+            pass
+
+    with proxied(zoo, 10, JUTE_MAXBUFFER=LIMIT) as proxy:
+        connected()
+        count = LIMIT // SIZE
+        with contextlib.ExitStack() as stack:
+            for key in first(count):
+                stack.enter_context(zoo.hold_elsewhere(key))
+            threads = [BackgroundCall(functools.partial(wait, key)) for key in first(count)]
+            eventually(lambda: len(zoo.contenders()) == 2 * count)
+            full = counted_on_loop()
+            assert full > LIMIT - 6 * SIZE
+            old = session().session_id
+            expire(zoo)
+            eventually(lambda: session().session_id not in (old, None))
+            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
+            reconnect(proxy)
+            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
+        for thread in threads:
+            thread.result(30)
+        assert counted_on_loop() == 0
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------

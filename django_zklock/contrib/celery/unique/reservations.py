@@ -272,31 +272,29 @@ def _delete(node: DirectoryState) -> Step:
 
 
 class _Update(OptimisticUpdate):
-    """An update that registers the children of this session, which are ephemeral: they count like locks."""
+    """An update that registers this session's children of the reservation: they are ephemeral, so they count."""
 
-    _present = _planned = frozenset[str]()  # paths: as last read, and after the step under way
+    _paths = frozenset[str]()  # of these children, as last read, or after the transaction under way
 
     def _step(self, state: DirectoryState | None) -> None:
         ends = tuple(name("", self.session.session_id or 0) for name in (record.publisher, record.worker))
         children = () if state is None else state.children
-        self._present = self._planned = frozenset(f"{self._path}/{name}" for name in children if name.endswith(ends))
+        self._paths = frozenset(f"{self._path}/{name}" for name in children if name.endswith(ends))
         super()._step(state)
 
     def _commit(self, step: Commit) -> None:
         created = {change.path for change in step.operations if isinstance(change, Create) and change.ephemeral}
-        self._planned = self._present - {change.path for change in step.operations if isinstance(change, Delete)}
-        self._planned |= created
-        registry = self.session.attached(Registry)
-        registry.add(self._path, *self._present, *created, refuse=bool(created))
+        if created:
+            self.session.attached(Registry).add(self._path, *self._paths, *created)
+        deleted = {change.path for change in step.operations if isinstance(change, Delete)}
+        self._paths = (self._paths - deleted) | created
         super()._commit(step)
 
     def _conclude(self, outcome: Any) -> None:
         registry = self.session.attached(Registry)
-        paths = self._present if isinstance(outcome, Exception) else self._planned
-        if not paths:
-            registry.discard(self._path)
-        elif self._path in registry.guids:  # else their session is over
-            registry.add(self._path, *paths, refuse=False)
+        registry.discard(self._path)
+        if self._paths and not isinstance(outcome, Exception):
+            registry.add(self._path, *self._paths)
         super()._conclude(outcome)
 
 
