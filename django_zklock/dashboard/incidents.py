@@ -60,8 +60,8 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "orphan": (
         _("Contender without a session: %(keys)s"),
-        _("%(holders)s. It was restored from a backup or copied, so nothing deletes it."),
-        _("If it holds the lock, break the lock. If it waits, delete its znode with zkCli.sh."),
+        _("%(holders)s. Nothing deletes it: it was restored from a backup or copied, or its client made it so."),
+        _("If its program is gone, break the lock. If it only waits, delete its znode with zkCli.sh."),
         "",
     ),
     "host": (

@@ -177,9 +177,9 @@ def _strangers(looks: _Looks) -> list[ServerReport]:
 def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
     """Return whether two addresses may be those of one leader: its zxid does not decrease from one look to the next."""
     return len(looks) > 1 and all(
-        later[one].role in _LEADS and 0 <= earlier[one].zxid <= later[other].zxid
-        for earlier, later in pairwise(looks)
-        for one, other in product(pair, pair)
+        look[index].role in _LEADS and 0 <= before[index].zxid <= look[other].zxid
+        for before, look in pairwise(looks)
+        for index, other in product(pair, pair)
     )
 
 
