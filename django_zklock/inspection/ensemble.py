@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, pairwise, permutations, product
@@ -23,9 +23,9 @@ from django.utils.translation import gettext_lazy as _
 from django_zklock import clock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.shared import Shared
-from django_zklock.inspection.queries import check_quorum
 from django_zklock.queue.escaping import printable
 from django_zklock.zk import process
+from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply
 from django_zklock.zk.options import SessionOptions
 from django_zklock.zk.outage import address
@@ -38,6 +38,8 @@ OLDEST: Final = (3, 6)
 MAX_TEXT: Final = 40  # characters of a role or version
 CERTAIN: Final = 3.0  # seconds that servers must disagree for; a leader that was replaced notices it earlier
 PAUSE: Final = 0.1  # seconds between two looks at servers that seem to disagree
+FIRST: Final = 0.25  # seconds that a write of this process gets before the first look, which may show it then
+ENOUGH: Final = 4  # looks; one leader may pass the zxid of another between two of them
 LATE: Final = 300  # transactions; a server that is only late carries out more of them within CERTAIN
 _CONFIG: Final = "/zookeeper/config"  # the servers of the ensemble, as the connected server knows them
 _LEADS: Final = frozenset({"leader", "standalone"})
@@ -128,46 +130,55 @@ def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
     ask = partial(_ask, options=options, timeout=timeout)
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
         answer = pool.submit(_own_answer, timeout)
+        wait([answer], FIRST)
         looks = [tuple(pool.map(ask, options.hosts))]
-        ends = clock.now() + CERTAIN
-        while _strangers(looks) and clock.now() < ends:
+        zxid, recluse = answer.result()
+        ends, doubts = clock.now() + CERTAIN, 2 * bool(_strangers(looks, zxid))
+        while doubts and clock.now() < ends:
             time.sleep(PAUSE)
             looks.append(tuple(pool.map(ask, options.hosts)))
-    findings = _findings(looks, options.session_timeout, reply_timeout, answer=answer.result())
+            doubts = 2 if _strangers(looks, zxid) else doubts - 1  # one ensemble may pass the other
+    if doubts and not _own_answer(timeout)[0]:
+        zxid = 0  # without a leader that answers, the servers of one ensemble may disagree for some time
+    findings = _findings(looks, options.session_timeout, reply_timeout, answer=(zxid, recluse))
     return EnsembleReport(looks[-1], tuple(findings))
 
 
-def _own_answer(timeout: float) -> tuple[bool, str]:
-    """Return whether a quorum answers this process, and the address of the server that does if it knows no other."""
+def _own_answer(timeout: float) -> tuple[int, str]:
+    """
+    Return the zxid of a transaction that a quorum has carried out for this process, and the server that knows no other.
+
+    The zxid is 0 if this process has no answer. The address of the server is empty if it knows others.
+    """
 
     def read(gateway: Gateway, done: Callback[NodeReply]) -> None:
         gateway.read(_CONFIG, done)
 
     session, deadline = process.peek(), clock.now() + timeout
     if session is None or not session.connected:
-        return False, ""
+        return 0, ""
     try:
-        check_quorum(reply_timeout=timeout)
-        reply = call(session, read, deadline)
+        zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
-        return False, ""
-    members = re.findall(rb"^server\.", reply.data, re.MULTILINE) if isinstance(reply, Node) else []
-    return True, session.server if len(members) == 1 else ""
+        return 0, ""
+    members = re.findall(rb"^server\.", config.data, re.MULTILINE) if isinstance(config, Node) else []
+    return 0 if isinstance(zxid, ZkError) else zxid, session.server if len(members) == 1 else ""
 
 
-def _strangers(looks: _Looks) -> list[ServerReport]:
+def _strangers(looks: _Looks, zxid: int = 0) -> list[ServerReport]:
     """
-    Return the servers that are not of one ensemble. After a single look, return those that may not be.
+    Return the servers that are not of one ensemble, if the looks took `CERTAIN` seconds; before, those that may not be.
 
-    An ensemble has one leader, and each server soon reaches the zxid that another one has had. The first zxid of a
-    leader, with the number 0, is an exception: the others go on with its first transaction.
+    An ensemble has one leader, and each server soon reaches the zxid that this process, or another server at the look
+    before, has had. The first zxid of a leader, with the number 0, is an exception: the others never have it. If no
+    quorum has answered this process (`zxid` is 0), only two leaders count.
     """
     strangers: set[int] = set()
     for pair in permutations(range(len(looks[0])), 2):
         mine, its = ([look[index] for look in looks] for index in pair)
         if all(server.serves and server.zxid >= 0 for server in (*mine, *its)):
-            began, now, goal = mine[0].zxid, mine[-1].zxid, its[0].zxid
-            is_behind = now < goal and goal & 0xFFFFFFFF and (now - began < LATE or now >> 32 != goal >> 32)
+            began, now, goal = mine[0].zxid, mine[-1].zxid, max(its[-2:][0].zxid, zxid)
+            is_behind = zxid and now < goal and goal & 0xFFFFFFFF and (now - began < LATE or now >> 32 != goal >> 32)
             both_lead = all(server.role in _LEADS for server in (*mine, *its))
             if is_behind or (both_lead and not _may_be_one(looks, pair)):
                 strangers.update(pair)
@@ -176,7 +187,7 @@ def _strangers(looks: _Looks) -> list[ServerReport]:
 
 def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
     """Return whether two addresses may be those of one leader: its zxid does not decrease from one look to the next."""
-    return len(looks) > 1 and all(
+    return len(looks) >= ENOUGH and all(
         look[index].role in _LEADS and 0 <= before[index].zxid <= look[other].zxid
         for before, look in pairwise(looks)
         for index, other in product(pair, pair)
@@ -244,10 +255,10 @@ def _report(server: str, text: str) -> ServerReport:
 
 
 def _findings(
-    looks: _Looks, session_timeout: float, reply_timeout: float = 1.0, *, answer: tuple[bool, str] = (False, "")
+    looks: _Looks, session_timeout: float, reply_timeout: float = 1.0, *, answer: tuple[int, str] = (0, "")
 ) -> Iterator[HealthFinding]:
     """Yield what is wrong. A quorum whose `answer` this process has exists, whatever the servers say of themselves."""
-    servers, strangers, (answered, recluse) = looks[-1], _strangers(looks), answer
+    (answered, recluse), servers, strangers = answer, looks[-1], _strangers(looks, answer[0])
     alone = {server.address for server in servers if server.role == "standalone"} | {recluse} - {""}
     are_one = all(_may_be_one(looks, pair) for pair in combinations(range(len(servers)), 2))
     known = not any(server.problem in {_CLOSED, _SILENT} for server in servers)

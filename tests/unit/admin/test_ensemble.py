@@ -100,17 +100,14 @@ def look(*servers: tuple[str, int]) -> tuple[ServerReport, ...]:
         ),
         (look(("leader", 0x100000050), ("leader", 0x200000003)), look(("", -1), ("leader", 0x200000009))),
         # one server by its name and by its address
-        (
-            look(("leader", 0x100000050), ("leader", 0x100000051)),
-            look(("leader", 0x100000053), ("leader", 0x100000052)),
-        ),
-        (look(("standalone", 5), ("standalone", 5)), look(("standalone", 5), ("standalone", 5))),
+        tuple(look(("leader", 2 * number), ("leader", 2 * number + 1)) for number in range(4)),
+        (look(("standalone", 5), ("standalone", 5)),) * 4,
         # no quorum: it serves nobody
         (look(("leader", 0x200000050), ("read-only", 0x100000007)),) * 2,
     ],
 )
 def test_a_healthy_ensemble_is_never_called_two(looks: Sequence[tuple[ServerReport, ...]]) -> None:
-    assert not any(finding.splits for finding in _findings(looks, 10.0))
+    assert not any(finding.splits for finding in _findings(looks, 10.0, answer=(1, "")))
 
 
 @pytest.mark.parametrize(
@@ -132,16 +129,31 @@ def test_a_healthy_ensemble_is_never_called_two(looks: Sequence[tuple[ServerRepo
     ],
 )
 def test_two_ensembles_are_an_error(looks: Sequence[tuple[ServerReport, ...]]) -> None:
-    (finding,) = [finding for finding in _findings(looks, 10.0) if finding.splits]
+    (finding,) = [finding for finding in _findings(looks, 10.0, answer=(1, "")) if finding.splits]
     assert (finding.result, "to two holders" in finding.text) == ("error", True)
+
+
+def test_servers_may_disagree_while_no_quorum_answers() -> None:
+    """A leader that hangs has told its observer of a transaction, and not its follower."""
+    hung = ServerReport(address="zk9:2181", problem="does not answer: timed out")
+    looks = [(*look(("follower", 0x900002DDC), ("observer", 0x900002DDD)), hung)] * 30
+    assert not any(finding.splits for finding in _findings(looks, 10.0))
+
+
+def test_a_server_without_the_transaction_of_this_process_is_a_stranger() -> None:
+    """Two ensembles may have the same zxid by chance, before the write of this process."""
+    looks = [look(("leader", 0x100000050), ("follower", 0x100000050))] * 4
+    assert not any(finding.splits for finding in _findings(looks, 10.0, answer=(0x100000050, "")))
+    looks = [look(("leader", 0x100000051), ("follower", 0x100000050))] * 4
+    assert any(finding.splits for finding in _findings(looks, 10.0, answer=(0x100000051, "")))
 
 
 def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_own() -> None:
     down = ServerReport(address="zk2:2181", problem="does not answer: refused")
     alone = look(("leader", 0x100000050))
-    assert [f.splits for f in _findings([(*alone, down)], 10.0, answer=(True, "zk1:2181"))] == [True, False]
-    assert not list(_findings([alone], 10.0, answer=(True, "zk1:2181")))
-    assert not list(_findings([look(("leader", 7), ("leader", 7))] * 2, 10.0, answer=(True, "zk1:2181")))
+    assert [f.splits for f in _findings([(*alone, down)], 10.0, answer=(1, "zk1:2181"))] == [True, False]
+    assert not list(_findings([alone], 10.0, answer=(1, "zk1:2181")))
+    assert not list(_findings([look(("leader", 7), ("leader", 7))] * 4, 10.0, answer=(1, "zk1:2181")))
 
 
 def test_observers_do_not_vote() -> None:
@@ -206,7 +218,7 @@ def test_a_server_without_quorum_runs_and_is_not_down() -> None:
 def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
     """A proxy may cut `srvr`, while a quorum answers the requests of this process."""
     cut = ServerReport(address="zk1:2181", problem="does not answer: timed out")
-    assert {finding.result for finding in _findings([[cut]], 10.0, answer=(True, ""))} == {"warning"}
+    assert {finding.result for finding in _findings([[cut]], 10.0, answer=(1, ""))} == {"warning"}
 
 
 def test_a_finding_is_in_the_language_of_its_reader() -> None:
