@@ -56,6 +56,10 @@ def parse(url: str) -> Address:
         )
     user_info, at, hosts = authority.rpartition("@")
     path, _, query = tail.partition("?")
+    if re.search("[,; ]", path):
+        # Most likely there is a chroot after each host. All after the first slash would be one long chroot.
+        hint = "Name the chroot once, after the last host. Percent-encode such a character (%2C) if it belongs to it."
+        raise InvalidValue("has a comma, semicolon or space in its path", hint=hint)
     return Address(
         hosts=_hosts(hosts),
         chroot=znode_path(_decoded(path)),
