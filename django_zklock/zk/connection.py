@@ -111,9 +111,7 @@ class _Handler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(
-        self, address: tuple[str, int], timeout: float | None = None, hostname: str = "", **_: object
-    ) -> socket.socket:
+    def create_connection(self, address: Any, timeout: float | None = None, hostname: str = "", **_: object) -> Any:
         """
         Connect to one host within its share of the session timeout. Its certificate must have the `hostname`.
 
