@@ -123,11 +123,11 @@ def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
 
 def looked_at(snapshot: Snapshot, servers: EnsembleReport) -> dict[str, Any]:
     """Return what a verdict is about, and whether that is everything."""
-    reached = [server for server in servers.servers if server.runs]
-    values = {"locks": len(snapshot.locks), "all_locks": snapshot.total}
-    values |= {"servers": len(reached), "all_servers": len(servers.servers)}
+    reached, count = sum(server.runs for server in servers.servers), len(servers.servers)
+    reached = max(reached, snapshot.connection.state == "connected")  # a proxy may cut `srvr`
+    values = {"locks": len(snapshot.locks), "all_locks": snapshot.total, "servers": reached, "all_servers": count}
     text = _("%(locks)d of %(all_locks)d locks, %(servers)d of %(all_servers)d servers") % values
-    complete = snapshot.complete and len(reached) == len(servers.servers)
+    complete = snapshot.complete and reached == count
     return {"complete": complete, "looked_at": "; ".join([text, *([] if complete else snapshot.skipped)])}
 
 
