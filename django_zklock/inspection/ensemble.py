@@ -199,6 +199,7 @@ def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
 
 
 _reports: Final = Shared(_ask_all)
+_peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that answered last, by host; it is tried first
 
 
 def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
@@ -243,12 +244,16 @@ def _connect(host: tuple[str, int], remaining: Callable[[], float]) -> socket.so
     addresses = resolve([host], remaining())[host]
     if isinstance(addresses, OSError):
         raise OSError(str(addresses))  # no TimeoutError: it says more than that
-    for left, peer in zip(range(len(addresses), 0, -1), addresses, strict=True):
+    peers = sorted(addresses, key=lambda peer: peer != _peers.get(host))
+    for left, peer in zip(range(len(peers), 0, -1), peers, strict=True):
         try:
-            return socket.create_connection(peer, remaining() / left)
+            sock = socket.create_connection(peer, remaining() / left)
         except OSError:
             if left == 1:
                 raise
+        else:
+            _peers[host] = peer
+            return sock
     raise AssertionError("a name has at least one address")
 
 
