@@ -224,7 +224,10 @@ def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> st
             raise TimeoutError("timed out")
         return seconds
 
-    tls = None if options.tls is None else context(options.tls, remaining())
+    try:
+        tls = None if options.tls is None else context(options.tls, remaining())
+    except OSError as error:
+        raise TlsProblem(str(error)) from error  # also if they are not read yet
     with _connect(host, remaining) as sock:
         sock.settimeout(remaining())
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:

@@ -269,6 +269,8 @@ class Connection(ConnectionHandler):
         if options.tls is not None:
             try:
                 self.handler.tls = context(options.tls, within)
+            except TimeoutError:
+                return []
             except OSError as error:
                 for host in options.hosts:
                     outage.failed(host, str(error))

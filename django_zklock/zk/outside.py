@@ -19,7 +19,8 @@ from django_zklock.zk.outage import Address
 NO_HOST = "no such host"
 UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
 
-LATE = 1.0  # seconds without an answer, after which the resolver is at fault
+UNREADABLE = 'the files of ZKLOCK["TLS"] are not read yet; their file system does not answer'
+LATE = 1.0  # seconds without an answer, after which that is the cause of an outage
 
 _T = TypeVar("_T")
 
@@ -31,8 +32,9 @@ class Outside(Generic[_T]):
     The call runs on a thread of its own, one at a time, so a resolver that hangs holds one thread at most.
     """
 
-    def __init__(self, call: Callable[[], _T]) -> None:
+    def __init__(self, call: Callable[[], _T], problem: str) -> None:
         self._call = call
+        self._problem = problem  # what to say while there is no answer
         self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
         self._ended = threading.Event()
         self._ended.set()
@@ -55,11 +57,12 @@ class Outside(Generic[_T]):
         """
         Return the newest value, or raise the error of the newest call.
 
-        A call under way is waited for until it has had `within` seconds. Raises `TimeoutError` if none has ended yet.
+        A call under way is waited for until it has had `within` seconds. If none has ended yet, the error is a
+        `TimeoutError`, and another `OSError` once the call is late.
         """
         self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
         if self._result is None:
-            raise TimeoutError("timed out")
+            raise (OSError if clock.now() - self.begun_at >= LATE else TimeoutError)(self._problem)
         return self._result()
 
     def _run(self) -> None:
@@ -80,7 +83,7 @@ def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Addr
     """
     Return the addresses of each host, or why there are none; wait for all names together `within` seconds at most.
 
-    The resolver goes on, and a later call gets its answer; until it is late, the error is a `TimeoutError`.
+    The resolver goes on, and a later call gets its answer. The error is a `TimeoutError` until it is late.
     """
     calls = {host: _addresses(host) for host in hosts if not _is_address(host[0])}
     for call in calls.values():
@@ -89,9 +92,6 @@ def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Addr
     for host in hosts:
         try:
             resolved[host] = calls[host].get(within) if host in calls else (host,)
-        except TimeoutError:
-            late = clock.now() - calls[host].begun_at >= LATE
-            resolved[host] = (OSError if late else TimeoutError)(UNRESOLVED)
         except OSError as error:
             resolved[host] = error
     return resolved
@@ -125,12 +125,12 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
             known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in entries)
         return tuple(known)
 
-    return Outside(look_up)
+    return Outside(look_up, UNRESOLVED)
 
 
 @functools.cache
 def _context(tls: TlsOptions) -> Outside[ssl.SSLContext]:
-    return Outside(tls.context)
+    return Outside(tls.context, UNREADABLE)
 
 
 def context(tls: TlsOptions, within: float) -> ssl.SSLContext:

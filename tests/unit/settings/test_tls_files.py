@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,14 @@ def test_right_files_are_used_and_nobody_is_asked(
     given = settings(folder, {**files, **({"KEY_PASSWORD": password} if password else {})})
     with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": given}):
         assert [message for message in checks.run_checks() if str(message.id).startswith("zklock")] == []
+
+
+def test_a_file_that_cannot_be_read_in_time_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system of another machine may hang. `check` ends all the same."""
+    monkeypatch.setattr("django_zklock.checks.CHECK_TIME", 0.1)
+    os.mkfifo(tmp_path / "ca.pem")
+    with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": {"CA": str(tmp_path / "ca.pem")}}):
+        [message] = [message for message in checks.run_checks() if str(message.id).startswith("zklock")]
+    (tmp_path / "ca.pem").open("wb").close()  # the thread that reads it goes on
+    assert message.id == "zklock.W008"
+    assert "their file system does not answer" in message.msg

@@ -41,7 +41,7 @@ def gate() -> Iterator[Gate]:
 
 def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
     """Later callers wait no longer, and no second thread hangs."""
-    call = Outside(gate)
+    call = Outside(gate, "no answer")
     for within, longest in [(0.2, 2), (0.2, 0.15), (0.2, 0.15)]:
         call.begin()
         began = time.monotonic()
@@ -55,7 +55,7 @@ def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
 
 def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
     """The new one takes its place as soon as it is there; an error does so, too."""
-    call = Outside(gate)
+    call = Outside(gate, "no answer")
     gate.open.set()
     call.begin()
     assert call.get(20) == 1
