@@ -207,6 +207,8 @@ def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> Serv
         text = _srvr(host, options, clock.now() + timeout)
     except TimeoutError:
         return ServerReport(address=address(host), problem=_TIMED_OUT)
+    except (ConnectionResetError, BrokenPipeError):
+        return ServerReport(address=address(host), problem=_SILENT)
     except (TlsProblem, ssl.SSLError) as error:
         reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error
         return ServerReport(address=address(host), problem=f"{_TLS_FAILED}: {reason}")

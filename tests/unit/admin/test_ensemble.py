@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +14,8 @@ import pytest
 from django.utils import translation
 
 from django_zklock.inspection import ServerReport
-from django_zklock.inspection.ensemble import _findings, _report
+from django_zklock.inspection.ensemble import _ask, _findings, _report
+from django_zklock.zk.options import SessionOptions
 
 LEADER = ServerReport(address="zk1:2181", role="leader", version="3.9.3", latency=0.001)
 FOLLOWER = ServerReport(address="zk2:2181", role="follower", version="3.9.3", latency=0.001)
@@ -231,3 +236,24 @@ def test_a_finding_is_in_the_language_of_its_reader() -> None:
         )  # codespell:ignore ist
         assert warning.text == "zk1:2181 antwortet nicht: Connection refused."
     assert warning.text == "zk1:2181 does not answer: Connection refused."
+
+
+def test_a_server_that_resets_connections_may_have_too_many() -> None:
+    """It does not count as down."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the end
+            while True:
+                peer = listener.accept()[0]
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                peer.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        host: tuple[str, int] = listener.getsockname()
+        options = SessionOptions(hosts=(host,))
+        reports = [_ask(host, options, 10) for _ in range(20)]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert all("maxClientCnxns" in report.problem for report in reports)
