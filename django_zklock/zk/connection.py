@@ -396,9 +396,9 @@ class Connection(ConnectionHandler):
         if header.err in REFUSALS:
             self._refusal = REFUSALS[header.err]
             raise ConnectionDropped(self._refusal)  # the server closes it now
-        if not self._answered and header.xid > 0:  # the first reply to a request
+        if not self._answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply
             self._answered = True
-            self.client.outage.accepted(self._address)
+            self.client.outage.accepted()
         if header.xid == PING_XID and self._pings:
             self.client.on_pinged(self._pings.popleft())
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):

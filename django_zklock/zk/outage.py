@@ -82,9 +82,9 @@ class Outage:
         self._causes = {}
         self._logged = False
 
-    def accepted(self, address: Address) -> None:
-        """Forget all failures, because this server has carried out a request."""
-        self._refusals.pop(address, None)
+    def accepted(self) -> None:
+        """Forget all failures, because a server has carried out a request."""
+        self._refusals = {}
         self.end()
 
     def refused(self, host: Host, address: Address, cause: str) -> None:

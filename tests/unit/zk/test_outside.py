@@ -136,5 +136,5 @@ def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.M
     now += 3600
     assert not outage.may_try(host, lambda: wanted)
     assert "because" in outage.explain()
-    outage.accepted(host)
+    outage.accepted()
     assert outage.may_try(host, lambda: wanted)
