@@ -13,13 +13,16 @@ from typing import Any, Generic, TypeVar
 
 from django_zklock import clock
 from django_zklock.zk.loop import quiet_thread
-from django_zklock.zk.options import TlsOptions
+from django_zklock.zk.options import TlsOptions, TlsProblem
 from django_zklock.zk.outage import Address
 
 NO_HOST = "no such host"
 UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
 
+_UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # the resolver has answered
+
 LATE = 1.0  # seconds without an answer, after which the resolver is at fault
+FRESH = 10.0  # seconds for which an answer that came too late is as good as a new one
 
 _T = TypeVar("_T")
 
@@ -36,13 +39,14 @@ class Outside(Generic[_T]):
         self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
         self._ended = threading.Event()
         self._ended.set()
+        self._is_new = False  # nobody has got the newest result yet
         self._mutex = threading.Lock()
         self.begun_at = float("-inf")  # on clock.now(), of the newest call
 
     def begin(self) -> None:
-        """Make the call, unless it is under way. For any thread."""
+        """Make the call, unless it is under way or has come too late for those who wanted it. For any thread."""
         with self._mutex:
-            if not self._ended.is_set():
+            if not self._ended.is_set() or (self._is_new and clock.now() < self.begun_at + FRESH):
                 return
             self._ended.clear()
             self.begun_at = clock.now()
@@ -60,6 +64,8 @@ class Outside(Generic[_T]):
         self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
         if self._result is None:
             raise TimeoutError("timed out")
+        if self._ended.is_set():
+            self._is_new = False
         return self._result()
 
     def _run(self) -> None:
@@ -69,6 +75,7 @@ class Outside(Generic[_T]):
         except Exception as error:  # noqa: BLE001 - it is raised where the value is needed
             self._result = functools.partial(_raise, error)
         finally:
+            self._is_new = True
             self._ended.set()
 
 
@@ -114,7 +121,7 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
         try:
             entries = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         except socket.gaierror as error:
-            if error.errno != socket.EAI_AGAIN:
+            if error.errno in _UNKNOWN:
                 known.clear()
                 raise OSError(NO_HOST) from error
             if not known:
@@ -137,11 +144,17 @@ def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
     """
     Return a context for TLS, of the files as they are now; wait for them `within` seconds at most.
 
-    If that is not enough, it is the context of an earlier call. Raises `OSError`.
+    If that is not enough, it is the context of an earlier call. Raises `TlsProblem`.
     """
     call = _context(tls)
     call.begin()
-    return call.get(within)
+    try:
+        return call.get(within)
+    except TimeoutError:
+        files = ", ".join(dict.fromkeys(filter(None, (tls.ca, tls.cert, tls.key)))) or "the system's certificates"
+        problem = TlsProblem(f'a file of ZKLOCK["TLS"] cannot be read, reading hangs: {files}')
+        problem.absent = True
+        raise problem from None
 
 
 if hasattr(os, "register_at_fork"):
