@@ -226,10 +226,7 @@ def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> st
             raise TimeoutError("timed out")
         return seconds
 
-    try:
-        tls = None if options.tls is None else context(options.tls, remaining())
-    except OSError as error:
-        raise TlsProblem(str(error)) from error  # also if they are not read yet
+    tls = None if options.tls is None else context(options.tls, remaining())
     with _connect(host, remaining) as sock:
         sock.settimeout(remaining())
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:

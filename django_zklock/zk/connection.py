@@ -48,6 +48,7 @@ from django_zklock.zk.outage import (
     SILENT,
     Address,
     NotZooKeeper,
+    Outage,
     cause_of,
 )
 from django_zklock.zk.outside import context, resolve
@@ -67,11 +68,13 @@ for _module in (kazoo_connection, kazoo_utils):
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
 HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts; a longer one could outlast the lease
-LOOK_AGAIN = 1.0  # seconds: the longest pause while servers that refuse wait for their time, or for a caller
+LOOK_AGAIN = 0.1  # seconds between two looks whether it is time for a server that refuses, or somebody waits now
 ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
 HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while a lease lasts; 0.23 or more remain when a connection breaks
 LOOKUP_SHARE = 0.025  # of it: how long a round waits for the resolver and for TLS files; but see the next two lines
 LOOKUP_LEAST, LOOKUP_MOST = 0.05, 0.25  # seconds
+LOOKUP_STEP = 0.02  # seconds between two looks while no address is known
+FILES_FIRST = 0.5  # seconds for the first TLS files, without which there is nothing to try
 FIRST_ROUND = 0.8  # of the connect timeout: the longest round before the first connection
 HURRIED_ROUNDS = 2  # rounds of these kinds; later rounds give a slow server more time
 
@@ -186,10 +189,10 @@ class Connection(ConnectionHandler):
     connect_sent_at = float("-inf")  # on clock.now(), of the last connect that got a reply
     last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
     host: tuple[str, int]  # that was tried last, as spelled in the settings
+    answered = False  # a request on the present connection was carried out; set by a client that drops the connection
 
     _address: Address = ("", 0)  # of `host`
-    _addresses = 1  # in the present round
-    _answered = False  # a request on the present connection was carried out
+    _known: Sequence[tuple[str, str, int]] = ()  # the names and addresses of the present round
     _connected_at = math.inf  # on clock.now(), of the present try
     _contact_at = -math.inf  # on clock.now(), of the last connection
     _refusal = CLOSED_EARLY  # why the present connection was refused
@@ -257,53 +260,63 @@ class Connection(ConnectionHandler):
             self._write_sock.send(b"\0")
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """Return the addresses for a round: those that are known, but for servers that have just refused this one."""
+        """Return the addresses for a round: those that are known."""
         options, outage = self.client.options, self.client.outage
         within = min(max(LOOKUP_LEAST, self._timeout * LOOKUP_SHARE), LOOKUP_MOST)
         resolved: list[tuple[str, str, int]] = []
-        for host, addresses in resolve(options.hosts, within).items():
+        answers = resolve(options.hosts, within)
+        while TimeoutError in (kinds := set(map(type, answers.values()))) and tuple not in kinds:  # nothing to try yet
+            self.handler.sleep_func(LOOKUP_STEP)
+            answers = resolve(options.hosts, within)
+        for host, addresses in answers.items():
             if not isinstance(addresses, OSError):
                 resolved += ((host[0], *address) for address in addresses)
             elif not isinstance(addresses, TimeoutError):
                 outage.failed(host, str(addresses))
         if options.tls is not None:
             try:
-                self.handler.tls = context(options.tls, within)
-            except TimeoutError:
-                return []
+                self.handler.tls = context(options.tls, within if self.handler.tls else FILES_FIRST)
             except OSError as error:
                 for host in options.hosts:
                     outage.failed(host, str(error))
                 return []
-        self._addresses = len(resolved)
-        ready = [host for host in resolved if outage.may_try(host[1:], self.client.is_wanted)]
-        random.shuffle(ready)
+        self._known = resolved
+        random.shuffle(resolved)
         # The last host comes last: if it has just stopped answering, trying it again would only cost time.
-        return sorted(ready, key=lambda host: host[1:] == self.last_host)
+        return sorted(resolved, key=lambda host: host[1:] == self.last_host)
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         share = HURRIED_RETRY_SHARE if self.client.lease_lasts() else RETRY_SHARE
-        longest = min(self._timeout * share, LOOK_AGAIN if self.client.outage.is_refused else math.inf)
-        retry.max_delay = longest / (1 + retry.max_jitter)
+        retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
+        while self._known and not self.client._stopped.is_set() and not any(map(self._may_try, self._known)):
+            self.handler.sleep_func(LOOK_AGAIN)
+            retry.reset()  # the server had a pause already
         try:
             return super()._connect_loop(retry)
         finally:
             self.client.outage.log()
 
+    def _may_try(self, host: tuple[str, str, int]) -> bool:
+        outage: Outage = self.client.outage
+        return outage.may_try(host[1:], self.client.is_wanted)
+
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> Any:
-        self._answered, self._connected_at, self._refusal = False, float("inf"), CLOSED_EARLY
+        if not self._may_try((host, hostip, port)):
+            return None  # here and not for the whole round, as two names may have the same address
+        self.answered, self._connected_at, self._refusal = False, float("inf"), CLOSED_EARLY
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         finally:
             lasted = clock.now() - self._connected_at  # no time at all, if there was no connection
-            if 0 <= lasted < LONGEST_PAUSE and not self._answered and not self.client._stopped.is_set():
+            if 0 <= lasted < LONGEST_PAUSE and not self.answered and not self.client._stopped.is_set():
                 self.client.outage.refused(self.host, self._address, self._refusal)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
         self._received.clear()
+        count = len(self._known) or 1
         self.handler.host_timeout = host_timeout(
-            self.client.options, self.negotiated_timeout, self._tries // self._addresses, self._addresses
+            self.client.options, self.negotiated_timeout, self._tries // count, count
         )
         self.handler.in_handshake = False
         self._tries += 1
@@ -396,8 +409,8 @@ class Connection(ConnectionHandler):
         if header.err in REFUSALS:
             self._refusal = REFUSALS[header.err]
             raise ConnectionDropped(self._refusal)  # the server closes it now
-        if not self._answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply
-            self._answered = True
+        if not self.answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply; not that to `Auth`
+            self.answered = True
             self.client.outage.accepted()
         if header.xid == PING_XID and self._pings:
             self.client.on_pinged(self._pings.popleft())

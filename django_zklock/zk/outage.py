@@ -40,6 +40,8 @@ REFUSED = "connection refused"
 
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 3, 10.0
 """Seconds between connections to a server that closes them, and their growth: about ten in the first minute."""
+IDLE_PAUSE = 60.0
+"""Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
 _DEVSERVER = "For development, start one with: manage.py zklock devserver"
@@ -67,6 +69,7 @@ class Outage:
         self._causes: dict[Host, str] = {}
         self._logged = False
         self._refusals: dict[Address, tuple[int, float]] = {}  # in a row, and when to try again, on clock.now()
+        self._idle_pause = float("inf")  # until a server has carried out a request
 
     def trying(self, host: Host, so_far: str = NO_ANSWER) -> None:
         """Record how far a try has come. The failure of an earlier try says more, so it stays until this try ends."""
@@ -83,8 +86,8 @@ class Outage:
         self._logged = False
 
     def accepted(self) -> None:
-        """Forget all failures, because a server has carried out a request."""
-        self._refusals = {}
+        """Forget all failures and refusals, because a server has carried out a request."""
+        self._refusals, self._idle_pause = {}, IDLE_PAUSE
         self.end()
 
     def refused(self, host: Host, address: Address, cause: str) -> None:
@@ -100,9 +103,9 @@ class Outage:
             self._causes[_key(host)] = cause
 
     def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
-        """Return whether it is time to connect to a server; never to one that goes on to refuse, if nobody waits."""
+        """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""
         count, at = self._refusals.get(address, (0, 0.0))
-        return not count or (clock.now() >= at and (count == 1 or is_wanted()))
+        return not count or clock.now() >= at + (0 if count == 1 or is_wanted() else self._idle_pause)
 
     @property
     def is_refused(self) -> bool:

@@ -13,14 +13,16 @@ from typing import Any, Generic, TypeVar
 
 from django_zklock import clock
 from django_zklock.zk.loop import quiet_thread
-from django_zklock.zk.options import TlsOptions
+from django_zklock.zk.options import TlsOptions, TlsProblem
 from django_zklock.zk.outage import Address
 
 NO_HOST = "no such host"
 UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
 
-UNREADABLE = 'the files of ZKLOCK["TLS"] are not read yet; their file system does not answer'
-LATE = 1.0  # seconds without an answer, after which that is the cause of an outage
+_UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # the resolver has answered
+
+LATE = 1.0  # seconds without an answer, after which the resolver is at fault
+FRESH = 10.0  # seconds for which an answer that came too late is as good as a new one
 
 _T = TypeVar("_T")
 
@@ -32,19 +34,19 @@ class Outside(Generic[_T]):
     The call runs on a thread of its own, one at a time, so a resolver that hangs holds one thread at most.
     """
 
-    def __init__(self, call: Callable[[], _T], problem: str) -> None:
+    def __init__(self, call: Callable[[], _T]) -> None:
         self._call = call
-        self._problem = problem  # what to say while there is no answer
         self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
         self._ended = threading.Event()
         self._ended.set()
+        self._is_new = False  # nobody has got the newest result yet
         self._mutex = threading.Lock()
         self.begun_at = float("-inf")  # on clock.now(), of the newest call
 
     def begin(self) -> None:
-        """Make the call, unless it is under way. For any thread."""
+        """Make the call, unless it is under way or has come too late for those who wanted it. For any thread."""
         with self._mutex:
-            if not self._ended.is_set():
+            if not self._ended.is_set() or (self._is_new and clock.now() < self.begun_at + FRESH):
                 return
             self._ended.clear()
             self.begun_at = clock.now()
@@ -57,12 +59,13 @@ class Outside(Generic[_T]):
         """
         Return the newest value, or raise the error of the newest call.
 
-        A call under way is waited for until it has had `within` seconds. If none has ended yet, the error is a
-        `TimeoutError`, and another `OSError` once the call is late.
+        A call under way is waited for until it has had `within` seconds. Raises `TimeoutError` if none has ended yet.
         """
         self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
         if self._result is None:
-            raise (OSError if clock.now() - self.begun_at >= LATE else TimeoutError)(self._problem)
+            raise TimeoutError("timed out")
+        if self._ended.is_set():
+            self._is_new = False
         return self._result()
 
     def _run(self) -> None:
@@ -72,6 +75,7 @@ class Outside(Generic[_T]):
         except Exception as error:  # noqa: BLE001 - it is raised where the value is needed
             self._result = functools.partial(_raise, error)
         finally:
+            self._is_new = True
             self._ended.set()
 
 
@@ -83,7 +87,7 @@ def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Addr
     """
     Return the addresses of each host, or why there are none; wait for all names together `within` seconds at most.
 
-    The resolver goes on, and a later call gets its answer. The error is a `TimeoutError` until it is late.
+    The resolver goes on, and a later call gets its answer; until it is late, the error is a `TimeoutError`.
     """
     calls = {host: _addresses(host) for host in hosts if not _is_address(host[0])}
     for call in calls.values():
@@ -92,6 +96,9 @@ def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Addr
     for host in hosts:
         try:
             resolved[host] = calls[host].get(within) if host in calls else (host,)
+        except TimeoutError:
+            late = clock.now() - calls[host].begun_at >= LATE
+            resolved[host] = (OSError if late else TimeoutError)(UNRESOLVED)
         except OSError as error:
             resolved[host] = error
     return resolved
@@ -114,7 +121,7 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
         try:
             entries = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         except socket.gaierror as error:
-            if error.errno != socket.EAI_AGAIN:
+            if error.errno in _UNKNOWN:
                 known.clear()
                 raise OSError(NO_HOST) from error
             if not known:
@@ -125,23 +132,29 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
             known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in entries)
         return tuple(known)
 
-    return Outside(look_up, UNRESOLVED)
+    return Outside(look_up)
 
 
 @functools.cache
 def _context(tls: TlsOptions) -> Outside[ssl.SSLContext]:
-    return Outside(tls.context, UNREADABLE)
+    return Outside(tls.context)
 
 
 def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
     """
     Return a context for TLS, of the files as they are now; wait for them `within` seconds at most.
 
-    If that is not enough, it is the context of an earlier call. Raises `OSError`.
+    If that is not enough, it is the context of an earlier call. Raises `TlsProblem`.
     """
     call = _context(tls)
     call.begin()
-    return call.get(within)
+    try:
+        return call.get(within)
+    except TimeoutError:
+        files = ", ".join(dict.fromkeys(filter(None, (tls.ca, tls.cert, tls.key)))) or "the system's certificates"
+        problem = TlsProblem(f'a file of ZKLOCK["TLS"] cannot be read, reading hangs: {files}')
+        problem.absent = True
+        raise problem from None
 
 
 if hasattr(os, "register_at_fork"):

@@ -92,7 +92,7 @@ def _send(session: Session, request: Callable[[Gateway, Callback[Any]], object],
     if session.closing:
         waiter.set((ZooKeeperUnavailable(CLOSED),))
     else:
-        session.wanted_until = clock.now() + WANTED
+        session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
         request(session.attached(Gateway), lambda reply: waiter.set((reply,)))
 
 

@@ -269,7 +269,8 @@ class Session:
 
     def _is_wanted(self) -> bool:
         """Return whether anybody waits for a connection. For any thread."""
-        return clock.now() < self.wanted_until or any(observer.needs_connection for observer in list(self.observers))
+        waits = self.closing or clock.now() < self.wanted_until
+        return waits or any(observer.needs_connection for observer in list(self.observers))
 
     def _replace_client_in(self, seconds: float) -> None:
         if self._replace_timer is not None:

@@ -108,6 +108,23 @@ def test_one_bad_name_costs_one_server(
     assert report.serves or report.problem.startswith("does not answer: ")
 
 
+def test_a_slow_resolver_costs_its_time_once(
+    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
+) -> None:
+    """If it is the only name, there is nothing else to do than to wait for it."""
+
+    def slow() -> list[str]:
+        time.sleep(0.4)
+        return ["127.0.0.1"]
+
+    names["slow.test"] = slow
+    port = server.hosts.rpartition(":")[2]
+    with override_settings(ZKLOCK={"URL": f"zk://slow.test:{port}/names"}):
+        began = time.monotonic()
+        with zk_lock("a", timeout=0):
+            assert time.monotonic() - began < 0.65
+
+
 def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(
     server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
 ) -> None:

@@ -12,6 +12,10 @@ from django.core import checks
 from django.test import override_settings
 from support.certificates import authority, certificate, openssl, skip_without_tls
 
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection import ensemble
+from django_zklock.zk import process
 from django_zklock.zk.options import TlsOptions, TlsProblem
 
 #: What is wrong: the files by setting, the setting that the error names, its words, and whether it is absent only.
@@ -77,6 +81,23 @@ def test_a_wrong_file_is_named_with_its_setting(folder: Path, wrong: str) -> Non
     assert message.msg == f"{raised.value}."
 
 
+def test_a_file_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file server that is away: by `check`, the caller of a lock, and the report of the servers."""
+    ca = tmp_path / "ca.pem"
+    os.mkfifo(ca)
+    monkeypatch.setattr("django_zklock.checks.CHECK_TIME", 0.1)
+    with override_settings(ZKLOCK={"URL": "zk+tls://127.0.0.1:1/test", "TLS": {"CA": str(ca)}}):
+        [message] = [message for message in checks.run_checks() if str(message.id).startswith("zklock")]
+        assert message.id == "zklock.W008"
+        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=1):
+            raise AssertionError("nothing is granted")
+        [report] = ensemble(max_age=0).servers
+        process.reset()
+    ca.open("w").close()  # ends the thread that reads it
+    for text in (message.msg, str(raised.value), report.problem):
+        assert f"reading hangs: {ca}" in text
+
+
 @pytest.mark.parametrize("password", [None, "secret"])
 def test_right_files_are_used_and_nobody_is_asked(
     folder: Path, password: str | None, monkeypatch: pytest.MonkeyPatch
@@ -87,14 +108,3 @@ def test_right_files_are_used_and_nobody_is_asked(
     given = settings(folder, {**files, **({"KEY_PASSWORD": password} if password else {})})
     with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": given}):
         assert [message for message in checks.run_checks() if str(message.id).startswith("zklock")] == []
-
-
-def test_a_file_that_cannot_be_read_in_time_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system of another machine may hang. `check` ends all the same."""
-    monkeypatch.setattr("django_zklock.checks.CHECK_TIME", 0.1)
-    os.mkfifo(tmp_path / "ca.pem")
-    with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": {"CA": str(tmp_path / "ca.pem")}}):
-        [message] = [message for message in checks.run_checks() if str(message.id).startswith("zklock")]
-    (tmp_path / "ca.pem").open("wb").close()  # the thread that reads it goes on
-    assert message.id == "zklock.W008"
-    assert "their file system does not answer" in message.msg

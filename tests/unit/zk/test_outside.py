@@ -41,7 +41,7 @@ def gate() -> Iterator[Gate]:
 
 def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
     """Later callers wait no longer, and no second thread hangs."""
-    call = Outside(gate, "no answer")
+    call = Outside(gate)
     for within, longest in [(0.2, 2), (0.2, 0.15), (0.2, 0.15)]:
         call.begin()
         began = time.monotonic()
@@ -55,7 +55,7 @@ def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
 
 def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
     """The new one takes its place as soon as it is there; an error does so, too."""
-    call = Outside(gate, "no answer")
+    call = Outside(gate)
     gate.open.set()
     call.begin()
     assert call.get(20) == 1
@@ -66,6 +66,20 @@ def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
     gate.open.set()
     with pytest.raises(ValueError, match="broken"):
         call.get(20)
+
+
+def test_a_value_that_came_too_late_is_the_next_callers(gate: Gate) -> None:
+    """A resolver that always takes longer than a caller waits would else serve nobody in time."""
+    call = Outside(gate)
+    call.begin()
+    with pytest.raises(TimeoutError):
+        call.get(0.05)
+    gate.open.set()
+    call._ended.wait(20)
+    call.begin()
+    assert call.get(0) == 1
+    call.begin()
+    assert call.get(20) == 2
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -138,3 +152,17 @@ def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.M
     assert "because" in outage.explain()
     outage.accepted()
     assert outage.may_try(host, lambda: wanted)
+
+
+def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may ask while it is disconnected: probes and alerts look at its state only. It tries once a minute."""
+    now = 0.0
+    monkeypatch.setattr("django_zklock.clock.now", lambda: now)
+    host, outage, tries = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)]), 0
+    outage.accepted()
+    while now < 600:
+        if outage.may_try(host, lambda: False):
+            tries += 1
+            outage.refused(host, host, "because")
+        now += 0.1
+    assert 8 <= tries <= 12
