@@ -17,6 +17,7 @@ from django_zklock.checks import (
     check_semaphores,
     check_session_timeout,
     check_settings,
+    check_tls_files,
     check_transport,
     check_views,
 )
@@ -47,7 +48,7 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        for check in (check_settings, check_session_timeout, check_semaphores, check_views):
+        for check in (check_settings, check_session_timeout, check_semaphores, check_views, check_tls_files):
             checks.register(check, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)
@@ -72,6 +73,7 @@ def session_options() -> SessionOptions:
         auth=config.auth,
         acl=config.acl,
         tls=None if config.tls is None else TlsOptions(**asdict(config.tls)),
+        jute_maxbuffer=config.jute_maxbuffer,
         max_lingering=config.max_lingering,
     )
 

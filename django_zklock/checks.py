@@ -1,5 +1,5 @@
 """
-Django's system checks for `settings.ZKLOCK`. They only read settings, and open no connection.
+Django's system checks for `settings.ZKLOCK`. They read settings and the files of TLS, and open no connection.
 
 docs/reference/settings.md lists the ids. The meaning of an id never changes, because `SILENCED_SYSTEM_CHECKS` may name
 it.
@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from django.core import checks
@@ -20,9 +21,13 @@ from django_zklock.conf import url
 from django_zklock.conf.options import UNSET
 from django_zklock.decorators.context import ViewContext
 from django_zklock.http import atomic_requests, views
+from django_zklock.zk.options import TlsOptions, TlsProblem
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
+
+CHECK_TIME = 5.0
+"""Seconds in which the files of TLS must be read."""
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -92,6 +97,23 @@ def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
             id="zklock.W001",
         )
     ]
+
+
+def check_tls_files(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Report files of TLS that are wrong; warn of those that are not here, as they may be on other machines."""
+    config = _config()
+    if config is None or config.tls is None:
+        return []
+    from django_zklock.zk import outside  # noqa: PLC0415 - it imports kazoo, which the start of Django does not need
+
+    try:
+        outside.context(TlsOptions(**asdict(config.tls)), CHECK_TIME)
+    except OSError as error:
+        absent = not isinstance(error, TlsProblem) or error.absent
+        kind, ident = (checks.Warning, "W008") if absent else (checks.Error, "E008")
+        hint = "No process with these settings can connect to ZooKeeper. Correct the setting or the file."
+        return [kind(f"{error}.", hint=hint, id=f"zklock.{ident}")]
+    return []
 
 
 def check_root(**kwargs: Any) -> list[checks.CheckMessage]:

@@ -75,6 +75,10 @@ class ZooKeeperUnavailable(ZkLockError, ConnectionError):
     """ZooKeeper did not answer in time, so it is unknown whether the lock is free. Or it refused the request."""
 
 
+class TooManyLocks(ZooKeeperUnavailable):
+    """This process has so many locks and waiters that one more might harm ZooKeeper. Nothing was sent."""
+
+
 class InvalidLockName(ZkLockError, ValueError):
     """The name of the lock, or the value of a field in it, is not valid."""
 

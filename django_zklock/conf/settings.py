@@ -64,6 +64,7 @@ class Config:
     strict: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
     """The settings of the lock coordinator."""
+    jute_maxbuffer: int = 0xFFFFF  # of the servers, in bytes
     max_lingering: int = 1000
     """How many locks with `linger` this process keeps at a time."""
     max_metric_locks: int = 100
@@ -337,6 +338,13 @@ def _token_keys(value: object) -> tuple[str, ...]:
     return tuple(keys)
 
 
+def _buffer_size(value: object) -> int:
+    size = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value) else value
+    if not isinstance(size, int) or not 2**17 <= size < 2**31:  # a heartbeat for 100 long keys has to fit
+        raise must_be(f"a number of bytes from {2**17} to {2**31 - 1}", value)
+    return size
+
+
 def _days(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_DAYS:
         raise must_be(f"a number of days above 0, up to {_MOST_DAYS}", value)
@@ -375,13 +383,14 @@ _KEYS: Final = {
     ),
     "TOKEN_KEYS": Row("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
     "STRICT": Row("E014", boolean, "It is False by default."),
+    "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),
     "MAX_METRIC_LOCKS": Row("E020", whole_number, "It is 100 by default."),
     "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),
     "ADMIN_LINKS": Row("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }
 _DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
-_QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT")}
+_QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {
     **dict.fromkeys(("CA", "CERT", "KEY"), Row("E008", _file, "Give the path of a PEM file.")),
     "KEY_PASSWORD": Row("E008", _text, "Leave it out if there is none."),

@@ -56,6 +56,10 @@ def parse(url: str) -> Address:
         )
     user_info, at, hosts = authority.rpartition("@")
     path, _, query = tail.partition("?")
+    if re.search("[,; ]", path):
+        # Most likely there is a chroot after each host. All after the first slash would be one long chroot.
+        hint = "Name the chroot once, after the last host. Percent-encode such a character (%2C) if it belongs to it."
+        raise InvalidValue("has a comma, semicolon or space in its path", hint=hint)
     return Address(
         hosts=_hosts(hosts),
         chroot=znode_path(_decoded(path)),
@@ -107,12 +111,12 @@ def _hosts(text: str) -> tuple[tuple[str, int], ...]:
 def _host(item: str, number: int) -> tuple[str, int]:
     match = _HOST.fullmatch(item)
     port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if match is None or not 1 <= port <= 65535 or not _is_ipv6(match["ip"] or "::1"):
+    if match is None or not 1 <= port <= 65535 or not _is_ipv6(match["ip"] or "::1") or not _is_name(match["name"]):
         # The message does not quote the host: without its @, `user:password` looks like a host and port.
         raise InvalidValue(
             f"has no valid host:port at host {number} of its list",
-            hint="A port is from 1 to 65535, and an IPv6 address goes into brackets: [::1]:2181. A password ends with "
-            "an @: zk://user:password@host.",
+            hint="A port is from 1 to 65535, no part of a name is empty (a variable?), and an IPv6 address goes into "
+            "brackets: [::1]:2181. A password ends with an @: zk://user:password@host.",
         )
     return match["ip"] or match["name"], port
 
@@ -121,6 +125,14 @@ def _is_ipv6(text: str) -> bool:
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
+        return False
+    return True
+
+
+def _is_name(text: str | None) -> bool:
+    try:
+        (text or "").encode("idna")
+    except UnicodeError:  # a part is empty or too long
         return False
     return True
 

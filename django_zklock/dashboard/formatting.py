@@ -235,6 +235,8 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     """Return what an operator can do about a lock that others wait for; empty if they need only wait."""
     if is_cycle:
         return _("Nothing ends it by itself. Break one of these locks: its work is stopped, and the others continue.")
+    if any(holder.is_orphan for holder in lock.holders):
+        return _("The holder belongs to no session, so nothing deletes it. Break the lock.")
     if lock.problem or not lock.waiting or not lock.holders:
         return ""
     if lock.operator is not None:

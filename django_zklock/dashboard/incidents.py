@@ -16,7 +16,7 @@ from django_zklock.dashboard import formatting, lazy, past
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from django_zklock.inspection import Incident, Snapshot
+    from django_zklock.inspection import EnsembleReport, Incident, Snapshot
     from django_zklock.inspection.incidents import Cause
 
 WITHIN: Final = 1800.0
@@ -32,6 +32,12 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         _("ZooKeeper has no quorum, so no lock can be granted"),
         "%(detail)s",
         _("Start the servers that are down, or repair the network. Locks then go on by themselves."),
+        "doctor",
+    ),
+    "split": (
+        _("The servers are not one ensemble, so two processes may hold one lock"),
+        "%(detail)s",
+        _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers."),
         "doctor",
     ),
     "deadlock": (
@@ -51,6 +57,12 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         "%(detail)s",
         _("Find the program that made the znode, give it another path, and delete the znode."),
         "show %(key)s",
+    ),
+    "orphan": (
+        _("Contender without a session: %(keys)s"),
+        _("%(holders)s. Nothing deletes it: it was restored from a backup or copied, or its client made it so."),
+        _("If its program is gone, break the lock. If it only waits, delete its znode with zkCli.sh."),
+        "",
     ),
     "host": (
         _("%(process)s hangs, with %(count)d locks"),
@@ -97,21 +109,32 @@ _missing: dict[tuple[str, int, str, int], float] = {}
 
 def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether processes ended."""
-    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
-    present = find(snapshot, reply_timeout, sure=sure)
+    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=50 if sure else 1)
+    servers = lazy.inspection.ensemble(reply_timeout=reply_timeout)
+    present = find(snapshot, servers, sure=sure)
     return {
         "healthy": not present and not snapshot.problem,
         "problem": snapshot.problem,
+        **looked_at(snapshot, servers),
         "locks": snapshot.total,
         "incidents": [describe(incident) for incident in present],
     }
 
 
+def looked_at(snapshot: Snapshot, servers: EnsembleReport) -> dict[str, Any]:
+    """Return what a verdict is about, and whether that is everything."""
+    reached, count = sum(server.runs for server in servers.servers), len(servers.servers)
+    reached = max(reached, snapshot.connection.state == "connected")  # a proxy may cut `srvr`
+    values = {"locks": len(snapshot.locks), "all_locks": snapshot.total, "servers": reached, "all_servers": count}
+    text = _("%(locks)d of %(all_locks)d locks, %(servers)d of %(all_servers)d servers") % values
+    complete = snapshot.complete and reached == count
+    return {"complete": complete, "looked_at": "; ".join([text, *([] if complete else snapshot.skipped)])}
+
+
 def find(
-    snapshot: Snapshot, reply_timeout: float, long_held: float = LONG_HELD, *, sure: bool = False
+    snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False
 ) -> tuple[Incident, ...]:
     """Return what needs attention, the worst first."""
-    servers = lazy.inspection.ensemble(reply_timeout=reply_timeout) if snapshot.problem else None
     ended = _ended(snapshot)
     if sure and _of_many(host for host, *_row in _missing):
         time.sleep(LATE)
@@ -165,7 +188,7 @@ def describe(incident: Incident) -> dict[str, Any]:
             values["operator"] = formatting.operator_text(holder.operator)
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
     commands = [command] if command else []
-    for key, holder in named:
+    for key, holder in [(key, holder) for key, holder in named if holder.holds]:
         commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {
         **{name: getattr(incident, name) for name in ("cause", "severity", "host", "pid", "age", "blocked")},

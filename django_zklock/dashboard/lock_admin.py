@@ -147,11 +147,12 @@ class LockAdminMixin(LockViews):
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        present = incidents.find(snapshot, self.reply_timeout, self.long_held) if landing else ()
+        servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout) if landing else None
+        present = incidents.find(snapshot, servers, self.long_held) if servers else ()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
-            "calm": landing and not snapshot.problem,
+            "calm": servers and not snapshot.problem and incidents.looked_at(snapshot, servers),
             "snapshot": snapshot,
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),

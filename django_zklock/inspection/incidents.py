@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias, get_args
 from django_zklock.inspection.ensemble import EnsembleReport
 from django_zklock.inspection.info import LockInfo, ScannedContender, Snapshot
 
-Cause: TypeAlias = Literal[
-    "quorum", "deadlock", "counter", "unreadable", "host", "foreign", "hung", "operator", "ended", "flapping"
-]
+Blocking: TypeAlias = Literal["quorum", "split", "deadlock", "counter", "unreadable", "orphan", "host"]
+"""The causes by which work is blocked, or no longer exclusive, until a person acts."""
+Cause: TypeAlias = Literal[Blocking, "foreign", "hung", "operator", "ended", "flapping"]
 """The causes, the worst first."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 MANY: Final = 3
@@ -50,8 +50,8 @@ class Incident:
 
     @property
     def severity(self) -> str:
-        """Return "error" if work is blocked until a person acts, else "warning"."""
-        return "error" if self.cause in CAUSES[:5] else "warning"
+        """Return "error" if the cause is one of `Blocking`, else "warning"."""
+        return "error" if self.cause in get_args(Blocking) else "warning"
 
 
 def incidents(
@@ -64,7 +64,7 @@ def incidents(
     ended: Mapping[str, Sequence[str]],
 ) -> tuple[Incident, ...]:
     """
-    Return what needs attention, the worst first. `servers` are needed only if the snapshot has a problem.
+    Return what needs attention, the worst first. Without `servers`, whether they are one ensemble is not known.
 
     ZooKeeper does not know the rest: the usual hold of a template in seconds; by host, how many sessions have lost
     their locks, and the keys that ended processes have never released.
@@ -91,6 +91,9 @@ def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[I
         errors = [finding.text for finding in servers.findings if finding.result == "error"] if servers else []
         waiting = sum(lock.waiting for lock in snapshot.locks)
         yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting)
+    for finding in servers.findings if servers else ():
+        if finding.splits:
+            yield Incident(cause="split", detail=finding.text)
     for lock in snapshot.locks:
         if lock.problem:
             cause: Cause = "counter" if lock.is_worn_out else "unreadable"
@@ -102,10 +105,15 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContende
     for cycle in snapshot.cycles:
         victims = [locks[wait.holds] for wait in cycle if wait.holds in locks]
         yield from _of("deadlock", [(lock, holder) for lock in victims for holder in lock.holders])
+    contenders = [(lock, contender) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
+    yield from _of("orphan", [(lock, contender) for lock, contender in contenders if contender.is_orphan])
     held: defaultdict[tuple[str, int], list[Held]] = defaultdict(list)
     hung: defaultdict[str, list[Held]] = defaultdict(list)
     for lock, holder in [
-        (locks[key], holder) for key in locks.keys() - snapshot.deadlocked for holder in locks[key].holders
+        (locks[key], holder)
+        for key in locks.keys() - snapshot.deadlocked
+        for holder in locks[key].holders
+        if not holder.is_orphan
     ]:
         if holder.operator is not None:
             if lock.waiting or holder.duration >= FORGOTTEN_AFTER:

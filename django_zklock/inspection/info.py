@@ -14,6 +14,7 @@ from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.queue.order import EXHAUSTED
 
+NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
 
 
@@ -89,7 +90,7 @@ class ScannedContender(ContenderInfo):
     @property
     def can_be_asked(self) -> bool:
         """Whether its client handles release requests."""
-        return self.operator is None and self.client != "kazoo"
+        return self.session_id != 0 and self.client != "kazoo"
 
     @property
     def idle_for(self) -> float | None:
@@ -264,6 +265,11 @@ class Snapshot:
     """The owners that hold one lock and wait for another, among the contenders that were read."""
     cycles: tuple[tuple[Wait, ...], ...] = ()
     """Deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether each lock was read. A znode whose name is no key is not a lock."""
+        return len(self.locks) == self.total and all(text.endswith(NO_KEY) for text in self.skipped)
 
     @property
     def deadlocked(self) -> frozenset[str]:

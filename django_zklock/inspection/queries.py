@@ -93,7 +93,7 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     described = Snapshot(
         taken_at=to_datetime(scan.ended_at),
         locks=locks,
-        total=scan.total - scan.expired,
+        total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
         problem=problem,
         skipped=scan.skipped,
         connection=connection(),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.inspection.info import NO_KEY
 from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
@@ -81,12 +82,6 @@ class ScanResult:
     """Why the result is incomplete; empty if it is complete."""
     expired_holds: frozenset[tuple[str, str]] = frozenset()
     """Operator holds whose time is over, by key and name. The next client that wants the lock ends them."""
-
-    @property
-    def expired(self) -> int:
-        """The number of queues with nothing but operator holds whose time is over."""
-        keys = {key for key, _ in self.expired_holds if key in self.queues}
-        return sum(all((key, child.name) in self.expired_holds for child in self.queues[key].children) for key in keys)
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
@@ -233,7 +228,7 @@ class Scan:
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
             else:
-                self._skip(f"{quoted(below)} is not the key of a lock.")
+                self._skip(f"{quoted(below)} {NO_KEY}")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 

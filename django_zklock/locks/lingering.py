@@ -73,7 +73,8 @@ class LingeringLock(SharedLock):
             self.base = outcome
             outcome.attach(self)
             self.grant_first()
-            self._locks.end_longest_idle()
+            if self._locks.are_too_many:
+                self._locks.end_longest_idle()
             self._watch_others()
             self.check_idle()
             return
@@ -265,6 +266,7 @@ class LingeringLocks(SharedLocks, SessionObserver):
             for waiter in waiters:
                 lock.append(waiter)
             self.session.observers[self] = None
+            self.session.attached(Registry).on_nearly_full = self.end_longest_idle
             self._locks[_key_of(spec)] = lock  # last: waiters that find it come after these
             lock.contender.start()
 
@@ -283,16 +285,17 @@ class LingeringLocks(SharedLocks, SessionObserver):
         return len(self._locks) > self.session.options.max_lingering
 
     def end_longest_idle(self) -> None:
-        """End the lock that was idle for the longest time, if there are too many."""
-        if self.are_too_many:
-            idle = [lock for lock in self._locks.values() if not lock.queue]
-            if idle:
-                min(idle, key=lambda lock: lock.idle_since).end_if_idle()
+        """End the lock that was idle for the longest time."""
+        idle = [lock for lock in self._locks.values() if not lock.queue]
+        if idle:
+            min(idle, key=lambda lock: lock.idle_since).end_if_idle()
 
     def end_idle(self) -> None:
         """End all idle lingering locks."""
         for lock in list(self._locks.values()):
             lock.end_if_idle()
+
+    needs_connection = False  # the contender of each lock is another observer
 
     def on_closed(self) -> None:
         """Refuse all waiters, which would never be granted."""

@@ -79,6 +79,11 @@ class ContenderInfo:
     granted: datetime | None = None
     """When it got the lock, by ZooKeeper's clock. A holder writes it after a second. None before, and for waiters."""
 
+    @property
+    def is_orphan(self) -> bool:
+        """Whether no session and no end of time deletes its znode: it was restored from a backup, or copied."""
+        return not self.session_id and self.operator is None
+
     @classmethod
     def from_node(cls, key: str, child: Child, node: Node, **more: Any) -> Self:
         """Return the info of a znode in the queue of `key`. `more` are the fields of a subclass."""

@@ -5,8 +5,8 @@ Also here: the objects that receive replies and watch events, and two requests t
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
-`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`,
-`_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
+`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`,
+`_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
 `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
 `tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
@@ -53,6 +53,13 @@ def acls(options: SessionOptions) -> list[ACL]:
     ]
 
 
+def acl_path(request: Any) -> str:
+    """Return the path of the znode whose ACL decides about a request, or "". A create or delete needs the parent's."""
+    path: str = getattr(request, "path", "")
+    return (path.rpartition("/")[0] or "/") if isinstance(request, _OF_CHILDREN) else path
+
+
+_OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
 _READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync)  # they change nothing, so they have no outcome
 
 
@@ -77,6 +84,7 @@ class Client(KazooClient):
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
         self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
+        self.is_wanted: Callable[[], bool] = lambda: True  # asked before a server that refuses is tried again
 
     def end(self) -> None:
         """
@@ -147,6 +155,7 @@ class Client(KazooClient):
 
     def drop_connection(self) -> None:
         """Cut the connection, not the session. kazoo then connects again, to another server if there is one."""
+        self._connection.answered = True  # the server does not refuse it
         sock = self._connection._socket
         if sock is not None:
             try:
@@ -247,7 +256,7 @@ class PendingRequest:
 
     def set_exception(self, error: BaseException) -> None:
         """Take the error."""
-        reply = translate(error, read=isinstance(self._request, _READS))
+        reply = translate(error, read=isinstance(self._request, _READS), path=acl_path(self._request))
         self._loop.deliver(self._on_reply, self, reply)
 
 

@@ -7,8 +7,10 @@ kazoo's connection handler, adapted: faster reconnects, one write for requests t
 from __future__ import annotations
 
 import codecs
+import contextlib
 import functools
 import math
+import random
 import select
 import socket
 import ssl
@@ -37,7 +39,19 @@ from kazoo.retry import KazooRetry
 from django_zklock import clock
 from django_zklock.execution.owner import gevent_patched
 from django_zklock.zk.loop import protocol_thread
-from django_zklock.zk.outage import NO_HOST, SILENT, NotZooKeeper, cause_of
+from django_zklock.zk.outage import (
+    CLOSED,
+    CLOSED_EARLY,
+    CREDENTIALS,
+    LONGEST_PAUSE,
+    REFUSALS,
+    SILENT,
+    Address,
+    NotZooKeeper,
+    Outage,
+    cause_of,
+)
+from django_zklock.zk.outside import context, resolve
 
 if TYPE_CHECKING:
     from django_zklock.zk.options import SessionOptions
@@ -46,17 +60,23 @@ if TYPE_CHECKING:
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
 
-# kazoo measures time by time.monotonic(), before 2.11 by time.time(). If a test freezes these, the session expires, or
-# kazoo's thread ends. The clock is right for every kazoo client of the process.
+# kazoo measures time by time.monotonic(). If a test freezes it, the session expires, or kazoo's thread ends. This clock
+# is right for every kazoo client of the process.
 for _module in (kazoo_connection, kazoo_utils):
-    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now, "time": clock.now})
+    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
 HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts; a longer one could outlast the lease
+LOOK_AGAIN = 0.1  # seconds between two looks whether it is time for a server that refuses, or somebody waits now
 ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
 HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while a lease lasts; 0.23 or more remain when a connection breaks
-HURRIED_ROUNDS = 2  # rounds of that kind after a break; later rounds give a slow server more time
+LOOKUP_SHARE = 0.025  # of it: how long a round waits for the resolver and for TLS files; but see the next two lines
+LOOKUP_LEAST, LOOKUP_MOST = 0.05, 0.25  # seconds
+LOOKUP_STEP = 0.02  # seconds between two looks while no address is known
+FILES_FIRST = 0.5  # seconds for the first TLS files, without which there is nothing to try
+FIRST_ROUND = 0.8  # of the connect timeout: the longest round before the first connection
+HURRIED_ROUNDS = 2  # rounds of these kinds; later rounds give a slow server more time
 
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 READ_AHEAD = 4096  # bytes; after so many, requests are sent before more replies are handled
@@ -76,7 +96,7 @@ class _Handler:
     """
 
     options: SessionOptions
-    hostname = ""  # of the present host, for its certificate; kazoo before 2.11 does not pass it on
+    tls: ssl.SSLContext | None = None  # set by the connection before each round
     host_timeout: float  # seconds in which one host must answer; set by the connection before each try
     in_handshake = False  # TLS is being set up; read by the connection after a failure
     _running: bool
@@ -94,9 +114,9 @@ class _Handler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **_: object) -> socket.socket:
+    def create_connection(self, address: Any, timeout: float | None = None, hostname: str = "", **_: object) -> Any:
         """
-        Connect to one host within its share of the session timeout.
+        Connect to one host within its share of the session timeout. Its certificate must have the `hostname`.
 
         kazoo would give the first host the whole timeout, so one dead host could cost the session.
         """
@@ -105,10 +125,9 @@ class _Handler:
         )
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self.options.tls is not None:
-                context = self.options.tls.context()
+            if self.tls is not None:
                 self.in_handshake = True
-                sock = context.wrap_socket(sock, server_hostname=self.hostname)
+                sock = self.tls.wrap_socket(sock, server_hostname=hostname)
                 self.in_handshake = False
         except BaseException:
             sock.close()
@@ -170,8 +189,13 @@ class Connection(ConnectionHandler):
     connect_sent_at = float("-inf")  # on clock.now(), of the last connect that got a reply
     last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
     host: tuple[str, int]  # that was tried last, as spelled in the settings
+    answered = False  # a request on the present connection was carried out; set by a client that drops the connection
 
-    _address: tuple[str, int]  # of `host`
+    _address: Address = ("", 0)  # of `host`
+    _known: Sequence[tuple[str, str, int]] = ()  # the names and addresses of the present round
+    _connected_at = math.inf  # on clock.now(), of the present try
+    _contact_at = -math.inf  # on clock.now(), of the last connection
+    _refusal = CLOSED_EARLY  # why the present connection was refused
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
@@ -236,29 +260,64 @@ class Connection(ConnectionHandler):
             self._write_sock.send(b"\0")
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """Return the addresses for a round: those that are known."""
+        options, outage = self.client.options, self.client.outage
+        within = min(max(LOOKUP_LEAST, self._timeout * LOOKUP_SHARE), LOOKUP_MOST)
+        resolved: list[tuple[str, str, int]] = []
+        answers = resolve(options.hosts, within)
+        while TimeoutError in (kinds := set(map(type, answers.values()))) and tuple not in kinds:  # nothing to try yet
+            self.handler.sleep_func(LOOKUP_STEP)
+            answers = resolve(options.hosts, within)
+        for host, addresses in answers.items():
+            if not isinstance(addresses, OSError):
+                resolved += ((host[0], *address) for address in addresses)
+            elif not isinstance(addresses, TimeoutError):
+                outage.failed(host, str(addresses))
+        if options.tls is not None:
+            try:
+                self.handler.tls = context(options.tls, within if self.handler.tls else FILES_FIRST)
+            except OSError as error:
+                for host in options.hosts:
+                    outage.failed(host, str(error))
+                return []
+        self._known = resolved
+        random.shuffle(resolved)
         # The last host comes last: if it has just stopped answering, trying it again would only cost time.
-        hosts: list[tuple[str, str, int]] = super()._expand_client_hosts()
-        resolved = {(host, port) for host, _, port in hosts}
-        for host in self.client.options.hosts:
-            if host not in resolved:
-                self.client.outage.failed(host, NO_HOST)
-        return sorted(hosts, key=lambda host: host[1:] == self.last_host)
+        return sorted(resolved, key=lambda host: host[1:] == self.last_host)
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         share = HURRIED_RETRY_SHARE if self.client.lease_lasts() else RETRY_SHARE
         retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
+        while self._known and not self.client._stopped.is_set() and not any(map(self._may_try, self._known)):
+            self.handler.sleep_func(LOOK_AGAIN)
+            retry.reset()  # the server had a pause already
         try:
             return super()._connect_loop(retry)
         finally:
             self.client.outage.log()
 
+    def _may_try(self, host: tuple[str, str, int]) -> bool:
+        outage: Outage = self.client.outage
+        return outage.may_try(host[1:], self.client.is_wanted)
+
+    def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> Any:
+        if not self._may_try((host, hostip, port)):
+            return None  # here and not for the whole round, as two names may have the same address
+        self.answered, self._connected_at, self._refusal = False, float("inf"), CLOSED_EARLY
+        try:
+            return super()._connect_attempt(host, hostip, port, retry)
+        finally:
+            lasted = clock.now() - self._connected_at  # no time at all, if there was no connection
+            if 0 <= lasted < LONGEST_PAUSE and not self.answered and not self.client._stopped.is_set():
+                self.client.outage.refused(self.host, self._address, self._refusal)
+
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
         self._received.clear()
-        hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
-        share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
-        self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
-        self.handler.hostname = host
+        count = len(self._known) or 1
+        self.handler.host_timeout = host_timeout(
+            self.client.options, self.negotiated_timeout, self._tries // count, count
+        )
         self.handler.in_handshake = False
         self._tries += 1
         self.host = (host, port)
@@ -271,8 +330,12 @@ class Connection(ConnectionHandler):
         except Exception as error:
             cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
             self.client.outage.failed(self.host, cause)
+            if cause in {CLOSED, CREDENTIALS} and clock.now() > self._contact_at + self._timeout:
+                self.client.outage.refused(self.host, self._address, cause)  # no session can be saved by a quick try
             raise
-        self.client.outage.end()
+        if not self.client.outage.is_refused:
+            self.client.outage.end()
+        self._connected_at = self._contact_at = clock.now()
         self._tries = 0
         return timeouts
 
@@ -315,7 +378,13 @@ class Connection(ConnectionHandler):
         if not sent:
             super()._send_request(read_timeout, connect_timeout)
             return
-        self._write(bytes(frames), connect_timeout)
+        try:
+            self._write(bytes(frames), connect_timeout)
+        except ConnectionDropped:
+            with contextlib.suppress(Exception):
+                while not self._read_socket(0):  # replies that came before the end, with the reason for it perhaps
+                    pass
+            raise
         for entry in sent:
             self.client._queue.popleft()
             self.client._pending.append(entry)
@@ -337,6 +406,12 @@ class Connection(ConnectionHandler):
         not broken.
         """
         header, buffer, offset = super()._read_header(timeout)
+        if header.err in REFUSALS:
+            self._refusal = REFUSALS[header.err]
+            raise ConnectionDropped(self._refusal)  # the server closes it now
+        if not self.answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply; not that to `Auth`
+            self.answered = True
+            self.client.outage.accepted()
         if header.xid == PING_XID and self._pings:
             self.client.on_pinged(self._pings.popleft())
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
@@ -378,6 +453,16 @@ class Connection(ConnectionHandler):
             raise _dropped(error) from error
         if sent < len(message):
             super()._write(message[sent:], timeout)
+
+
+def host_timeout(options: SessionOptions, negotiated_timeout: float, rounds: int, addresses: int) -> float:
+    """Return the seconds for one of so many addresses after so many rounds without a connection."""
+    timeout = negotiated_timeout or options.session_timeout
+    longest = timeout * ROUND_SHARE
+    if rounds < HURRIED_ROUNDS:
+        hurried = timeout * HURRIED_ROUND_SHARE if negotiated_timeout else options.connect_timeout * FIRST_ROUND
+        longest = min(longest, hurried)
+    return min(options.connect_timeout, longest / addresses)
 
 
 def _dropped(error: OSError) -> ConnectionDropped:

@@ -8,6 +8,9 @@ from kazoo import exceptions as kazoo
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 
+if not hasattr(kazoo, "RequestTimeoutError"):  # new in 2.11, with codes such as that of a throttled request
+    raise ImportError("django-zklock needs kazoo 2.11 or newer: pip install -U kazoo")
+
 
 class ZkError(ZkLockError):
     """A request failed."""
@@ -54,37 +57,41 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.ConnectionClosedError, OutcomeUnknown),
     (kazoo.SessionExpiredError, SessionGone),
     (kazoo.ConnectionLoss, OutcomeUnknown),
-    *((getattr(kazoo, name), OutcomeUnknown) for name in ("RequestTimeoutError",) if hasattr(kazoo, name)),  # 2.11
+    (kazoo.RequestTimeoutError, OutcomeUnknown),
     (kazoo.SessionMovedError, OutcomeUnknown),
     (RuntimeError, OutcomeUnknown),  # kazoo raises it when the reply belongs to another request
 )
 
 _UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
 _API_ERROR = -100  # with a code below this, the server refused the request
-_NO_AUTH = ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of the nodes'
-_OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code})
+_ADVICE = {
+    kazoo.NoAuthError: ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of {path}',
+    kazoo.InvalidACLError: ': ZooKeeper does not know a scheme or an id in ZKLOCK["ACL"]',
+    kazoo.UnimplementedError: ": locks need ZooKeeper 3.6, or another server with container nodes",
+}
+_OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code, kazoo.UnimplementedError.code})
 
 
-def translate(error: BaseException, *, read: bool = False) -> ZkError:
+def translate(error: BaseException, *, read: bool = False, path: str = "") -> ZkError:
     """
     Return our error for an error of kazoo's, which becomes its `__cause__`.
 
     Only a refusal shows that a write was not carried out. After a server error, a code that kazoo does not know, or an
     unreadable reply, the outcome is unknown. A `read` has no outcome: the same error may come on each new connection,
-    so the caller gets it.
+    so the caller gets it. `path` is the znode whose ACL decides about the request.
     """
-    translated = _translated(error, read=read)
+    translated = _translated(error, read=read, path=path)
     translated.__cause__ = error
     return translated
 
 
-def _translated(error: BaseException, *, read: bool) -> ZkError:
+def _translated(error: BaseException, *, read: bool, path: str) -> ZkError:
     for theirs, ours in _TRANSLATION:
         if isinstance(error, theirs):
             return ours()
     code = getattr(error, "code", 0)
     if code < _API_ERROR or code in _OTHER_REFUSALS:
-        advice = _NO_AUTH if isinstance(error, kazoo.NoAuthError) else ""
+        advice = _ADVICE.get(type(error), "").format(path=path or "the znodes")
         return RequestRefused(f"ZooKeeper refused the request: {type(error).__name__} ({code}{advice}).")
     if read:
         return RequestRefused(f"ZooKeeper's reply to a read is unclear: {type(error).__name__}: {error}.")

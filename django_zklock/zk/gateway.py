@@ -11,15 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError
 from kazoo.protocol import serialization as wire
 
 from django_zklock import clock
-from django_zklock.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Watch, acls
-from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, SessionGone, ZkError, failure, translate
-from django_zklock.zk.multi import Create, Delete, Operation, SetData
+from django_zklock.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Watch, acl_path, acls
+from django_zklock.zk.errors import (
+    NodeExists,
+    NodeMissing,
+    OutcomeUnknown,
+    RequestRefused,
+    SessionGone,
+    ZkError,
+    failure,
+    translate,
+)
+from django_zklock.zk.multi import Check, Create, Delete, Operation, SetData
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
@@ -29,6 +39,9 @@ if TYPE_CHECKING:
 CLOCK_NODE: Final = "!clock"
 """The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
 
+_UNUSABLE = (
+    '{} was not created, because ZKLOCK["ACL"] would not let this process use it. Correct it, or ZKLOCK["AUTH"].'
+)
 _LATEST: Final = 253402300799.0  # seconds since 1970: the end of the year 9999
 _PERSISTENT = 0
 _EPHEMERAL = 1
@@ -118,6 +131,7 @@ class Gateway:
         self.session = session
         self.clock = ServerClock()
         self._acl = acls(session.options)
+        self._is_acl_proven = isinstance(session.options.acl, str)  # a list may have a mistake
 
     # --- reads --------------------------------------------------------------------------------------------------
 
@@ -259,21 +273,17 @@ class Gateway:
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
-
-        def outcome(results: _Results) -> WriteReply:
-            failed = failure(results)
-            if failed is None:
-                return None
-            error = translate(failed)
-            error.path = operations[results.index(failed)].path
-            return error
-
-        transaction = wire.Transaction([self._request(operation) for operation in operations])
-        self.session.requests.send(transaction, _converting(outcome, callback))
+        requests = [self._request(operation) for operation in operations]
+        if not self._is_acl_proven:
+            records = [
+                operation for operation in operations if isinstance(operation, Create) and not operation.ephemeral
+            ]
+            requests += [wire.CheckVersion(record.path, _ANY_VERSION) for record in records]  # it must be readable
+        self.session.requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), callback))
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
-            flags = _EPHEMERAL if operation.ephemeral else _SEQUENTIAL if operation.sequential else _PERSISTENT
+            flags = _EPHEMERAL if operation.ephemeral else _PERSISTENT
             return wire.Create(operation.path, operation.data, self._acl, flags)
         if isinstance(operation, SetData):
             return wire.SetData(operation.path, operation.data, operation.version)
@@ -293,9 +303,24 @@ class Gateway:
         """
         Create a znode and its missing parents.
 
-        They are containers: the server deletes them some time after the last child is gone. A `lasting` znode is
-        persistent. kazoo's recipes need that, as they create the directory only once.
+        They are containers: the server deletes them some time after the last child is gone. The chroot and ROOT are
+        persistent: the operator may have set their ACL, or closed the znode above. A `lasting` znode is persistent,
+        too. kazoo's recipes need that, as they create the directory only once.
+
+        A list as `ACL` may have a mistake, and then nobody could use the znode, even with the list corrected. So a
+        transaction that leaves nothing first tries whether this session can use what it creates.
         """
+        parent, child = path.rpartition("/")[0], f"{path}/!acl"
+        lasting = lasting or f"{self.session.options.base}/".startswith(f"{path}/")
+
+        def create(tried: WriteReply = None) -> None:
+            if tried is None:
+                self._is_acl_proven = True
+            elif tried.path == child and isinstance(tried.__cause__, NoAuthError):
+                callback(RequestRefused(_UNUSABLE.format(path)))
+                return
+            create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
+            self.session.requests.send(create(path, b"", self._acl, flags), on_reply)
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, NodeMissing) and parent:
@@ -309,9 +334,12 @@ class Gateway:
             else:
                 self.ensure_path(path, callback, lasting=lasting)
 
-        parent = path.rpartition("/")[0]
-        create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
-        self.session.requests.send(create(path, b"", self._acl, flags), on_reply)
+        if self._is_acl_proven:
+            create()
+        else:  # the last delete needs a permission of the parent; if that is refused, the plain create decides
+            trial = (Create(path=path), Create(path=child), Check(path=child), Delete(path=child), Delete(path=path))
+            requests = [self._request(operation) for operation in trial]
+            self.session.requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), create))
 
     # --- quorum -------------------------------------------------------------------------------------------------
 
@@ -325,11 +353,10 @@ class Gateway:
         sent_at = clock.now()
 
         def checked(results: _Results) -> str | ZkError | None:
-            failed = failure(results)
-            if failed is None:
+            error = _outcome(checks, results)
+            if error is None:
                 self.session.extend_lease(sent_at)
-                return None
-            return paths[results.index(failed)] if isinstance(failed, NoNodeError) else translate(failed)
+            return error.path if isinstance(error, NodeMissing) else error
 
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
         self.session.requests.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
@@ -355,14 +382,24 @@ class Gateway:
         sent_at = clock.now()
 
         def written(results: _Results) -> WriteReply:
-            failed = failure(results)
-            if failed is not None:
-                return translate(failed)
-            self.clock.record(results[1].mtime, sent_at)
-            return None
+            error = _outcome(operations, results)
+            if error is None:
+                self.clock.record(results[1].mtime, sent_at)
+            return error
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
         self.session.requests.send(wire.Transaction(operations), _converting(written, callback))
+
+
+def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:
+    """Return None if the transaction was carried out, else the error of the request that failed."""
+    failed = failure(results)
+    if failed is None:
+        return None
+    request = requests[results.index(failed)]
+    error = translate(failed, path=acl_path(request))
+    error.path = request.path
+    return error
 
 
 def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:

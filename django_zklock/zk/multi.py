@@ -13,7 +13,6 @@ class Create:
     path: str
     data: bytes = b""
     ephemeral: bool = False
-    sequential: bool = False  # the server appends a number; not together with `ephemeral`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

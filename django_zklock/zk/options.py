@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,18 +20,59 @@ class TlsOptions:
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return a new context, so that renewed certificates are read at the next connect."""
+        """
+        Return a new context, so that renewed certificates are read at the next connect.
+
+        Raises `TlsProblem` if a file is missing or wrong. OpenSSL never asks for a password.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
         if self.ca:
             # kazoo's own context would also trust every public authority.
-            context.load_verify_locations(self.ca)
+            with _naming("CA", self.ca):
+                context.load_verify_locations(self.ca)
         else:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if self.cert:
-            context.load_cert_chain(self.cert, self.key, self.key_password)
+            with _naming("CERT", self.cert):
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.cert)  # is it a certificate?
+            with _naming("KEY", self.key or self.cert):
+                context.load_cert_chain(self.cert, self.key, self._password)
         return context
+
+    def _password(self) -> str:
+        """Return the password of the key. OpenSSL calls this if the key is encrypted; without it, it would ask."""
+        if not self.key_password:
+            raise TlsProblem("it is encrypted, and KEY_PASSWORD is missing")
+        return self.key_password
+
+
+class TlsProblem(OSError):
+    """A file of the TLS settings is missing or cannot be used. The text names the setting and the file."""
+
+    absent = False
+    """Whether it cannot be read here; on another machine it may."""
+
+
+@contextlib.contextmanager
+def _naming(setting: str, path: str) -> Iterator[None]:
+    """Make an error of the block a `TlsProblem` of this file."""
+    try:
+        with open(path, "rb"):
+            pass
+        yield
+    except (OSError, ValueError) as error:
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            reason = "it is not the key of CERT"
+        elif isinstance(error, ssl.SSLError):
+            reason = "it is damaged, or KEY_PASSWORD is wrong" if setting == "KEY" else "it has no certificate"
+            reason += "; the files must have the format PEM"
+        else:
+            reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
+        problem = TlsProblem(f'{setting} in ZKLOCK["TLS"] is {path}: {reason}')
+        problem.absent = isinstance(error, OSError) and not isinstance(error, (ssl.SSLError, TlsProblem))
+        raise problem from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +86,5 @@ class SessionOptions:
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
     tls: TlsOptions | None = None
+    jute_maxbuffer: int = 0xFFFFF  # bytes; the default of the servers
     max_lingering: int = 1000  # locks that are kept for their next owner
-
-    def host_timeout(self, round_time: float) -> float:
-        """Return the seconds in which one host must answer, so that a round through all takes `round_time` at most."""
-        return min(self.connect_timeout, round_time / len(self.hosts))

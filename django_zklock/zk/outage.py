@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import ipaddress
+import random
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from kazoo.exceptions import AuthFailedError
+from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 
+from django_zklock import clock
 from django_zklock.log import Logger
 
 Host: TypeAlias = tuple[str, int]
+"""As in the settings."""
+Address: TypeAlias = tuple[str, int]
+"""An IP address and a port."""
 
 logger = Logger("django_zklock.zk")
 
 NO_ANSWER = "no answer"
-NO_HOST = "no such host"
 SILENT = "it accepts connections, but does not answer as ZooKeeper does"
-CLOSED = "it closes connections without an answer; it has no quorum, or expects TLS, or is no ZooKeeper"
+CLOSED = (
+    "it closes connections without an answer; it has no quorum, or expects TLS, or has as many connections as its "
+    "maxClientCnxns or maxCnxns allows, or is no ZooKeeper"
+)
+CLOSED_EARLY = "it closes each connection at the first request; it requires authentication, or is older than 3.6"
+CREDENTIALS = 'it refuses the credentials in ZKLOCK["AUTH"]'
+REFUSALS = {
+    SessionClosedRequireSaslError.code: 'it requires authentication that ZKLOCK["AUTH"] does not give: a scheme of its '
+    "enforce.auth.schemes, or SASL, which is not supported"
+}
+"""The codes with which a server refuses a session at its first request, and what they mean."""
 NO_TLS = "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://"
 TLS_ONLY = "it expects TLS; use zk+tls://, or its port without TLS"
 REFUSED = "connection refused"
+
+FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 3, 10.0
+"""Seconds between connections to a server that closes them, and their growth: about ten in the first minute."""
+IDLE_PAUSE = 60.0
+"""Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
 _DEVSERVER = "For development, start one with: manage.py zklock devserver"
@@ -49,6 +68,8 @@ class Outage:
         self._hosts = tuple(map(_key, hosts))
         self._causes: dict[Host, str] = {}
         self._logged = False
+        self._refusals: dict[Address, tuple[int, float]] = {}  # in a row, and when to try again, on clock.now()
+        self._idle_pause = float("inf")  # until a server has carried out a request
 
     def trying(self, host: Host, so_far: str = NO_ANSWER) -> None:
         """Record how far a try has come. The failure of an earlier try says more, so it stays until this try ends."""
@@ -63,6 +84,33 @@ class Outage:
         """Forget all failures, because there is a connection."""
         self._causes = {}
         self._logged = False
+
+    def accepted(self) -> None:
+        """Forget all failures and refusals, because a server has carried out a request."""
+        self._refusals, self._idle_pause = {}, IDLE_PAUSE
+        self.end()
+
+    def refused(self, host: Host, address: Address, cause: str) -> None:
+        """
+        Record that a server has closed a connection before it carried out a request, and why, if that is known.
+
+        The first time is likely a restart. If it goes on, the pauses grow, so that many processes cannot harm a server.
+        """
+        count = self._refusals.get(address, (0, 0.0))[0] + 1
+        pause = min(FIRST_PAUSE * PAUSE_FACTOR ** min(count - 1, 10), LONGEST_PAUSE) * random.uniform(1, 1.2)  # noqa: S311
+        self._refusals[address] = count, clock.now() + pause
+        if count > 1 or cause != CLOSED_EARLY:
+            self._causes[_key(host)] = cause
+
+    def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
+        """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""
+        count, at = self._refusals.get(address, (0, 0.0))
+        return not count or clock.now() >= at + (0 if count == 1 or is_wanted() else self._idle_pause)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server has refused its last connection."""
+        return bool(self._refusals)
 
     def log(self) -> None:
         """Log the outage once, as soon as each server has failed."""
@@ -93,7 +141,7 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
     cause = error.__cause__ or error.__context__  # the system's error or ours, which kazoo replaces by its own
     origin = cause if isinstance(cause, (OSError, NotZooKeeper)) else error
     if isinstance(error, AuthFailedError):
-        return 'it refuses the credentials in ZKLOCK["AUTH"]'
+        return CREDENTIALS
     if isinstance(origin, ssl.SSLCertVerificationError):
         return f"its TLS certificate is not valid here: {origin.verify_message}"
     if isinstance(origin, ssl.SSLError) and origin.reason not in (None, "WRONG_VERSION_NUMBER", *_ENDS_OF_FILE):
@@ -104,7 +152,7 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
         return str(origin)
     if isinstance(origin, ConnectionRefusedError):
         return REFUSED
-    if connected:
+    if connected or isinstance(origin, (ConnectionResetError, BrokenPipeError)):
         return SILENT if _is_timeout(origin) else CLOSED
     if _is_timeout(origin):
         return NO_ANSWER

@@ -25,6 +25,7 @@ from django_zklock.zk.session import Session, SessionObserver
 logger = Logger("django_zklock.zk")
 
 PAUSE: Final = 0.05  # seconds before a request without a reply is sent again
+WANTED: Final = 2.0  # seconds after a request, for which the session connects also to servers that have refused it
 CLOSED: Final = "The ZooKeeper session of this process was closed."
 
 _Reply = TypeVar("_Reply")
@@ -37,6 +38,10 @@ class OnConnected(SessionObserver):
         self._session = session
         self._calls: dict[Callable[[], object], None] = {}
         session.observers[self] = None
+
+    @property
+    def needs_connection(self) -> bool:
+        return bool(self._calls)
 
     def call(self, call: Callable[[], object]) -> None:
         """Make a call now if there is a connection, else as soon as there is one."""
@@ -87,6 +92,7 @@ def _send(session: Session, request: Callable[[Gateway, Callback[Any]], object],
     if session.closing:
         waiter.set((ZooKeeperUnavailable(CLOSED),))
     else:
+        session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
         request(session.attached(Gateway), lambda reply: waiter.set((reply,)))
 
 

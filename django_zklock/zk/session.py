@@ -55,6 +55,11 @@ class SessionObserver:
 
     __slots__ = ()
 
+    @property
+    def needs_connection(self) -> bool:
+        """Whether somebody waits for this, or holds it. Read by any thread."""
+        return True
+
     def on_connected(self, *, resumed: bool) -> None:
         """There is a connection. `resumed`: it continues the session of the connection before."""
 
@@ -97,7 +102,9 @@ class Session:
         self.state = ConnectionState.CONNECTING
         self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
+        self._known_timeout = 0.0  # seconds, that the server granted the last time
         self.suspect = True  # connection suspended, or the heartbeat late
+        self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts)
         self._client: Client | None = None
         self._closing_client: Client | None = None  # ends the session after `close`
@@ -255,9 +262,15 @@ class Session:
         client.on_pinged = on_pinged
         client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
         client.lease_lasts = lambda: self.lease.valid
+        client.is_wanted = self._is_wanted
         self._client = client
         client.start_async()
         self._replace_client_in(REPLACE_AFTER * self.timeout)
+
+    def _is_wanted(self) -> bool:
+        """Return whether anybody waits for a connection. For any thread."""
+        waits = self.closing or clock.now() < self.wanted_until
+        return waits or any(observer.needs_connection for observer in list(self.observers))
 
     def _replace_client_in(self, seconds: float) -> None:
         if self._replace_timer is not None:
@@ -306,7 +319,8 @@ class Session:
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
         self._report_state(ConnectionState.CONNECTED, previous)
-        if not resumed and abs(self.timeout - self.options.session_timeout) > 0.002:  # the wire carries milliseconds
+        known, self._known_timeout = self._known_timeout, self.timeout
+        if self.timeout != known and abs(self.timeout - self.options.session_timeout) > 0.002:  # it is in milliseconds
             logger.warning(
                 "asked for a session timeout of %g s and got %g s, which all leases are based on; "
                 "see minSessionTimeout and maxSessionTimeout of the server",

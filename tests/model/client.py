@@ -16,13 +16,7 @@ from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, P
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
 from django_zklock.zk.client import Client
-from django_zklock.zk.connection import (
-    FIRST_RETRY,
-    HURRIED_ROUND_SHARE,
-    HURRIED_ROUNDS,
-    RETRY_SHARE,
-    ROUND_SHARE,
-)
+from django_zklock.zk.connection import FIRST_RETRY, RETRY_SHARE, host_timeout
 from django_zklock.zk.options import SessionOptions
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
@@ -133,11 +127,9 @@ class SimulatedClient:
             connection.hold()
         self.connect_sent_at = self.world.now
         connection.there.send(0.001, server.connect, connection, self.session_id or 0, self._seen)
-        share = ROUND_SHARE
-        if self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.options.hosts):
-            share = HURRIED_ROUND_SHARE
+        count = len(self.options.hosts)
+        timeout = host_timeout(self.options, self.negotiated_timeout, self._tries // count, count)
         self._tries += 1
-        timeout = self.options.host_timeout((self.negotiated_timeout or self.options.session_timeout) * share)
         self.world.after(timeout, self.run, self._on_no_welcome, connection)
 
     def _on_no_welcome(self, connection: Connection) -> None:

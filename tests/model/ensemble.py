@@ -81,6 +81,7 @@ class Ensemble:
         self.on_change: Callable[[Change], None] = lambda change: None  # when something is committed
         self.on_expiry: Callable[[int], None] = lambda session: None  # when a session's time is over
         self.sessions: dict[int, Tracked] = {}
+        self.strays: set[str] = set()  # guids of nodes that nobody has asked for
         self._phase = phase
         self._epoch = 1
         self._zxid = 1 << 32
@@ -266,6 +267,7 @@ class Ensemble:
         node, above = self._prepared.nodes.get(like), self._prepared.nodes.get(parent)
         if node is None or above is None or not self.leader.up or self.sessions[node.owner].closing:
             return
+        self.strays.add(guid)
         name = like.rpartition("/")[2]
         path = f"{parent}/{name[:3]}{guid}{name[39:-10]}{above.made:010d}"
         self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))

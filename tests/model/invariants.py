@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from django_zklock.locks.local_waiters import LocalGrant, LocalWaiter, SharedLock
 from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.registry import Registry
+from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.lease import LEASE_SHARE
 from model import reference
@@ -69,6 +71,7 @@ class Invariants:
     world: World
     ensemble: Ensemble
     figures: Figures = field(default_factory=Figures)
+    processes: list[Process] = field(default_factory=list)
     settled: bool = False  # nothing has been amiss for a while
     _live: list[Granted] = field(default_factory=list)
     _tokens: dict[tuple[str, Kind], int] = field(default_factory=dict)  # the highest of a key and a kind
@@ -174,7 +177,10 @@ class Invariants:
     # --- what must hold -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check what is held now."""
+        """Check what is held now, and what is counted."""
+        for process in self.processes:
+            if process.running:
+                self._count_paths(process)
         valid: dict[str, list[Granted]] = {}
         for grant in [*self._live]:
             if not grant.process.alive or grant.grant.released:
@@ -185,6 +191,21 @@ class Invariants:
         for holds in valid.values():
             self._agree(holds)
         self.world.crowded = bool(self._live)
+
+    def _count_paths(self, process: Process) -> None:
+        """See that the session would end with no more bytes of paths than its process has counted."""
+        registry = process.session._attached.get(Registry)
+        if not isinstance(registry, Registry):
+            return
+        guids = registry.guids
+        if registry.path_bytes != sum(guids.values()):
+            raise Violation("paths are counted", f"{process.name} has {registry.path_bytes}, not {guids}")
+        for path in self.ensemble.truth.owned(process.session.session_id or -1):
+            name = path.rpartition("/")[2]
+            child = nodes.parse(name)
+            guid = name if child is None else child.guid
+            if guid not in self.ensemble.strays and guids.get(guid, 0) < len(path) + 4:
+                raise Violation("paths are counted", f"{process.name} has {guids.get(guid)} for {path}")
 
     def _valid(self, grant: Granted) -> bool:
         if grant.grant.why_invalid() is not None:

@@ -103,8 +103,14 @@ def _unwatched_wait(self: ContenderNode, on_refused: Any = None) -> None:
 
 def _forgetful_delete(self: OwnNode, error: ZkError) -> None:
     self._registry.deleting.pop(self)
-    self._registry.guids.discard(self.guid)
+    self._registry.discard(self.guid)
     self._report(False)
+
+
+def _uncounted_delete(self: OwnNode) -> None:
+    """Count the path no longer once its delete is sent."""
+    self._registry.discard(self.guid)
+    _send_delete(self)
 
 
 def _hopeful_delete(
@@ -113,7 +119,7 @@ def _hopeful_delete(
     if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
         self._state = State.DELETED
         self._replies.new_generation()
-        self._registry.guids.discard(self.guid)
+        self._registry.discard(self.guid)
         if done is not None:
             done(True)
     else:
@@ -250,7 +256,7 @@ def _marker_first(self: ContenderNode) -> None:
 def _marker_alone(self: ReaderMarker, znode: Node) -> None:
     """Create the marker, and wake no waiter."""
     if not self._exists and self.path is not None:
-        self._registry.add(self.guid)
+        self._registry.add(self.guid, self.path)
         marker = Create(path=self.path, ephemeral=True)
         on_put: Callback[WriteReply] = self._replies.wrap(lambda answer: self._on_put(znode.path, answer))
         self._registry.gateway.commit((marker,), on_put)
@@ -303,6 +309,7 @@ def _last(self: LingeringLock) -> LocalWaiter | None:
 
 _must_end = LingeringLock.ends_on_release
 _shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
+_send_delete = OwnNode._send_delete
 _delete_node, _reconnected, _on_searched_read, _create = (
     ContenderNode.delete,
     ContenderNode.reconnected,
@@ -315,6 +322,7 @@ _prove, _watch_own = Contender._prove, ContenderNode.watch
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
     Mutant("deletes a leaving node once", ((OwnNode, "_retry_delete", _forgetful_delete),)),
+    Mutant("counts a path no longer once its delete is sent", ((OwnNode, "_send_delete", _uncounted_delete),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "delete", _hopeful_delete),)),
     Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),

@@ -54,6 +54,7 @@ class _Play:
         self.processes = [
             Process("ABCDEF"[number], number, self.ensemble, OPTIONS) for number in range(scenario.processes)
         ]
+        self.invariants.processes = self.processes
         self.callers = [
             Caller(
                 f"{self.processes[script.process].name}{index}", script, self.processes[script.process], self.invariants

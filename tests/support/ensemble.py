@@ -279,10 +279,11 @@ class Ensemble:
             client = KazooClient(ensemble.hosts)
             ensemble.leader.kill()
 
-    `tick` is ZooKeeper's tickTime in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout`
-    and `max_session_timeout` (seconds) are given. `container_check` is how often, in seconds, empty container znodes
-    are deleted. With `fsync=False`, writes are acknowledged before they are on disk, which is faster. `properties` are
-    more lines for zoo.cfg, `java_options` more options of the JVM, and `env` more environment variables.
+    The last `observers` of the nodes do not vote. `tick` is ZooKeeper's tickTime in seconds. Session timeouts are
+    between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout` (seconds) are given. `container_check`
+    is how often, in seconds, empty container znodes are deleted. With `fsync=False`, writes are acknowledged before
+    they are on disk, which is faster. `properties` are more lines for zoo.cfg, `java_options` more options of the JVM,
+    and `env` more environment variables.
 
     Without `directory`, data and logs are in a temporary directory that `stop()` removes, and a second `start()` starts
     an empty ensemble on the same ports. A server that is stopped and started alone keeps its data either way.
@@ -294,6 +295,7 @@ class Ensemble:
         self,
         nodes: int = 1,
         *,
+        observers: int = 0,
         tick: float = 0.5,
         directory: str | os.PathLike[str] | None = None,
         container_check: float = 1.0,
@@ -324,7 +326,7 @@ class Ensemble:
             **({"minSessionTimeout": f"{min_session_timeout * 1000:.0f}"} if min_session_timeout is not None else {}),
             **({"maxSessionTimeout": f"{max_session_timeout * 1000:.0f}"} if max_session_timeout is not None else {}),
             **{
-                f"server.{number}": f"127.0.0.1:{peer}:{election}"
+                f"server.{number}": f"127.0.0.1:{peer}:{election}{':observer' if number > nodes - observers else ''}"
                 for number, (peer, election) in enumerate(self._quorum, start=1)
             },
             **(properties or {}),

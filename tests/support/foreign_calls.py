@@ -1,5 +1,5 @@
 """
-Find other people's code that runs on the protocol's threads: log handlers, receivers of signals, and hooks of warnings.
+Find what must not run on the protocol's threads: handlers of logs, signals and warnings; files, such as those of TLS.
 
 It is installed in the tests, and in the processes with their settings. The fixture `no_foreign_calls` fails a test.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import ssl
 import threading
 import traceback
 import warnings
@@ -32,8 +33,11 @@ ENTRIES = (
     (Signal, "send"),
     (Signal, "send_robust"),
     (warnings, "showwarning"),
+    (ssl.SSLContext, "load_verify_locations"),
+    (ssl.SSLContext, "load_cert_chain"),
+    (ssl.SSLContext, "load_default_certs"),
 )
-"""The functions by which `logging`, Django and Python call other people's code."""
+"""The functions by which `logging`, Django and Python call other people's code, and by which files of TLS are read."""
 
 
 def install() -> None:

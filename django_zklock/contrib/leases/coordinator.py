@@ -46,14 +46,6 @@ MOST_STARTING_ALONE: Final = 8
 """Their number if the settings name no clients: there are no others to protect."""
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
-MOST_PATHS: Final = 1_500_000
-"""
-Characters in the paths of all znodes of this process, at most.
-
-ZooKeeper writes the paths of a session into one transaction when the session ends. Servers cannot read one of more
-than 2 MiB, and do not start again (ZOOKEEPER-4306).
-"""
-NAME: Final = 64  # characters of a znode's name, with the slash
 READ_AGE: Final = 1.0
 """Seconds for which one read of a queue serves all callers that ask for their position."""
 MOST_READS: Final = 200
@@ -86,12 +78,9 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(4)
-        config = conf.current()
-        self._options = config.leases
-        self._around_key = len(config.base) + NAME  # characters in the path of a znode
+        self._options = conf.current().leases
         self._addresses = Addresses()
         self._id_suffix = ""  # with the addresses, signed
-        self._paths = 0  # characters in the paths of all its znodes
         self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
@@ -256,16 +245,11 @@ class Coordinator:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
         self._check_rights(client, key, request.kind)
         number = f"{self.id}.{next(self._numbers)}"
-        if self._paths + len(key) + self._around_key > MOST_PATHS:
-            raise Refusal(
-                Code.UNAVAILABLE,
-                f"This coordinator has {len(self._leases)} leases and has no room for more. Use another coordinator.",
-            )
         lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
         lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._id_suffix}"
         lease = Lease(lease_id, number, lock, client=client.name, client_id=client_id, term=term)
         self._leases[lease_id] = lease
-        self._count(lease, 1)
+        self._leases_of[lease.client] += 1
         lease.task.add_done_callback(lambda _: self._on_end(lease))
         return lease
 
@@ -304,13 +288,9 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _count(self, lease: Lease, number: int) -> None:
-        self._leases_of[lease.client] += number
-        self._paths += number * (len(lease.lock.name) + self._around_key)
-
     def _on_end(self, lease: Lease) -> None:
         del self._leases[lease.id]
-        self._count(lease, -1)
+        self._leases_of[lease.client] -= 1
         if isinstance(lease.error, LockLost):
             self._lost += 1
             if self._lost == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import operator
 import ssl
 from collections import Counter
@@ -372,6 +373,7 @@ class Server:
     async def start(self) -> None:
         """Serve, and connect to ZooKeeper."""
         connection_state_changed.connect(self._on_connection)
+        process.current().wanted_until = math.inf  # without a connection, load balancers would send nobody who asks
         await self._server.start()
         await self._set_health()
 

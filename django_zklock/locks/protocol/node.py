@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from django_zklock import clock
-from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import TooManyLocks, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply
 from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.reader_marker import ReaderMarker
@@ -108,14 +108,17 @@ class ContenderNode(OwnNode):
         self.guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
         self.sent_at = clock.now()
-        self._registry.add(self.guid)
+        prefix = nodes.prefix(self.guid, self._spec.kind, self._spec.compat)
         try:
+            self._registry.add(self.guid, f"{self._parent}/{prefix}")
             self._registry.listing(self._parent).create_and_list(
-                nodes.prefix(self.guid, self._spec.kind, self._spec.compat),
+                prefix,
                 self._caller.payload(self._spec, self.guid, self._registry.session.timeout),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )
+        except TooManyLocks as error:
+            self._on_create_refused(error)
         except Exception:
             self._mark_unsure()
             raise
@@ -133,8 +136,8 @@ class ContenderNode(OwnNode):
         if self._state is State.UNWANTED:
             self._delete()
 
-    def _on_create_refused(self, error: ZkError) -> None:
-        self._registry.guids.discard(self.guid)
+    def _on_create_refused(self, error: ZkLockError) -> None:
+        self._registry.discard(self.guid)
         if self._state is State.UNWANTED:
             self._state = State.DELETED
             self._report(True)
@@ -184,9 +187,9 @@ class ContenderNode(OwnNode):
 
     def search(self) -> None:
         """Search the znode by its guid, because the queue does not show its path. Create it again if it is gone."""
-        guid = self.guid
+        guid, self.guid = self.guid, ""  # it stays registered
         self.forget()
-        self._registry.add(guid)
+        self.guid = guid
         self._state = State.UNSURE
         self._search()
 
@@ -213,7 +216,7 @@ class ContenderNode(OwnNode):
             self._listener.on_refused(reply)
 
     def _create_again(self) -> None:
-        self._registry.guids.discard(self.guid)
+        self._registry.discard(self.guid)
         self.create()
 
     # --- while it exists ----------------------------------------------------------------------------------------
@@ -349,9 +352,9 @@ class ContenderNode(OwnNode):
         if self.node is not None:
             self._registry.heartbeat.remove(self.node.path)
             self.node = self.path = None
-        self._registry.guids.discard(self.guid)
+        self._registry.discard(self.guid)
         if self._marker is not None:  # the marker is gone with the session
-            self._registry.guids.discard(self._marker.guid)
+            self._registry.discard(self._marker.guid)
             self._marker = None
         if self._state in (State.UNWANTED, State.DELETED):
             self._state = State.DELETED

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from django_zklock.exceptions import UnreadableQueue
+from django_zklock.exceptions import TooManyLocks, UnreadableQueue
 from django_zklock.execution import work
 from django_zklock.locks.protocol.listing import ListedNames, ListingReply, SharedListing
 from django_zklock.locks.protocol.local_queue import LocalQueue
@@ -24,6 +24,8 @@ from django_zklock.zk.session import Session, SessionObserver
 logger = Logger("django_zklock.locks")
 
 AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
+PATH_EXTRA = 14  # bytes of a path in the transaction that ends a session: its length, and the sequence number
+NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that linger are given up
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
@@ -34,7 +36,9 @@ class Registry(SessionObserver):
         self.session = session
         self.gateway = session.attached(Gateway)
         self.heartbeat = Heartbeat(self.gateway)
-        self.guids: set[str] = set()  # of all znodes that are, or may be, in ZooKeeper; of a marker, its name
+        self.guids: dict[str, int] = {}  # bytes of the paths of all znodes that may be there; of a marker, by its name
+        self.path_bytes = 0  # of all of them
+        self.on_nearly_full: Callable[[], object] = lambda: None  # gives up a lock that has no owner
         self.deleting: dict[OwnNode, None] = {}  # those whose delete is not confirmed yet
         self._listings: dict[str, SharedListing] = {}  # those under way, by the path of the directory
         self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
@@ -42,12 +46,26 @@ class Registry(SessionObserver):
         self._used = False
         session.observers[self] = None
 
-    def add(self, guid: str) -> None:
-        """Register the guid of a znode, before the create is sent."""
-        self.guids.add(guid)
+    def add(self, guid: str, *paths: str) -> None:
+        """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
+        size = sum(len(path.encode()) + PATH_EXTRA for path in paths)
+        total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
+        if total > limit * NEARLY_FULL:
+            self.on_nearly_full()
+        if total > limit:
+            raise TooManyLocks(
+                f"This process has {len(self.guids):,} locks and waiters. Their paths take {self.path_bytes:,} of "
+                f"{limit:,} bytes, so {size:,} more do not fit: servers may not survive the end of a larger session. "
+                "Use shorter keys or more processes. If the servers have another jute.maxbuffer, set JUTE_MAXBUFFER."
+            )
+        self.guids[guid], self.path_bytes = size, total
         self._used = True
         if self._audit_timer is None:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
+
+    def discard(self, guid: str) -> None:
+        """Forget a znode that is gone, or was not created."""
+        self.path_bytes -= self.guids.pop(guid, 0)
 
     def listing(self, parent: str) -> SharedListing:
         """Return the listing that all requests for the same directory share."""
@@ -65,6 +83,8 @@ class Registry(SessionObserver):
 
     # --- events of the session -------------------------------------------------------------------------------------
 
+    needs_connection = False
+
     def on_connected(self, *, resumed: bool) -> None:
         for node in list(self.deleting):
             node.continue_delete()
@@ -74,6 +94,8 @@ class Registry(SessionObserver):
     def on_session_lost(self) -> None:
         for node in list(self.deleting):
             node.on_gone()
+        self.guids.clear()
+        self.path_bytes = 0
 
     # --- the audit ----------------------------------------------------------------------------------------------
 
@@ -164,7 +186,7 @@ class OwnNode:
     def on_gone(self) -> None:
         """Forget the znode, because it is gone."""
         self._registry.deleting.pop(self, None)
-        self._registry.guids.discard(self.guid)
+        self._registry.discard(self.guid)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
         self._report(True)

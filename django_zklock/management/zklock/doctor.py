@@ -3,7 +3,7 @@ Check the ensemble and the locks. The exit code tells a probe whether all is wel
 
 With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 counter used up, 22 unreadable queue,
 23 host or process hangs, 24 another client, 25 hung holder, 26 operator hold, 27 process ended with locks,
-28 host that loses its locks.
+28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from django_zklock.management.output import Output, count, write_json, write_lin
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
-from django_zklock.zk.gateway import Callback, Gateway
-from django_zklock.zk.multi import Create
+from django_zklock.zk.gateway import Callback, Gateway, Node
 from django_zklock.zk.requests import OnConnected, call
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
@@ -116,7 +115,8 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     if not report["healthy"]:
         raise failure(report["problem"], ExitCode.UNAVAILABLE)
     if not json:
-        write_line(out, f"Nothing needs attention: {count(report['locks'], 'lock')}.")
+        verdict = "Nothing needs attention" if report["complete"] else "No trouble in the part that was looked at"
+        write_line(out, f"{verdict}: {report['looked_at']}.")
 
 
 def _versions() -> Iterator[Check]:
@@ -185,12 +185,10 @@ def _seconds(ask: Ask, request: Request) -> float:
 
 def _rights(base: str, ask: Ask) -> Check:
     """Do what locks do, until a request is refused."""
-    folder = f"{base}/{FOLDER}"
-    node = f"{folder}/{uuid.uuid4()}"
-    create = Create(path=node, ephemeral=True)
+    folder = node = f"{base}/{FOLDER}"
     requests: tuple[tuple[str, Request], ...] = (
         ("create", lambda gateway, done: gateway.ensure_path(folder, done)),
-        ("create", lambda gateway, done: gateway.commit((create,), done)),
+        ("create", lambda gateway, done: gateway.create_and_list(folder, f"{uuid.uuid4()}-", b"", done, None)),
         ("read", lambda gateway, done: gateway.read(node, done)),
         ("list", lambda gateway, done: gateway.children(folder, done)),
         ("delete", lambda gateway, done: gateway.delete(node, done)),
@@ -198,7 +196,9 @@ def _rights(base: str, ask: Ask) -> Check:
     for right, request in requests:
         reply = ask(request)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
-            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply})")
+            hint = ": set localSessionsUpgradingEnabled=true on the servers" if "LocalSession" in str(reply) else ""
+            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply}){hint}")
+        node = reply.path if isinstance(reply, Node) else node
     ask(lambda gateway, done: gateway.delete(folder, done))
     return Check("rights", "ok", f"this client may create, list and delete below {base}")
 
@@ -232,7 +232,7 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
             yield Check("limits", "warning", f"{lock.key}: {different_limits(lock)}")
         for contender in (*lock.holders, *lock.waiters):
             orphan = f"{lock.key}: {contender.name} belongs to"
-            if not contender.session_id and not contender.operator:  # an operator hold needs no process
+            if contender.is_orphan:
                 yield Check("orphan", "warning", f"{orphan} no session, so nothing deletes it")
             elif contender.session_id and contender.client == "unknown":
                 yield Check("orphan", "warning", f"{orphan} an unknown program ({process_of(contender)})")

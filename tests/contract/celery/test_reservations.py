@@ -15,10 +15,11 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
-from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
-from django_zklock.zk.gateway import DirectoryState
-from django_zklock.zk.requests import OptimisticUpdate
+from django_zklock.zk.errors import RequestRefused
+from django_zklock.zk.gateway import DirectoryState, Gateway
 
 pytestmark = pytest.mark.zookeeper
 
@@ -223,8 +224,8 @@ def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypat
     reservations.end("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
-    outdated = functools.partial(read_before, OptimisticUpdate, stale)
-    monkeypatch.setattr(reservations, "OptimisticUpdate", outdated)
+    outdated = functools.partial(read_before, reservations._Update, stale)
+    monkeypatch.setattr(reservations, "_Update", outdated)
     assert reservations.end("a/b", "one")
     assert reservations.start("a/b", "one") is None
     assert owner_of("a/b", "three", has_ended=lambda task_id: task_id == "one") == "two"
@@ -291,3 +292,79 @@ def _publish(task_id: str) -> str:
     if isinstance(outcome, Reserved):
         reservations.conclude(outcome, sent=True)
     return outcome.task_id
+
+
+# --- their bytes at the end of the session, which count like those of locks -------------------------------------------
+
+
+def path_bytes() -> int:
+    """Return the bytes that are counted in this process."""
+    return process.current().attached(Registry).path_bytes
+
+
+def test_the_children_of_a_session_count_while_they_are_there(zoo: Zoo) -> None:
+    """Those of the publisher and of the worker, until they are deleted, by whomever."""
+    reservation = reserved()
+    publishing = path_bytes()
+    assert publishing > 0
+    worker = started()
+    assert path_bytes() > publishing
+    reservations.conclude(reservation, sent=True)
+    assert 0 < path_bytes() <= publishing
+    reservations.detach(worker)
+    assert path_bytes() == 0
+    reservation = reserved(task_id="one")
+    for name in zoo.client.get_children(record.path_of(zoo.base, "a/b")):
+        zoo.client.delete(f"{record.path_of(zoo.base, 'a/b')}/{name}")
+    zoo.client.delete(record.path_of(zoo.base, "a/b"))  # as the worker's process does at the end of the task
+    reservations.conclude(reservation, sent=True)
+    assert path_bytes() == 0
+    started_by_none = reservations.start("a/b", "none")
+    assert started_by_none is None
+    assert path_bytes() == 0
+
+
+def test_a_duplicate_and_a_refused_update_count_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of them is there, whatever they have tried."""
+    queued()
+    assert owner_of() == "one"
+    assert path_bytes() == 0
+    refusal = RequestRefused("no")
+    monkeypatch.setattr(Gateway, "commit", lambda self, operations, callback: callback(refusal))
+    with pytest.raises(RequestRefused):
+        reservations.reserve("c", "three")
+    assert path_bytes() == 0
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_lost_reply_counts_once(zoo: Zoo, when: str) -> None:
+    """Whether the transaction was carried out or not."""
+    with proxied(zoo, 10) as proxy:
+        queued()
+        fired = getattr(proxy, when)(MULTI)
+        worker = started()
+        assert fired.is_set()
+        once = path_bytes()
+        assert once > 0
+        fired = getattr(proxy, when)(MULTI)
+        reservations.detach(worker, reply_timeout=10)
+        assert fired.is_set()
+        assert path_bytes() == 0
+
+
+def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
+    """A call of the task gets the error. A worker goes on without its child. What ends is never refused."""
+    long = "/".join(["k" * 190] * 4)
+    with zoo.configured(JUTE_MAXBUFFER=2**17, session_timeout=10):
+        for number in range(170):
+            queued(f"{long}/{number}")
+        workers = [reservations.start(f"{long}/{number}", "one") for number in range(170)]
+        attached = [worker for worker in workers if worker is not None]
+        assert 100 < len(attached) < 170
+        assert 130000 < path_bytes() <= 2**17
+        with pytest.raises(TooManyLocks):
+            reservations.reserve(f"{long}/more", "two")
+        for number, worker in enumerate(workers):
+            assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=5)
+        assert path_bytes() == 0
+        assert reserved_names(zoo) == []

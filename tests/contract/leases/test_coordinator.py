@@ -228,15 +228,18 @@ async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coo
         await acquire(coordinator, client, resource_path="invoices/2")
 
 
-async def test_the_paths_of_a_session_are_bounded(
-    zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_PATHS", 270)
-    lease = await acquire(coordinator)
-    with refused(Code.UNAVAILABLE, "no room"):
-        await acquire(coordinator, resource_path="x" * 150)
-    await coordinator.release(ANYBODY, lease.id)
-    await acquire(coordinator, resource_path="x" * 150)
+async def test_the_paths_of_a_session_are_bounded(zoo: Zoo, coordinator: Coordinator) -> None:
+    """A lease that would be too much is refused, with the advice to use more processes."""
+    long = "/".join(["k" * 190] * 4)
+    with zoo.configured(JUTE_MAXBUFFER=2**17):
+        leases = [await acquire(coordinator, resource_path=f"{long}/{number}") for number in range(140)]
+        with refused(Code.UNAVAILABLE, "more processes"):
+            for number in range(140, 170):
+                leases.append(await acquire(coordinator, resource_path=f"{long}/{number}"))  # noqa: PERF401
+        for lease in leases:
+            await coordinator.release(ANYBODY, lease.id)
+        lease = await acquire(coordinator, resource_path=f"{long}/free")
+        await coordinator.release(ANYBODY, lease.id)
 
 
 async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:

@@ -46,6 +46,7 @@ def test_the_client_has_the_private_attributes() -> None:
         (ConnectionHandler.close, []),
         (ConnectionHandler._expand_client_hosts, []),
         (ConnectionHandler._connect_loop, ["retry"]),
+        (ConnectionHandler._connect_attempt, ["host", "hostip", "port", "retry"]),
         (ConnectionHandler._connect, ["host", "hostip", "port"]),
         (ConnectionHandler._invoke, ["timeout", "request", "xid"]),
         (ConnectionHandler._read_socket, ["read_timeout"]),

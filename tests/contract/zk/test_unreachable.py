@@ -19,6 +19,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
+from django_zklock.zk.outage import CLOSED
 
 pytestmark = pytest.mark.zookeeper
 
@@ -87,7 +88,7 @@ def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
     ("answer", "cause"),
     [
         (None, "it accepts connections, but does not answer as ZooKeeper does"),
-        (b"", "it closes connections without an answer; it has no quorum, or expects TLS, or is no ZooKeeper"),
+        (b"", CLOSED),
         (b"-ERR unknown command\r\n", "it is no ZooKeeper; its answer begins with '-ERR'"),
         (b"\x15\x03\x03\x00\x02\x02\x28", "it expects TLS; use zk+tls://, or its port without TLS"),
     ],

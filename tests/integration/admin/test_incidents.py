@@ -14,6 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client, override_settings
 from django.utils import timezone
+from kazoo.security import make_digest_acl
 from support.adminsite import user_with
 from support.ensemble import free_ports
 from support.faults import within
@@ -126,7 +127,7 @@ def test_a_dead_host_with_fifty_locks_is_one_card(operator: Client, contend: Con
         contend(f"orders/{number:03}", pid=70 + number % 4, template="orders/{number}")
     for number in range(4):
         contend(f"orders/{number:03}", "worker-2", 5)
-    await_cause(operator, "host")
+    eventually(lambda: "with 50 locks" in str([card["title"] for card in cards(operator)][:1]), 30)  # each hangs
     assert_named(operator, "host", ExitCode.HOST, "worker-1", "with 50 locks", "If it hangs, break them.", "4 wait.")
     assert len(cards(operator)) == 1
     assert 'host/?host=worker-1"' in operator.get(LIST).content.decode()
@@ -151,7 +152,7 @@ def test_the_doctor_waits_only_if_a_host_may_have_died(
     attempts(2, Attempt.HELD, held=None)
     attempts(2, Attempt.HELD, held=None, host="worker-2")
     with within(20):
-        assert doctor() == ("Nothing needs attention: 0 locks.\n", 0)
+        assert doctor() == ("Nothing needs attention: 0 of 0 locks, 1 of 1 servers.\n", 0)
 
 
 def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zoo) -> None:
@@ -270,6 +271,60 @@ def test_an_unknown_znode_says_what_to_look_for(operator: Client, zoo: Zoo) -> N
     zoo.client.delete(path)
 
 
+def test_a_contender_without_a_session_is_named_at_once(operator: Client, contend: Contend, zoo: Zoo) -> None:
+    """A restored or copied contender is persistent. All of them are one card, whether anybody waits or not."""
+    worker = Payload(
+        guid=str(uuid.uuid4()),
+        host="worker-1",
+        pid=77,
+        what="shop.tasks.charge",
+        thread="",
+        since="",
+        template="orders",
+    )
+    restored = [
+        zoo.client.create(f"{zoo.base}/{key}/{prefix}", data, sequence=True, makepath=True)
+        for key, prefix, data in (
+            ("orders/1", nodes.prefix(worker.guid), worker.encode()),
+            ("orders/2", nodes.prefix(str(uuid.uuid4())), b"10.0.0.7"),
+        )
+    ]
+    token = zoo.client.get(restored[0])[1].czxid
+    contend("orders/1", "worker-2", 5)
+    texts = ("Contender without a session: orders/1, orders/2", "restored from a backup", "break the lock", "1 waits.")
+    assert_named(operator, "orphan", ExitCode.ORPHAN, *texts)
+    assert len(cards(operator)) == 1
+    assert f"zklock break orders/1 --token {token}" in doctor()[0]
+    assert "request-release" not in doctor()[0]
+    page = operator.get(f"{LIST}orders_2F1/change/").content.decode()
+    assert "The holder belongs to no session" in page
+    assert "Request release…" not in page
+    for path in restored:
+        zoo.client.delete(path)
+    assert cards(operator) == []
+
+
+def test_a_restored_waiter_is_named_and_cannot_be_broken(operator: Client, contend: Contend, zoo: Zoo) -> None:
+    contend("orders/1")
+    path = f"{zoo.base}/orders/1/{nodes.prefix(str(uuid.uuid4()))}"
+    path = zoo.client.create(path, b"10.0.0.7", sequence=True)
+    assert_named(operator, "orphan", ExitCode.ORPHAN, "orders/1", "delete its znode")
+    assert "zklock break" not in doctor()[0]
+    zoo.client.delete(path)
+
+
+def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator: Client, zoo: Zoo) -> None:
+    """It is no "nothing" if a directory cannot be read."""
+    zoo.client.ensure_path(zoo.base)
+    zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
+    inspection.snapshot(max_age=0, max_waiters=1)
+    printed, status = doctor()
+    assert (printed.startswith("No trouble in the part that was looked at"), status) == (True, 0)
+    assert "'secret' cannot be listed" in printed
+    assert "Nothing needs attention." not in operator.get(LIST).content.decode()
+    zoo.client.delete(f"{zoo.base}/secret")
+
+
 def test_a_forgotten_hold_names_the_operator_and_how_to_end_it(operator: Client, contend: Contend) -> None:
     hold = operations.hold_lock("stock", seconds=600, reason="maintenance", by="alice")
     assert cards(operator) == [], "nobody waits"
@@ -286,8 +341,9 @@ def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
     page = operator.get(LIST).content.decode()
     assert "Nothing needs attention." in page
     assert "All locks" in page
-    assert doctor() == ("Nothing needs attention: 0 locks.\n", 0)
-    calm = {"healthy": True, "problem": "", "locks": 0, "incidents": []}
+    assert doctor() == ("Nothing needs attention: 0 of 0 locks, 1 of 1 servers.\n", 0)
+    looked_at = "0 of 0 locks, 1 of 1 servers"
+    calm = {"healthy": True, "problem": "", "complete": True, "looked_at": looked_at, "locks": 0, "incidents": []}
     assert json.loads(doctor("--json")[0]) == calm
     probe = operator.get(PROBE)
     assert (probe.status_code, probe.json()) == (200, calm)

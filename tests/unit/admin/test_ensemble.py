@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +14,8 @@ import pytest
 from django.utils import translation
 
 from django_zklock.inspection import ServerReport
-from django_zklock.inspection.ensemble import _findings, _report
+from django_zklock.inspection.ensemble import _ask, _findings, _report
+from django_zklock.zk.options import SessionOptions
 
 LEADER = ServerReport(address="zk1:2181", role="leader", version="3.9.3", latency=0.001)
 FOLLOWER = ServerReport(address="zk2:2181", role="follower", version="3.9.3", latency=0.001)
@@ -27,7 +33,7 @@ Node count: 12
 
 
 def found(*servers: ServerReport) -> list[tuple[str, str]]:
-    return [(finding.result, finding.text) for finding in _findings(servers, 10.0)]
+    return [(finding.result, finding.text) for finding in _findings([servers, servers], 10.0)]
 
 
 def test_three_healthy_servers_are_reported_as_healthy() -> None:
@@ -63,6 +69,98 @@ def test_a_single_follower_is_reported_as_part_of_an_ensemble() -> None:
     assert found(FOLLOWER) == []
 
 
+def look(*servers: tuple[str, int]) -> tuple[ServerReport, ...]:
+    """Return one look at servers with these roles and zxids."""
+    return tuple(
+        ServerReport(address=f"zk{number}:2181", role=role, zxid=zxid, version="3.9.3")
+        for number, (role, zxid) in enumerate(servers, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        (look(("leader", 0x100000050)), look(("leader", 0x100000050))),
+        # an idle ensemble after an election: its followers keep their zxid until the next transaction
+        (look(("leader", 0x200000000), ("follower", 0x100000007)),) * 2,
+        (look(("follower", 0), ("leader", 0x100000000)),) * 2,
+        # replies to one look are of different moments
+        (
+            look(("leader", 0x100000050), ("follower", 0x100000040)),
+            look(("leader", 0x100000090), ("observer", 0x100000050)),
+        ),
+        # an observer that is far behind, and carries out thousands of transactions
+        (
+            look(("leader", 0x100009000), ("observer", 0x100000100)),
+            look(("leader", 0x10000B000), ("observer", 0x100001000)),
+        ),
+        # the leader was replaced between two looks, or while one of them lasted
+        (
+            look(("leader", 0x100000050), ("follower", 0x100000050)),
+            look(("follower", 0x100000050), ("leader", 0x200000000)),
+        ),
+        (
+            look(("leader", 0x100000050), ("leader", 0x200000003)),
+            look(("follower", 0x200000003), ("leader", 0x200000009)),
+        ),
+        (look(("leader", 0x100000050), ("leader", 0x200000003)), look(("", -1), ("leader", 0x200000009))),
+        # one server by its name and by its address
+        tuple(look(("leader", 2 * number), ("leader", 2 * number + 1)) for number in range(4)),
+        (look(("standalone", 5), ("standalone", 5)),) * 4,
+        # no quorum: it serves nobody
+        (look(("leader", 0x200000050), ("read-only", 0x100000007)),) * 2,
+    ],
+)
+def test_a_healthy_ensemble_is_never_called_two(looks: Sequence[tuple[ServerReport, ...]]) -> None:
+    assert not any(finding.splits for finding in _findings(looks, 10.0, answer=(1, "")))
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        (look(("leader", 0x100000050), ("leader", 0x200000003)),) * 2,
+        (
+            look(("leader", 0x100000050), ("leader", 0x100000053)),
+            look(("leader", 0x100000052), ("leader", 0x100000055)),
+        ),
+        (look(("leader", 0x100000050), ("follower", 0x100000052)),) * 2,
+        (look(("follower", 0x100000050), ("follower", 0x300000001)),) * 2,
+        (
+            look(("follower", 0x100000050), ("leader", 0x300000001)),
+            look(("follower", 0x100009000), ("leader", 0x300000009)),
+        ),
+        (look(("standalone", 5), ("follower", 0x100000001)),) * 2,
+        (look(("standalone", 5), ("standalone", 9)),) * 2,
+    ],
+)
+def test_two_ensembles_are_an_error(looks: Sequence[tuple[ServerReport, ...]]) -> None:
+    (finding,) = [finding for finding in _findings(looks, 10.0, answer=(1, "")) if finding.splits]
+    assert (finding.result, "to two holders" in finding.text) == ("error", True)
+
+
+def test_servers_may_disagree_while_no_quorum_answers() -> None:
+    """A leader that hangs has told its observer of a transaction, and not its follower."""
+    hung = ServerReport(address="zk9:2181", problem="does not answer: timed out")
+    looks = [(*look(("follower", 0x900002DDC), ("observer", 0x900002DDD)), hung)] * 30
+    assert not any(finding.splits for finding in _findings(looks, 10.0))
+
+
+def test_a_server_without_the_transaction_of_this_process_is_a_stranger() -> None:
+    """Two ensembles may have the same zxid by chance, before the write of this process."""
+    looks = [look(("leader", 0x100000050), ("follower", 0x100000050))] * 4
+    assert not any(finding.splits for finding in _findings(looks, 10.0, answer=(0x100000050, "")))
+    looks = [look(("leader", 0x100000051), ("follower", 0x100000050))] * 4
+    assert any(finding.splits for finding in _findings(looks, 10.0, answer=(0x100000051, "")))
+
+
+def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_own() -> None:
+    down = ServerReport(address="zk2:2181", problem="does not answer: refused")
+    alone = look(("leader", 0x100000050))
+    assert [f.splits for f in _findings([(*alone, down)], 10.0, answer=(1, "zk1:2181"))] == [True, False]
+    assert not list(_findings([alone], 10.0, answer=(1, "zk1:2181")))
+    assert not list(_findings([look(("leader", 7), ("leader", 7))] * 4, 10.0, answer=(1, "zk1:2181")))
+
+
 def test_observers_do_not_vote() -> None:
     """Of three voters one is down. Two observers do not replace it."""
     down = replace(THIRD, role="", problem="does not answer: timed out")
@@ -85,6 +183,7 @@ def test_the_command_srvr_is_enough() -> None:
     """It is allowed by default."""
     report = _report("zk1:2181", SRVR)
     assert (report.role, report.version, report.latency) == ("follower", "3.8.0", 0.0015)
+    assert report.zxid == 0x100000010
     assert "is in no quorum" in _report("zk1:2181", "This ZooKeeper instance is not currently serving requests").problem
 
 
@@ -104,6 +203,15 @@ def test_texts_of_a_server_are_short_and_printable() -> None:
     assert found(report) != []
 
 
+def test_a_read_only_server_runs_and_grants_nothing() -> None:
+    down = ServerReport(address="zk2:2181", problem="does not answer: refused")
+    server = _report("zk1:2181", SRVR.replace("follower", "read-only"))
+    assert (server.role, server.runs, server.serves) == ("read-only", True, False)
+    texts = [text for _, text in found(server, down, replace(down, address="zk3:2181"))]
+    assert texts[0].startswith("No majority: 1 of 3 servers runs, 2 are needed.")
+    assert texts[1] == "zk1:2181 runs read-only, as it is in no quorum, and grants no lock."
+
+
 def test_a_server_without_quorum_runs_and_is_not_down() -> None:
     alone = _report("zk1:2181", "This ZooKeeper instance is not currently serving requests")
     down = ServerReport(address="zk2:2181", problem="does not answer: refused")
@@ -115,16 +223,37 @@ def test_a_server_without_quorum_runs_and_is_not_down() -> None:
 def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
     """A proxy may cut `srvr`, while a quorum answers the requests of this process."""
     cut = ServerReport(address="zk1:2181", problem="does not answer: timed out")
-    assert {finding.result for finding in _findings([cut], 10.0, answered=True)} == {"warning"}
+    assert {finding.result for finding in _findings([[cut]], 10.0, answer=(1, ""))} == {"warning"}
 
 
 def test_a_finding_is_in_the_language_of_its_reader() -> None:
     """The problem of the server is translated, too. The words of the system stay as they are."""
     down = ServerReport(address="zk1:2181", problem="does not answer: Connection refused")
-    error, warning = _findings([down], 10.0)
+    error, warning = _findings([[down]], 10.0)
     with translation.override("de"):
         assert error.text.startswith(
             "Keine Mehrheit: 0 von 1 Servern laufen, nötig ist 1. Keine Sperre"  # codespell:ignore
         )  # codespell:ignore ist
         assert warning.text == "zk1:2181 antwortet nicht: Connection refused."
     assert warning.text == "zk1:2181 does not answer: Connection refused."
+
+
+def test_a_server_that_resets_connections_may_have_too_many() -> None:
+    """It does not count as down."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the end
+            while True:
+                peer = listener.accept()[0]
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                peer.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        host: tuple[str, int] = listener.getsockname()
+        options = SessionOptions(hosts=(host,))
+        reports = [_ask(host, options, 10) for _ in range(20)]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert all("maxClientCnxns" in report.problem for report in reports)

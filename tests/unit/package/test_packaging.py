@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import django_zklock
 from django_zklock import conf
@@ -40,6 +41,29 @@ def test_the_grpc_extra_needs_the_protobuf_that_its_code_was_generated_for() -> 
     generated = (ROOT / "django_zklock/contrib/leases/v1/lock_coordinator_pb2.py").read_text()
     (version,) = re.findall(r"^# Protobuf Python Version: (.+)$", generated, re.MULTILINE)
     assert f"protobuf>={version}\n" in (ROOT / "setup.cfg").read_text()
+
+
+def test_the_oldest_kazoo_is_the_same_everywhere() -> None:
+    """With an older one, a throttled request would stop the work of all holders."""
+    (oldest,) = re.findall(r"^    kazoo>=(.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    assert Requirement(f"kazoo>={oldest}").specifier.contains("2.11.0")
+    assert not Requirement(f"kazoo>={oldest}").specifier.contains("2.10.0")
+    assert f" kazoo {oldest} and newer." in (ROOT / "README.md").read_text()
+    assert f"kazoo {oldest} or newer" in (ROOT / "docs/how-to/move-from-kazoo.md").read_text()
+    assert f"py310: kazoo=={oldest}.0\n" in (ROOT / "tox.ini").read_text(), "the oldest versions are tested"
+
+
+def test_an_older_kazoo_is_refused_at_once() -> None:
+    """The first lock says what to install, if kazoo was installed without the requirements of the package."""
+    older = "import kazoo.exceptions; del kazoo.exceptions.RequestTimeoutError"
+    tried = """
+try:
+    import django_zklock.zk.session
+except ImportError as error:
+    print(error)
+"""
+    printed = python(older + tried)
+    assert printed == "django-zklock needs kazoo 2.11 or newer: pip install -U kazoo"
 
 
 @pytest.mark.parametrize("more", ["", "django.core.management.call_command('check')"], ids=["setup", "check"])

@@ -79,6 +79,7 @@ def test_every_setting_reaches_the_configuration() -> None:
                          "abort_on": "lost", "grace": 2, "reentrant": True}},
         ADMIN_LINKS={"Flower": "https://flower/task/{id}"},
         STRICT=True,
+        JUTE_MAXBUFFER=0x3FFFFF,
         MAX_LINGERING=0,
         MAX_METRIC_LOCKS=50,
         EVENT_DAYS=0.5,
@@ -95,6 +96,7 @@ def test_every_setting_reaches_the_configuration() -> None:
                                     reentrant=True)},
         admin_links={"Flower": "https://flower/task/{id}"},
         strict=True,
+        jute_maxbuffer=4194303,
         max_lingering=0,
         max_metric_locks=50,
         event_days=0.5,
@@ -223,6 +225,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("E014", "STRICT", [0, "yes"]),
     ("E015", "MAX_LINGERING", [-1, 1.5, "5", True, math.inf]),
     ("E020", "MAX_METRIC_LOCKS", [-1, "5", 1.5, True]),
+    ("E021", "JUTE_MAXBUFFER", [0, 131071, 2**31, -1, 1e6, "1M", "0xfffff", "9" * 5000, True, math.inf]),
     ("E017", "EVENT_DAYS", [0, -1, "5", True, math.inf, math.nan]),
 ]
 

@@ -70,6 +70,7 @@ def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -
     [
         ("zk://h", Address(hosts=(("h", 2181),), chroot="")),
         ("zookeeper://h", Address(hosts=(("h", 2181),), chroot="")),
+        ("zk://h/a%2Cb%20c", Address(hosts=(("h", 2181),), chroot="/a,b c")),
         ("zk+tls://h", Address(hosts=(("h", 2181),), chroot="", tls=True)),
         ("ZK+TLS://h", Address(hosts=(("h", 2181),), chroot="", tls=True)),
         (" zk://h/app\n", Address(hosts=(("h", 2181),), chroot="/app")),  # a file of secrets ends with a line break
@@ -121,6 +122,10 @@ def test_scheme_and_port_have_defaults(url: str, address: Address) -> None:
         ("zk://h1/a%00", "character"),
         ("zk://h1/a/%F0%9F%94%92", "character"),
         ("zk://h1/zookeeper/quota", "below /zookeeper"),
+        ("zk://h1:2181/app,h2:2181/app", "comma, semicolon or space in its path"),
+        ("zk://h1/app;h2/app?session_timeout=10", "comma, semicolon or space in its path"),
+        ("zk://h1/app zk://h2/app", "comma, semicolon or space in its path"),
+        ("zk://h1,h2/a,b", "comma, semicolon or space in its path"),
     ],
 )
 def test_an_invalid_url_is_refused_with_its_invalid_part(url: str, says: str) -> None:

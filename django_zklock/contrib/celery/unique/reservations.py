@@ -23,6 +23,7 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.log import Logger
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
@@ -270,12 +271,39 @@ def _delete(node: DirectoryState) -> Step:
     return Commit((*_deletes(node, node.children), Delete(path=node.path, version=node.version)), True)
 
 
+class _Update(OptimisticUpdate):
+    """An update that registers this session's children of the reservation: they are ephemeral, so they count."""
+
+    _paths = frozenset[str]()  # of these children, as last read, or after the transaction under way
+
+    def _step(self, state: DirectoryState | None) -> None:
+        ends = tuple(name("", self.session.session_id or 0) for name in (record.publisher, record.worker))
+        children = () if state is None else state.children
+        self._paths = frozenset(f"{self._path}/{name}" for name in children if name.endswith(ends))
+        super()._step(state)
+
+    def _commit(self, step: Commit) -> None:
+        created = {change.path for change in step.operations if isinstance(change, Create) and change.ephemeral}
+        if created:
+            self.session.attached(Registry).add(self._path, *self._paths, *created)
+        deleted = {change.path for change in step.operations if isinstance(change, Delete)}
+        self._paths = (self._paths - deleted) | created
+        super()._commit(step)
+
+    def _conclude(self, outcome: Any) -> None:
+        registry = self.session.attached(Registry)
+        registry.discard(self._path)
+        if self._paths and not isinstance(outcome, Exception):
+            registry.add(self._path, *self._paths)
+        super()._conclude(outcome)
+
+
 # --- updates, on the caller's thread ----------------------------------------------------------------------------------
 
 
 def _run(key: str, plan: Decide, timeout: float, *, guess: object = UNKNOWN) -> Any:
     """Run an update and return its value. After `timeout` seconds, give up and undo it."""
-    update = OptimisticUpdate(process.current(), _path(key), plan, guess=guess, orphaned=_undo)
+    update = _Update(process.current(), _path(key), plan, guess=guess, orphaned=_undo)
     try:
         return run(update, clock.now() + timeout)
     except StillThere as error:
@@ -304,7 +332,7 @@ def _complete(key: str, plan: Decide, reply_timeout: float) -> bool:
             logger.error("the reservation of %r could not be changed: %s", key, outcome)
         waiter.set(not isinstance(outcome, Exception))
 
-    OptimisticUpdate(process.current(), _path(key), plan, done).start()
+    _Update(process.current(), _path(key), plan, done).start()
     return bool(waiter.wait(reply_timeout)) if reply_timeout > 0 else False
 
 

@@ -1,0 +1,277 @@
+"""A process has no more bytes of ephemeral paths than servers can carry at the end of a session (ZOOKEEPER-4306)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session, within
+from support.primitives import Primitive
+from support.proxy import CREATE2, DELETE, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
+from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
+from django_zklock.zk import process
+from django_zklock.zk.client import GetEphemerals
+
+pytestmark = pytest.mark.zookeeper
+
+LIMIT = 2**17  # bytes: the least that can be set
+LONG = "/".join(["k" * 190] * 4)
+SIZE = 845  # bytes of the path of such a key, about
+
+
+@pytest.fixture(autouse=True)
+def _small(zoo: Zoo) -> Iterator[None]:
+    """The least limit; and the end of the session with the test."""
+    with zoo.configured(JUTE_MAXBUFFER=LIMIT, session_timeout=10):
+        connected()
+        yield
+        process.reset()
+
+
+def registry() -> Registry:
+    """Return the registry of the session of this process."""
+    return session().attached(Registry)
+
+
+def counted() -> int:
+    """Return the bytes that are counted, which are always the sum of all registered znodes."""
+    assert registry().path_bytes == sum(registry().guids.values())
+    return registry().path_bytes
+
+
+def carried(zoo: Zoo) -> int:
+    """Return the bytes of the paths that the server would write if the session ended now."""
+    replies: list[object] = []
+    session().post(session().requests.send, GetEphemerals(zoo.base), replies.append)
+    (paths,) = eventually(lambda: replies)
+    assert isinstance(paths, list)
+    return sum(4 + len(path.encode()) for path in paths)
+
+
+def first(count: int, prefix: str = "") -> list[str]:
+    """Return so many long keys."""
+    return [f"{LONG}/{prefix}{number}" for number in range(count)]
+
+
+def filled(stack: contextlib.ExitStack, prefix: str = "", **options: object) -> str:
+    """Acquire locks until one is refused; return the error."""
+    with pytest.raises(TooManyLocks) as refused:
+        for key in first(200, prefix):
+            stack.enter_context(zk_lock(key, abort_on="never", **options))  # type: ignore[arg-type]
+    return str(refused.value)
+
+
+def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo: Zoo) -> None:
+    """It counts what the server would carry, names the remedies, and is no error of the connection."""
+    with contextlib.ExitStack() as stack:
+        error = filled(stack, timeout=5)
+        number = len(registry().guids)
+        assert carried(zoo) == counted() <= LIMIT < counted() + 900
+        assert f"{number} locks and waiters" in error
+        assert f"{counted():,} of {LIMIT:,} bytes" in error
+        assert "shorter keys" in error
+        assert "JUTE_MAXBUFFER" in error
+        with pytest.raises(ZooKeeperUnavailable) as refused, zk_lock(f"{LONG}/more"):
+            pass
+        assert refused.value.lock == f"{LONG}/more"
+        assert session().connected
+        with zk_lock("short"):  # shorter keys do fit
+            pass
+    assert counted() == carried(zoo) == 0
+
+
+def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo, primitive: Primitive) -> None:
+    """Nothing is sent and nothing is kept: the next try after a release succeeds."""
+    too_much = f"{LONG}/{'x' * 100}"
+    with contextlib.ExitStack() as stack:
+        filled(stack, timeout=5)
+        before = counted(), dict(registry().guids)
+        for options in ({"timeout": 5}, {"timeout": 0}):
+            with within(2), pytest.raises(TooManyLocks), primitive.lock(too_much, **options):
+                pass
+        assert (counted(), registry().guids) == before
+        assert registry()._local_queues == {}
+        assert zoo.children(too_much) == []
+    with primitive.lock(too_much, timeout=5):
+        assert counted() == carried(zoo)
+
+
+def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
+    """It would write nothing, so there is nothing to refuse."""
+    busy = f"{LONG}/busy"
+    with contextlib.ExitStack() as stack, zoo.hold_elsewhere(busy):
+        filled(stack, timeout=5)
+        with pytest.raises(LockBusy), zk_lock(busy, timeout=0):
+            pass
+
+
+def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
+    """A waiter has a znode, too; one that is granted its lock and leaves makes room."""
+
+    def wait(key: str) -> None:
+        with zk_lock(key, timeout=20):
+            pass
+
+    with contextlib.ExitStack() as stack:
+        for key in first(100):
+            stack.enter_context(zoo.hold_elsewhere(key))
+        threads = [BackgroundCall(functools.partial(wait, key)) for key in first(100)]
+        eventually(lambda: len(registry().guids) == 100)
+        filled(stack, "plain", timeout=5)
+        assert 100 < len(registry().guids) < 200
+        assert carried(zoo) == counted()
+    for thread in threads:
+        thread.result(20)
+    assert counted() == 0
+
+
+def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
+    """Those that were acquired already are given back."""
+    with pytest.raises(TooManyLocks), zk_locks(*first(200), timeout=20):
+        pass
+    eventually(lambda: counted() == 0)
+    assert carried(zoo) == 0
+
+
+def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
+    """It asks again, as when ZooKeeper is away."""
+    elected = threading.Event()
+    leader = zk_leader(f"{LONG}/leader")
+    with contextlib.ExitStack() as stack:
+        filled(stack, timeout=5)
+        candidate = BackgroundCall(lambda: leader.run(lambda hold: elected.set()))
+        assert not elected.wait(0.3)
+    assert elected.wait(10)
+    candidate.result(10)
+
+
+async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        with pytest.raises(TooManyLocks):
+            for key in first(200):
+                lock: Any = zk_lock(key, timeout=5)
+                await stack.enter_async_context(lock)
+    assert counted() == 0
+
+
+def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
+    """A process that only keeps locks for later is not refused one that it needs now."""
+    for key in first(300):
+        with zk_lock(key, linger=60, timeout=5):
+            pass
+        assert counted() <= LIMIT
+    eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
+    with contextlib.ExitStack() as stack:
+        for number in range(LIMIT // 900):
+            stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=5))
+
+
+def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """The writer becomes a reader for itself; other readers wait for its release."""
+    key = f"{LONG}/marked"
+    with contextlib.ExitStack() as stack:
+        hold = stack.enter_context(zk_write(key, timeout=5, abort_on="never"))
+        filled(stack, timeout=5)
+        while LIMIT - counted() > PATH_EXTRA + 760:
+            stack.enter_context(zk_lock(f"x{LIMIT - counted()}", timeout=5, abort_on="never"))
+        hold.downgrade()
+        eventually(lambda: "no other readers can share" in caplog.text)
+        hold.check()
+        assert counted() == carried(zoo) <= LIMIT
+    assert counted() == 0
+
+
+def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:
+    """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
+
+    def wait(key: str) -> None:
+        with zk_lock(key, timeout=30):
+            pass
+
+    with proxied(zoo, 10, JUTE_MAXBUFFER=LIMIT) as proxy:
+        connected()
+        count = LIMIT // SIZE
+        with contextlib.ExitStack() as stack:
+            for key in first(count):
+                stack.enter_context(zoo.hold_elsewhere(key))
+            threads = [BackgroundCall(functools.partial(wait, key)) for key in first(count)]
+            eventually(lambda: len(zoo.contenders()) == 2 * count)
+            full = counted_on_loop()
+            assert full > LIMIT - 6 * SIZE
+            old = session().session_id
+            expire(zoo)
+            eventually(lambda: session().session_id not in (old, None))
+            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
+            reconnect(proxy)
+            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
+        for thread in threads:
+            thread.result(30)
+        assert counted_on_loop() == 0
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, seed: int) -> None:
+    """Threads acquire and give up while connections break, sessions end and znodes are deleted. At the end it is 0."""
+    dice = random.Random(seed)
+    zoo.client.ensure_path(f"{zoo.base}/{LONG}")
+    with proxied(zoo, 4, JUTE_MAXBUFFER=LIMIT) as proxy:
+        connected()
+        stop = threading.Event()
+
+        def contend(number: int) -> None:
+            own = random.Random(100 * seed + number)
+            while not stop.is_set():
+                lock = zk_lock(f"{LONG}/{own.randrange(6)}", timeout=own.choice([0, 0.05, 5]), abort_on="lost")
+                with contextlib.suppress(ZkLockError), lock:
+                    stop.wait(own.random() / 50)
+
+        threads = [BackgroundCall(functools.partial(contend, number)) for number in range(8)]
+        try:
+            for _ in range(6):
+                dice.choice(FAULTS)(zoo, proxy)
+                stop.wait(0.2)
+                proxy.heal()
+                connected()
+                assert counted_on_loop() <= LIMIT
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.result(15)
+        eventually(lambda: counted_on_loop() == 0)
+        assert carried(zoo) == 0
+
+
+def counted_on_loop() -> int:
+    """Return the bytes that are counted, between two steps of the protocol."""
+    replies: list[int] = []
+    session().post(lambda: replies.append(counted()))
+    return eventually(lambda: replies)[0]
+
+
+def delete_one(zoo: Zoo, proxy: Proxy) -> None:
+    """Delete a znode as an operator does."""
+    for path in zoo.contenders()[:1]:
+        with contextlib.suppress(NoNodeError):
+            zoo.client.delete(path)
+
+
+FAULTS: tuple[Callable[[Zoo, Proxy], object], ...] = (
+    lambda zoo, proxy: proxy.cut_all(),
+    lambda zoo, proxy: proxy.kill_after_op(CREATE2).wait(1),
+    lambda zoo, proxy: proxy.kill_before_op(DELETE).wait(1),
+    lambda zoo, proxy: expire(zoo),
+    delete_one,
+)

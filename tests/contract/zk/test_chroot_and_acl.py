@@ -1,0 +1,208 @@
+"""The chroot and ROOT stay, with the ACL that somebody gave them. A wrong `ACL` leaves nothing behind."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock, zk_semaphore
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
+
+pytestmark = pytest.mark.zookeeper
+
+OPERATOR: dict[str, Any] = {"reason": "a test", "by": "ann"}
+
+
+def digest(password: str = "secret") -> str:
+    """Return the id of the user `shop` in an ACL."""
+    return "shop:" + base64.b64encode(hashlib.sha1(f"shop:{password}".encode()).digest()).decode()
+
+
+def use_lock(key: str = "a") -> None:
+    with zk_lock(key):
+        pass
+
+
+def use_permit() -> None:
+    with zk_semaphore("a", 2):
+        pass
+
+
+def use_operator_hold() -> None:
+    hold = hold_lock("a", seconds=60, **OPERATOR)
+    end_hold("a", token=hold.token, **OPERATOR)
+
+
+def use_limit() -> None:
+    set_limit("a", 3, **OPERATOR)
+    clear_limit("a", **OPERATOR)
+
+
+def use_reservation() -> None:
+    reservation = reservations.reserve("a", "one")
+    assert isinstance(reservation, reservations.Reserved)
+    reservations.conclude(reservation, sent=False)
+
+
+FIRST = [use_lock, use_permit, use_operator_hold, use_limit, use_reservation]
+
+
+@pytest.fixture
+def admin(zoo: Zoo) -> KazooClient:
+    """The client of the test, with an account of its own and with that of the project."""
+    zoo.client.add_auth("digest", "admin:secret")
+    zoo.client.add_auth("digest", "shop:secret")
+    return zoo.client
+
+
+def refused(use: Callable[[], object] = use_lock) -> str:
+    """Return the message of the error that a use ends with."""
+    with pytest.raises(ZooKeeperUnavailable) as caught:
+        use()
+    return str(caught.value)
+
+
+def idle(zoo: Zoo, base: str) -> None:
+    """Wait until the server has deleted all empty containers at a base, and the base if it were one."""
+    eventually(lambda: zoo.names(base) == [], 8, "the directories of keys stay")
+    with zoo.configured(ROOT="/of/another"):
+        use_lock()
+    eventually(lambda: zoo.names(f"{zoo.chroot}/of/another") == [], 8)
+
+
+@pytest.mark.parametrize("use", FIRST)
+def test_the_chroot_and_root_stay(zoo: Zoo, use: Callable[[], object]) -> None:
+    """The server deletes the directories of keys once they are empty, and never the znodes above them."""
+    with zoo.configured(ROOT="/locks/of/us"):
+        use()
+        base = f"{zoo.chroot}/locks/of/us"
+    idle(zoo, base)
+    assert zoo.client.exists(base)
+
+
+def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None:
+    """The operator gives the project's znodes to an account, and the project is idle for a while."""
+    use_lock()
+    by_hand = [make_digest_acl("shop", "secret", all=True), make_acl("world", "anyone", read=True, create=True)]
+    for path in (zoo.chroot, zoo.base):
+        admin.set_acls(path, by_hand)
+    with zoo.configured(AUTH="shop:secret"):
+        idle(zoo, zoo.base)
+        use_lock("b/c")
+    for path in (zoo.chroot, zoo.base):
+        assert admin.get_acls(path)[0] == by_hand
+
+
+def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooClient) -> None:
+    """The first lock makes the chroot, the operator closes the znode above it, and the project is idle for a while."""
+    admin.create(zoo.chroot)
+    with zoo.configured(ROOT="/above/locks"):
+        use_lock("a/b")
+        admin.set_acls(f"{zoo.chroot}/above", [make_digest_acl("admin", "secret", all=True)])
+        idle(zoo, f"{zoo.chroot}/above/locks")
+        for use in FIRST:
+            use()
+
+
+def test_a_closed_znode_above_is_named(zoo: Zoo, admin: KazooClient) -> None:
+    """The project cannot create its chroot. The error says where it was refused."""
+    admin.create(zoo.chroot, acl=[make_digest_acl("admin", "secret", all=True)])
+    assert f"the ACL of {zoo.chroot})" in refused()
+
+
+@pytest.mark.parametrize(("path", "key"), [("/zklock", "b"), ("/zklock/a", "a"), ("/zklock/a", "a/b")])
+def test_the_error_names_the_znode_that_belongs_to_others(zoo: Zoo, admin: KazooClient, path: str, key: str) -> None:
+    """The ACL of the parent decides about a create, so the error names the parent."""
+    admin.ensure_path(f"{zoo.base}/a")
+    admin.set_acls(f"{zoo.chroot}{path}", [make_digest_acl("admin", "secret", all=True)])
+    assert f"the ACL of {zoo.chroot}{path})" in refused(lambda: use_lock(key))
+
+
+WRONG: dict[str, list[tuple[str, str, str]]] = {
+    "password": [("digest", digest("Secret"), "cdrwa")],
+    "no read": [("digest", digest(), "cdwa")],
+    "no create": [("digest", digest(), "drwa")],
+    "no delete": [("digest", digest(), "crwa")],
+    "others": [("digest", digest("other"), "cdrwa"), ("world", "anyone", "r")],
+    "address": [("ip", "192.0.2.1", "cdrwa")],
+    "no such id": [("digest", "shop", "cdrwa")],
+}
+
+
+@pytest.mark.parametrize(
+    ("acl", "use"),
+    [
+        *((acl, use_lock) for acl in WRONG),
+        *(("password", use) for use in (use_operator_hold, use_limit, use_reservation)),
+    ],
+)
+@pytest.mark.parametrize("existing", ["", "/zklock"], ids=["no chroot", "root exists"])
+def test_a_wrong_acl_leaves_nothing(
+    zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object], existing: str
+) -> None:
+    """The error names the znode that was to be created. With the setting corrected, locks work at once."""
+    if existing:
+        admin.ensure_path(f"{zoo.chroot}{existing}")
+    with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
+        message = refused(use)
+    assert 'ZKLOCK["ACL"]' in message
+    if acl != "no such id":
+        assert message.startswith(f"{zoo.base}/" if existing else f"{zoo.chroot} was not created")
+    assert zoo.names(f"{zoo.chroot}{existing}") == []
+    assert bool(admin.exists(zoo.chroot)) is bool(existing)
+    with zoo.configured(AUTH="shop:secret"):
+        use()
+
+
+@pytest.mark.parametrize("use", [use_operator_hold, use_limit, use_reservation])
+@pytest.mark.parametrize("acl", ["password", "no read"])
+def test_a_wrong_acl_leaves_no_record_in_a_directory(
+    zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object]
+) -> None:
+    """A record that stays, and that nobody may read, would block its key."""
+    admin.ensure_path(f"{zoo.base}/a")
+    admin.ensure_path(f"{zoo.base}/!unique")
+    with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
+        message = refused(use)
+    assert zoo.base in message or use is use_operator_hold, "the log names it then"
+    eventually(lambda: zoo.names(f"{zoo.base}/a") == zoo.names(f"{zoo.base}/!unique") == [])
+    use()
+
+
+RIGHT: dict[str, list[tuple[str, str, str]]] = {
+    "all": [("digest", digest(), "cdrwa")],
+    "no more than locks need": [("digest", digest(), "cdr")],
+    "of two entries": [("world", "anyone", "r"), ("digest", digest(), "cd")],
+    "address": [("ip", "127.0.0.0/8", "cdrw")],
+}
+
+
+@pytest.mark.parametrize("acl", RIGHT.values(), ids=RIGHT.keys())
+def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[Any]) -> None:
+    """The chroot and ROOT have the list as their ACL."""
+    with zoo.configured(AUTH="shop:secret", ACL=acl):
+        use_lock("a/b")
+    for path in (zoo.chroot, zoo.base):
+        assert [entry.id.scheme for entry in admin.get_acls(path)[0]] == [scheme for scheme, _, _ in acl]
+
+
+def test_the_znode_above_needs_to_allow_creates_only(zoo: Zoo, admin: KazooClient) -> None:
+    """The project may not delete its chroot then, and need not."""
+    above = [make_digest_acl("admin", "secret", all=True), make_acl("world", "anyone", create=True)]
+    admin.create(zoo.chroot, acl=above)
+    with zoo.configured(AUTH="shop:secret", ACL=RIGHT["all"]):
+        use_lock()
+        use_lock("b/c")
+    with zoo.configured(AUTH="shop:secret", ACL=WRONG["password"], ROOT="/other"):
+        refused()
+    assert admin.get_children(zoo.chroot) == ["zklock"]
+    admin.set_acls(zoo.chroot, OPEN_ACL_UNSAFE)

@@ -1,0 +1,140 @@
+"""Names of servers: one that is dead, late or has dead addresses costs no more than one server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.test import override_settings
+from support.ensemble import Ensemble
+from support.proxy import Proxy
+
+from django_zklock import inspection, zk_lock
+from django_zklock.log import on_protocol_thread
+from django_zklock.testing.server import DevServer
+from django_zklock.zk import outside, process
+
+pytestmark = pytest.mark.zookeeper
+
+CONNECT_TIMEOUT = 5.0
+DEAD = "127.0.0.9"
+
+
+@contextlib.contextmanager
+def black_hole(port: int) -> Iterator[None]:
+    """Have an address that answers no connect: the queue of its listener is full."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((DEAD, port))
+        listener.listen(0)
+        for _ in range(8):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex((DEAD, port))
+        yield
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Callable[[], list[str]]]]:
+    """Return what the resolver does, by name. It is never asked on one of our threads."""
+    names: dict[str, Callable[[], list[str]]] = {}
+    real, asked_here, over = socket.getaddrinfo, [], threading.Event()
+
+    def hang() -> list[str]:
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    def getaddrinfo(host: str, port: int, *args: int, **how: int) -> list[tuple[object, ...]]:
+        if host not in names:
+            return list(real(host, port, *args, **how))
+        if on_protocol_thread():
+            asked_here.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in names[host]()]
+
+    names["silent.test"] = hang
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    outside._addresses.cache_clear()
+    yield names
+    process.reset()
+    over.set()
+    assert not asked_here
+
+
+def fail(error: Exception) -> Callable[[], list[str]]:
+    def answer() -> list[str]:
+        raise error
+
+    return answer
+
+
+BAD = {
+    "silent": None,  # as in the fixture
+    "unknown": fail(socket.gaierror(socket.EAI_NONAME, "unknown")),
+    "out of order": fail(socket.gaierror(socket.EAI_AGAIN, "later")),
+    "no text": fail(UnicodeError("label too long")),
+    "dead": lambda: [DEAD],
+    "dead, and the server's": lambda: [DEAD, "127.0.0.1"],
+    "the server's, and dead": lambda: ["127.0.0.1", DEAD],
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_one_bad_name_costs_one_server(
+    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]], bad: str, first: bool
+) -> None:
+    """The first lock comes within the time to connect; a report of the servers takes its time, and names the cause."""
+    answer = BAD[bad]
+    name = "silent.test" if answer is None else "bad.test"
+    names[name] = answer or names["silent.test"]
+    port = int(server.hosts.rpartition(":")[2])
+    hosts = [f"{name}:{port}", server.hosts][:: 1 if first else -1]
+    zklock = {"URL": f"zk://{','.join(hosts)}/names", "CONNECT_TIMEOUT": CONNECT_TIMEOUT}
+    with black_hole(port), override_settings(ZKLOCK=zklock):
+        for _ in range(3):  # the order of the tries is drawn
+            process.reset()
+            began = time.monotonic()
+            with zk_lock("a", timeout=0):
+                assert time.monotonic() - began < CONNECT_TIMEOUT
+        began = time.monotonic()
+        reports = inspection.ensemble(reply_timeout=1.0, max_age=0).servers
+        assert time.monotonic() - began < 2
+    assert [report.serves for report in reports if report.address == server.hosts] == [True]
+    [report] = [report for report in reports if report.address != server.hosts]
+    assert report.serves or report.problem.startswith("does not answer: ")
+
+
+def test_a_slow_resolver_costs_its_time_once(
+    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
+) -> None:
+    """If it is the only name, there is nothing else to do than to wait for it."""
+
+    def slow() -> list[str]:
+        time.sleep(0.4)
+        return ["127.0.0.1"]
+
+    names["slow.test"] = slow
+    port = server.hosts.rpartition(":")[2]
+    with override_settings(ZKLOCK={"URL": f"zk://slow.test:{port}/names"}):
+        began = time.monotonic()
+        with zk_lock("a", timeout=0):
+            assert time.monotonic() - began < 0.65
+
+
+def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(
+    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
+) -> None:
+    """The addresses of the last look-up are used until there is an answer."""
+    with Proxy(server.hosts) as proxy:
+        names["zk.test"] = lambda: ["127.0.0.1"]
+        url = f"zk://zk.test:{proxy.port}/names"
+        with override_settings(ZKLOCK={"URL": url, "SESSION_TIMEOUT": 4}), zk_lock("a", abort_on="lost") as hold:
+            names["zk.test"] = names["silent.test"]
+            for _ in range(3):
+                proxy.cut_all()
+                time.sleep(0.5)
+            hold.check()

@@ -1,0 +1,177 @@
+"""A server that closes each session at its first request: the caller learns why, and the server is left in peace."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from django.test import override_settings
+from support.ensemble import Ensemble
+from support.proxy import Proxy
+from support.zoo import eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection.queries import check_quorum, connection
+from django_zklock.zk import process
+from django_zklock.zk.outage import CLOSED_EARLY, REFUSALS
+
+REQUIRES_AUTHENTICATION = -124
+GIVE_UP = 0.5  # seconds
+
+
+class Refusing:
+    """A server that opens each session, and answers its first request with an error code, or not, and closes."""
+
+    def __init__(self, code: int | None) -> None:
+        self.sessions = 0
+        self.code = code
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.where = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # the end
+            while True:
+                peer = self.listener.accept()[0]
+                with peer, contextlib.suppress(OSError, struct.error):
+                    self._refuse(peer)
+
+    def _refuse(self, peer: socket.socket) -> None:
+        request = self._open(peer)
+        if request and self.code is not None:
+            self._send(peer, request[:4] + struct.pack(">qi", 1, self.code))
+
+    def _open(self, peer: socket.socket) -> bytes:
+        if len(connect := self._frame(peer)) < 16:
+            return b""  # a four-letter command
+        self.sessions += 1
+        self._send(peer, struct.pack(">iiqi16s", 0, struct.unpack_from(">i", connect, 12)[0], 1, 16, b"\1" * 16))
+        return self._frame(peer)
+
+    def _frame(self, peer: socket.socket) -> bytes:
+        return peer.recv(min(struct.unpack(">i", peer.recv(4))[0], 4096))
+
+    def _send(self, peer: socket.socket, body: bytes) -> None:
+        peer.sendall(struct.pack(">i", len(body)) + body)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self._thread.join()
+
+
+@pytest.fixture(params=[None, REQUIRES_AUTHENTICATION], ids=["silent", "with its reason"])
+def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
+    server = Refusing(request.param)
+    zklock = {"URL": f"zk://{server.where}/test", "CONNECT_TIMEOUT": GIVE_UP}
+    with override_settings(ZKLOCK=zklock):
+        yield server
+        process.reset()
+    server.close()
+
+
+def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
+    refusing: Refusing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Few sessions while a caller waits, none afterwards, one warning for all; and a later caller tries again."""
+    reason = CLOSED_EARLY if refusing.code is None else REFUSALS[refusing.code]
+    with caplog.at_level(logging.WARNING, "django_zklock"):
+        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=0):
+            raise AssertionError("nothing is granted")
+        assert reason in str(raised.value)
+        assert 2 <= refusing.sessions <= 6
+        time.sleep(1.5)  # a try that was under way
+        before = refusing.sessions
+        time.sleep(3)  # by now it would be time for another one
+        assert refusing.sessions == before
+        with pytest.raises(ZooKeeperUnavailable) as raised:
+            check_quorum(reply_timeout=3)
+        assert refusing.sessions > before
+        assert reason in str(raised.value)
+    eventually(lambda: any("No connection" in record.getMessage() for record in caplog.records))
+    assert sum("No connection" in record.getMessage() for record in caplog.records) == 1
+
+
+class Hanging(Refusing):
+    """A server that opens each session, and never answers a request, as a leader whose disk hangs."""
+
+    def _refuse(self, peer: socket.socket) -> None:
+        if self._open(peer):
+            while peer.recv(4096):
+                pass
+
+
+def test_a_server_that_hangs_does_not_refuse() -> None:
+    """This process ends such a connection. The next follows at once, so that a session outlasts the time."""
+    server = Hanging(None)
+    with override_settings(ZKLOCK={"URL": f"zk://{server.where}/test", "SESSION_TIMEOUT": 3}):
+        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=4):
+            raise AssertionError("nothing is granted")
+        assert CLOSED_EARLY not in str(raised.value)
+        assert server.sessions >= 6
+        process.reset()
+    server.close()
+
+
+def test_two_names_of_a_server_are_one_server() -> None:
+    """Each address has its pauses, however often the URL names it."""
+    server = Refusing(None)
+    hosts = f"{server.where},{server.where.replace('127.0.0.1', 'localhost')}"
+    with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", "CONNECT_TIMEOUT": 2.5}):
+        with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=2.5):
+            raise AssertionError("nothing is granted")
+        assert 2 <= server.sessions <= 5
+        process.reset()
+    server.close()
+
+
+@pytest.mark.zookeeper
+def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a proxy accepts connections and closes them. Nobody asks for a lock, but metrics show the state."""
+    monkeypatch.setattr("django_zklock.zk.outage.IDLE_PAUSE", 1.0)
+    with (
+        Ensemble() as ensemble,
+        Proxy(ensemble.hosts) as proxy,
+        override_settings(ZKLOCK={"URL": f"zk://{proxy.address}/test", "SESSION_TIMEOUT": 2}),
+    ):
+        with zk_lock("a", timeout=0):
+            pass
+        ensemble.servers[0].stop()
+        eventually(lambda: connection().state == "lost")
+        ensemble.servers[0].start()
+        eventually(lambda: connection().state == "connected", 30)
+        process.reset()
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize(
+    "option",
+    [
+        "-Dzookeeper.sessionRequireClientSASLAuth=true",
+        "-Dzookeeper.enforce.auth.enabled=true -Dzookeeper.enforce.auth.schemes=digest",
+    ],
+    ids=["sasl", "digest"],
+)
+def test_a_server_that_requires_authentication_says_so(option: str) -> None:
+    """With the right credentials, locks are granted, if it is not SASL that it requires."""
+    provider = "-Dzookeeper.authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    with Ensemble(java_options=[*option.split(), provider]) as ensemble:
+        zklock = {"URL": ensemble.url("/test"), "CONNECT_TIMEOUT": 5}
+        with (
+            override_settings(ZKLOCK=zklock),
+            pytest.raises(ZooKeeperUnavailable, match="requires authentication"),
+            zk_lock("a", timeout=0),
+        ):
+            raise AssertionError("nothing is granted")
+        if "digest" in option:
+            with override_settings(ZKLOCK={**zklock, "AUTH": "user:password"}), zk_lock("a", timeout=0):
+                pass
+        process.reset()

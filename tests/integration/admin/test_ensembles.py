@@ -1,0 +1,98 @@
+"""Servers of several ensembles in one URL are an error everywhere; a healthy ensemble is never called so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from support.adminsite import user_with
+from support.ensemble import Ensemble, free_ports
+from support.zoo import Zoo, eventually
+
+from django_zklock import inspection
+from django_zklock.management.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ensemble]:
+    """One server that knows itself only, and says "leader", as `standaloneEnabled=false` makes it do."""
+    peer, election = free_ports(2)
+    properties = {"standaloneEnabled": "false", "server.1": f"127.0.0.1:{peer}:{election}"}
+    with Ensemble(nodes=1, properties={**properties, "reconfigEnabled": "true"}) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def arena(three: Ensemble) -> Iterator[Zoo]:
+    zoo = Zoo(three.hosts, three)
+    yield zoo
+    zoo.close()
+
+
+def splits(zoo: Zoo, *hosts: str) -> list[str]:
+    """Return the findings about several ensembles of a process that names these hosts, and is connected to one."""
+    with zoo.configured(hosts=",".join(hosts)):
+        inspection.check_quorum(reply_timeout=20)
+        return [finding.text for finding in inspection.ensemble(max_age=0).findings if finding.splits]
+
+
+def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
+    out = StringIO()
+    with arena.configured(hosts=f"{three.hosts},{alone.hosts}"):
+        inspection.check_quorum(reply_timeout=20)
+        operator = user_with("view_lock")
+        (card,) = operator.get("/admin/zklock/lock/").context["cards"]
+        page = operator.get("/admin/zklock/lock/health/").content.decode()
+        with pytest.raises(CommandError) as failed:
+            call_command("zklock", "doctor", stdout=StringIO())
+        with pytest.raises(CommandError) as ended:
+            call_command("zklock", "doctor", "--incident", "--json", stdout=out)
+    assert card["cause"] == json.loads(out.getvalue())["incidents"][0]["cause"] == "split"
+    assert "to two holders" in card["explanation"]
+    assert "to two holders" in page
+    assert (failed.value.returncode, ended.value.returncode) == (ExitCode.FAILED, ExitCode.SPLIT)
+
+
+def test_a_follower_of_another_ensemble_is_found(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
+    """Its leader is not in the URL."""
+    (text,) = splits(arena, three.followers[0].address, alone.hosts)
+    assert alone.hosts in text
+
+
+def test_a_server_that_knows_itself_only_is_found_while_the_others_are_down(arena: Zoo, alone: Ensemble) -> None:
+    away = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    (text,) = splits(arena, alone.hosts, *away)
+    assert text.startswith(f"{alone.hosts} serves without the other servers.")
+
+
+def test_one_server_may_have_two_names(arena: Zoo, alone: Ensemble, single: Ensemble, three: Ensemble) -> None:
+    for ensemble in (alone, single, three):
+        assert splits(arena, ensemble.hosts, ensemble.hosts.replace("127.0.0.1", "localhost")) == []
+    assert splits(arena, three.leader.address) == splits(arena, three.followers[0].address) == []
+
+
+def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
+    out = StringIO()
+    with arena.configured(hosts=f"{three.hosts},127.0.0.1:{free_ports(1)[0]}"):
+        call_command("zklock", "doctor", "--incident", stdout=out)
+        page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()
+    assert out.getvalue() == "No trouble in the part that was looked at: 0 of 0 locks, 3 of 4 servers.\n"
+    assert "Nothing needs attention." not in page
+    assert "3 of 4 servers" in page
+
+
+def test_a_rolling_restart_is_no_split(arena: Zoo, three: Ensemble) -> None:
+    """Leaders change, epochs rise, and servers are behind for a moment."""
+    with arena.configured(hosts=three.hosts):
+        for server in (*three.followers, three.leader):
+            server.stop()
+            server.start()
+            while server.mode() is None:
+                report = inspection.ensemble(max_age=0)
+                assert not any(finding.splits for finding in report.findings), report
+        eventually(lambda: inspection.ensemble(max_age=0).findings == ())
