@@ -378,6 +378,7 @@ def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error
     eventually(lambda: pid not in worker.children())
 
 
+@pytest.mark.chaos  # it is long: 1,400 locks at once
 def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
     redis.clear()
