@@ -266,6 +266,8 @@ class Connection(ConnectionHandler):
         resolved: list[tuple[str, str, int]] = []
         answers = resolve(options.hosts, within)
         while TimeoutError in (kinds := set(map(type, answers.values()))) and tuple not in kinds:  # nothing to try yet
+            if self.client._stopped.is_set():
+                return []
             self.handler.sleep_func(LOOKUP_STEP)
             answers = resolve(options.hosts, within)
         for host, addresses in answers.items():

@@ -52,7 +52,8 @@ class Outside(Generic[_T]):
             self.begun_at = clock.now()
         try:
             quiet_thread("zklock-outside", self._run).start()
-        except RuntimeError:  # the process ends, or has too many threads
+        except RuntimeError as error:  # the process ends, or has too many threads
+            self._result = self._result or functools.partial(_raise, OSError(f"nobody can ask the system: {error}"))
             self._ended.set()
 
     def get(self, within: float) -> _T:

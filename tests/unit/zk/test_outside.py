@@ -82,6 +82,28 @@ def test_a_value_that_came_too_late_is_the_next_callers(gate: Gate) -> None:
     assert call.get(20) == 2
 
 
+def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value before stays. Without one there is an error at once, until a thread can be started again."""
+
+    class Refused:
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    gate.open.set()
+    call, known = Outside(gate), Outside(gate)
+    known.begin()
+    assert known.get(20) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(outside, "quiet_thread", lambda *arguments: Refused())
+        for lookup in (call, known):
+            lookup.begin()
+        with pytest.raises(OSError, match="can't start new thread"):
+            call.get(20)
+        assert known.get(20) == 1
+    call.begin()
+    assert call.get(20) == 2
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
