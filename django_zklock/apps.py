@@ -21,8 +21,7 @@ from django_zklock.checks import (
     check_transport,
     check_views,
 )
-from django_zklock.contrib.celery import CeleryLibrary
-from django_zklock.decorators import context
+from django_zklock.contrib import celery
 from django_zklock.zk import process
 from django_zklock.zk.options import SessionOptions, TlsOptions
 
@@ -53,7 +52,7 @@ class ZkLockConfig(AppConfig):
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
-        context.register_library(CeleryLibrary())
+        celery.register()
 
     def sign(self, hold: Hold, until: float) -> str:
         """Return the signed token of a hold. `Hold.signed_token` finds this app in Django's registry, and calls it."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from django.http import HttpRequest, HttpResponse
 
 from django_zklock.conf.arguments import FunctionPolicy, ViewPolicy
-from django_zklock.conf.options import LockOptions
+from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.exceptions import LockNotAcquired, ZkLockError
 from django_zklock.http import responses
 
@@ -52,6 +52,7 @@ class FunctionContext:
         """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
         if options.on_conflict == "raise" or not isinstance(error, LockNotAcquired):
             raise error
+        return None if options.skip_value is UNSET else options.skip_value
 
 
 class ViewContext(FunctionContext):
@@ -89,6 +90,9 @@ class TaskLibrary(Protocol):
     def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
 
+    def has_task(self, wrapper: Callable[..., Any]) -> bool:
+        """Return whether a task of the library calls this decorated function."""
+
 
 _library: TaskLibrary | None = None  # written when Django starts, by one thread
 _unique = False  # True as soon as a function has the option `unique`
@@ -107,6 +111,11 @@ def connect_library(*, unique: bool) -> None:
     _unique = _unique or unique
     if _library is not None:
         _library.connect(unique=_unique)
+
+
+def is_of_task(wrapper: Callable[..., Any]) -> bool:
+    """Return whether a task calls this decorated function."""
+    return _library is not None and _library.has_task(wrapper)
 
 
 def task_context(wrapper: Callable[..., Any]) -> FunctionContext | None:

@@ -29,7 +29,7 @@ from django_zklock.conf.arguments import (
     Seconds,
 )
 from django_zklock.conf.options import OPTION_NAMES, UNSET, LockOptions, Unset, given_options
-from django_zklock.decorators.context import FunctionContext, ViewContext, connect_library, task_context
+from django_zklock.decorators.context import FunctionContext, ViewContext, connect_library, is_of_task, task_context
 from django_zklock.decorators.results import check_result, is_unrendered
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, function_to_lock
@@ -106,7 +106,7 @@ def zk_locked(
               worker meanwhile; then it raises. "retry" (default with a `timeout`) sends the task again a little later,
               which does not count as a retry of its own. "coalesce" is like "retry", but only one task waits, and later
               ones are skipped. "skip" ends the task as REVOKED. "raise" raises.
-            * Any other function: "raise" (default), or "skip", which returns None without a call.
+            * Any other function: "raise" (default), or "skip", which returns `skip_value` or None without a call.
         kind: "lock" (default), or the side of a read-write lock: "read" or "write".
         limit: how many owners of a semaphore hold it at a time.
         reentrant: whether the owner may acquire the lock again (default).
@@ -123,7 +123,7 @@ def zk_locked(
         max_waiters: how many callers may wait for the lock. To be refused is a conflict.
         compat: the client whose names the znodes get, so that its processes share the queue.
         max_conflicts: how often a busy Celery task is sent again before the error is raised.
-        skip_value: the result of a skipped Celery task, instead of the state REVOKED.
+        skip_value: the result of a skipped call, instead of None, or of the state REVOKED of a Celery task.
         on_lost: "retry" sends a Celery task again that lost its lock. Default: "fail".
         unique: until when a Celery task is not sent again with the same key: "until_start" or "until_done".
         on_duplicate: what the sender of such a task gets: "return" the first result (default), or "raise".
@@ -160,6 +160,9 @@ class LockedFunction:
         self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self.options = options  # those given to the decorator
         self.uniqueness = uniqueness
+        of_tasks = [option for option in ("max_conflicts", "on_lost") if getattr(options, option) is not UNSET]
+        self._of_tasks = of_tasks if uniqueness is None else ["unique", *of_tasks]
+        """The options that only tasks have, until it is known that a task calls this function."""
         self.binder = KeyBinder(self.name if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
@@ -186,6 +189,8 @@ class LockedFunction:
         options = self._resolve(binding)
         context = context or task_context(self.wrapper)
         if context is None:
+            if self._of_tasks:
+                self._check_that_task_calls()
             _refuse_async_dispatch(self.function, args)
             request = views.request_of_view(self.wrapper, self.function, args)
             context = FunctionContext(self.name) if request is None else ViewContext(request, f"view {self.name}")
@@ -210,7 +215,22 @@ class LockedFunction:
             timeout = 0.0
         elif isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
+        if self.options.skip_value is not UNSET and policy not in ("skip", "coalesce"):
+            raise ImproperlyConfigured(
+                f'The {context.kind} {self.name} has a skip_value, but nothing skips it: on_conflict is "{policy}". '
+                'Set on_conflict to "skip", or remove skip_value.'
+            )
         return replace(options, timeout=timeout, on_conflict=policy)
+
+    def _check_that_task_calls(self) -> None:
+        """Raise `ImproperlyConfigured` if options have no effect, because no task is known to call this function."""
+        if not is_of_task(self.wrapper):
+            raise ImproperlyConfigured(
+                f"{self.name} has {' and '.join(self._of_tasks)} in its @zk_locked, which only has an effect on the "
+                "function of a Celery task, and no task is known that calls this function. A decorator between it and "
+                "the task needs functools.wraps. An override of run() must call super().run()."
+            )
+        self._of_tasks = []
 
     def check_policy(self, names: Sequence[str], config: conf.Config, kind: str, policies: tuple[str, ...]) -> None:
         """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has none of these policies."""

@@ -85,7 +85,9 @@ class KeyBinder:
             if parameter.kind is parameter.VAR_KEYWORD:  # it may have the name of a positional-only parameter, too
                 fields = bound.arguments[parameter.name] | fields
             else:
-                fields[parameter.name] = bound.arguments[parameter.name]
+                value = bound.arguments[parameter.name]
+                # The text of [None] is that of no other value. An argument without this default has none by mistake.
+                fields[parameter.name] = [None] if value is None is parameter.default else value
         return fields
 
     def _hint_about_self(self, args: tuple[Any, ...]) -> str:

@@ -15,7 +15,7 @@ from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.escaping import MAX_SEGMENT, quoted
 
 _DEEPEST = 8  # lists and dicts within each other
-_LITERALS = {None: "null", True: "true", False: "false"}
+_LITERALS = {None: "null", True: "true", False: "false"}  # in lists and dicts
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -36,9 +36,11 @@ def text_of(value: object, what: str) -> str:
         return scalar
     if isinstance(value, (list, tuple, Mapping)):
         return _Container(what).text(value, 1)
+    if isinstance(value, bool):
+        return f"[{_LITERALS[value]}]"  # as in a list of one item: without brackets, it would be the key of a text, too
+    if value is None:
+        raise InvalidLockName(f"{what} is None. Use a text or a number, or give the argument the default None.")
     kind = quoted(type(value).__name__)
-    if value is None or isinstance(value, bool):
-        raise InvalidLockName(f"{what} is {value}. Use a text or a number.")
     if callable(value):
         raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")
     lazy = "Pass str() of the lazy text, or an id if the text depends on the language."
@@ -67,6 +69,8 @@ def _scalar(value: object, what: str) -> str | None:
         return str(int(value))
     if isinstance(value, uuid.UUID):
         return str(value)
+    if isinstance(value, float):
+        value = decimal.Decimal(repr(value))  # the shortest text that gives this float, as in JSON
     if isinstance(value, decimal.Decimal):
         return _decimal(value, what)
     if isinstance(value, (datetime.date, datetime.time)):
@@ -76,6 +80,8 @@ def _scalar(value: object, what: str) -> str | None:
 
 def _decimal(value: decimal.Decimal, what: str) -> str:
     """Return the shortest text: that of an int if it is equal to one. A database adds zeros, as in 9.90."""
+    if not value.is_finite():
+        raise InvalidLockName(f"{what} is {value}, which is no number. Use a finite one.")
     value = value or decimal.Decimal(0)  # also for -0 and 0E+500
     if abs(value.adjusted()) > MAX_SEGMENT:
         raise InvalidLockName(f"{what} is a Decimal with too many digits. Use a shorter one.")

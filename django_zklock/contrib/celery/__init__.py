@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock.decorators import context
+
 if TYPE_CHECKING:
     from django_zklock.decorators.context import FunctionContext
 
@@ -50,3 +52,14 @@ class CeleryLibrary:
             return None
         context: FunctionContext | None = import_module(f"{__name__}.context").running_task(wrapper)
         return context
+
+    def has_task(self, wrapper: Callable[..., Any]) -> bool:
+        """Return whether a task calls this decorated function."""
+        if "celery" not in sys.modules:
+            return False
+        return bool(import_module(f"{__name__}.introspection").has_task(wrapper))
+
+
+def register() -> None:
+    """Let the decorator support Celery; repeating it is harmless."""
+    context.register_library(CeleryLibrary())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, Final, NoReturn, get_args
 
 from celery import Task
@@ -21,7 +20,7 @@ from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, redelivery
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
-from django_zklock.contrib.celery.introspection import functions_of, work_of, work_of_message
+from django_zklock.contrib.celery.introspection import functions_of, lock_around, work_of, work_of_message
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.decorators.context import FunctionContext
@@ -79,6 +78,8 @@ class TaskContext(FunctionContext):
         A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
         share a read lock or a semaphore with the other one either.
         """
+        if self._by_worker and self._task.request.headers:
+            self._check_unique_key(joined(keys_of(lock)))
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
@@ -93,6 +94,20 @@ class TaskContext(FunctionContext):
                 if options.timeout != 0 or single.spec.shares:
                     busy = LockBusy(f"The lock {single.key!r} is held by another copy of this task.", lock=single.key)
                     self._end_if_copy(_read_queue(single), busy, options)
+
+    def _check_unique_key(self, lock_key: str) -> None:
+        key, locked = messages.text(self._task.request, lifecycle.UNIQUE_HEADER), lock_around(self._wrapper)
+        if key and locked is not None and locked.uniqueness is not None and locked.binder.is_static:
+            own = lifecycle.unique_key(self._task, lock_key)
+            if key != own:
+                logger.warning(
+                    "%s was sent as unique under the key %r, but its lock is that of %r: something between the two "
+                    "changes its arguments. Put that below @zk_locked",
+                    self.what,
+                    key,
+                    own,
+                    extra={"lock": lock_key},
+                )
 
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
@@ -229,7 +244,7 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or wrapper not in map(itemgetter(0), functions_of(task)):
+    if task is None or all(layer.function is not wrapper for layer in functions_of(task)):
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from celery import Task, states
+import celery.app.base
+from celery import Task, _state, states
 from celery.backends.base import DisabledBackend
+from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.execution.work import Work
 from django_zklock.log import Logger
@@ -19,45 +24,162 @@ if TYPE_CHECKING:
 logger = Logger("django_zklock.celery")
 
 _SHOWN: Final = 64  # characters of an id
+_Arguments: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
 _WORK: Final = "zklock_work"  # attribute of a request
 
 
-def functions_of(task: Any) -> list[tuple[Callable[..., Any], list[Any]]]:
+@dataclass(frozen=True, slots=True)
+class TaskFunction:
+    """A function that a call of a task goes through, and how it gets the arguments of the message."""
+
+    function: Callable[..., Any]
+    first: tuple[Any, ...] = ()
+    """Arguments before those of the message: the task itself, or those of a partial."""
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of a partial."""
+    validator: Callable[..., Any] | None = None
+    """Celery's wrapper with `pydantic=True` around it, which turns arguments into models."""
+    override: Callable[..., Any] | None = None
+    """The method of a subclass that gets the message's arguments, and passes them on to this one."""
+
+    def arguments(self, args: Any, kwargs: Any) -> _Arguments:
+        """Return its arguments when its task is called with these."""
+        args, kwargs = (*self.first, *(args or ())), {**self.keywords, **(kwargs or {})}
+        if self.validator is not None:
+            args, kwargs = _validated(self.validator, args, kwargs)
+        if self.override is not None:
+            args, kwargs = _passed_on(self.override, self.function, args, kwargs)
+        return args, kwargs
+
+
+def functions_of(task: Any) -> Iterator[TaskFunction]:
     """
-    Return the functions that a call of the task goes through, outermost first, with the `self` of a bound task.
+    Yield the functions that a call of the task goes through, outermost first.
 
     Agents for monitoring put a proxy around the task, or replace its attribute `run`. So this begins with the `run` of
-    the task that the app has under that name, and follows `__wrapped__`. Then it does the same with the class's `run`.
+    the task that the app has under that name, and follows `__wrapped__`. Then it does the same with the class's `run`,
+    and with that of each base class that an override calls by `super()`. A class may define `__call__`, too.
     """
     registered = getattr(getattr(task, "app", None), "_tasks", {}).get(getattr(task, "name", None), task)
-    bind = getattr(inspect.getattr_static(registered.__class__, "run", None), "__get__", None)
-    functions = []
-    for run in (getattr(registered, "run", None), bind and bind(registered)):
-        function = run
-        bound: list[Any] = []
-        while function is not None:
-            bound = [function.__self__] if hasattr(function, "__self__") else bound
-            functions.append((getattr(function, "__func__", function), bound))
-            function = getattr(function, "__wrapped__", None)
-    return functions
+    yield from _methods(registered, "__call__")
+    yield from _layers(getattr(registered, "run", None))
+    yield from _methods(registered, "run")
+
+
+def _methods(task: Any, name: str) -> Iterator[TaskFunction]:
+    override: Any = None  # the first one
+    caller: Any = None  # the one of the class before
+    for cls in task.__class__.__mro__:
+        method = vars(cls).get(name)
+        if cls is Task or not hasattr(method, "__get__"):
+            continue
+        if caller is not None and not {cls.__name__, "super"} & _names(caller, name):
+            return
+        yield from _layers(method.__get__(task), override)
+        caller = inspect.unwrap(method)
+        override = override or caller
+
+
+def _names(function: Any, name: str) -> frozenset[str]:
+    """Return the names in the code of a method if `name` is one of them; else it does not call a base class's."""
+    names: tuple[str, ...] = getattr(getattr(function, "__code__", None), "co_names", ())
+    return frozenset(names) if name in names else frozenset()
+
+
+def _layers(function: Any, override: Callable[..., Any] | None = None) -> Iterator[TaskFunction]:
+    first: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}
+    validator: Callable[..., Any] | None = None
+    while function is not None:
+        first = (function.__self__,) if hasattr(function, "__self__") else first
+        function = getattr(function, "__func__", function)
+        yield TaskFunction(function, first, keywords, validator, override)
+        if isinstance(function, functools.partial):
+            first, keywords, function = (*function.args, *first), {**function.keywords, **keywords}, function.func
+            continue
+        if "task_fun" in _free_names(function):
+            validator = function
+        function = getattr(function, "__wrapped__", None)
+
+
+def _free_names(function: Any) -> tuple[str, ...]:
+    """Return the names of the enclosing variables of a function of Celery's application; of another one, none."""
+    return function.__code__.co_freevars if getattr(function, "__globals__", None) is vars(celery.app.base) else ()
+
+
+def _validated(validator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+    """Return the arguments that Celery's wrapper passes on: it runs, around a function that returns them."""
+    returned = CellType(lambda *args, **kwargs: (args, kwargs))
+    cells = zip(_free_names(validator), validator.__closure__, strict=True)
+    closure = tuple(returned if name == "task_fun" else cell for name, cell in cells)
+    copy: Any = FunctionType(validator.__code__, validator.__globals__, closure=closure)
+    return cast("_Arguments", copy(*args, **kwargs))
+
+
+def _passed_on(override: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+    """
+    Return the arguments that an override passes on, which are those with the same names.
+
+    Raises `ImproperlyConfigured` if others are missing, so that only the override can compute them.
+    """
+    bound = inspect.signature(override).bind(*args, **kwargs)
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in bound.signature.parameters.values()):
+        return args, kwargs
+    bound.apply_defaults()
+    named = bound.kwargs | dict(zip(bound.arguments, bound.args, strict=False))
+    parameters = list(inspect.signature(function).parameters.values())[1:]  # without `self`
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}
+    try:
+        inspect.signature(function).bind(args[0], **named)
+    except TypeError as error:
+        raise ImproperlyConfigured(
+            f"{override.__qualname__} calls {function.__qualname__}, which has @zk_locked, with other arguments than "
+            f"its own ({error}), so the lock is not known before the task runs. Put @zk_locked on the first of the two."
+        ) from error
+    return args[:1], named
 
 
 def locked_of(task: object) -> LockedFunction | None:
     """Return the lock around a task's function; None if it is not decorated."""
-    return _locked_and_bound(task)[0]
+    locked: LockedFunction | None = next((layer.function.zk_locked for layer in _locked_functions(task)), None)
+    return locked
 
 
-def arguments(task: object, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of the decorated function when its task is called with these."""
-    return (*_locked_and_bound(task)[1], *(args or ())), dict(kwargs or {})
+def arguments(task: object, args: Any, kwargs: Any) -> _Arguments:
+    """
+    Return the arguments of the decorated function when its task is called with these.
+
+    Raises `TypeError`, `ImproperlyConfigured`, or the `ValueError` of a model if they are not valid.
+    """
+    function: TaskFunction = next(_locked_functions(task))
+    return function.arguments(args, kwargs)
 
 
-def _locked_and_bound(task: object) -> tuple[LockedFunction | None, list[Any]]:
-    for function, bound in functions_of(task):
-        locked: LockedFunction | None = getattr(function, "zk_locked", None)  # other decorators copy it
-        if locked is not None and locked.wrapper is function:
-            return locked, bound
-    return None, []
+def _locked_functions(task: object) -> Iterator[Any]:
+    return (layer for layer in functions_of(task) if lock_around(layer.function) is not None)
+
+
+def lock_around(function: object) -> LockedFunction | None:
+    """Return the lock of a decorated function. Other decorators copy the attribute, but have no lock."""
+    locked: LockedFunction | None = getattr(function, "zk_locked", None)
+    return locked if locked is not None and locked.wrapper is function else None
+
+
+def has_task(wrapper: object) -> bool:
+    """Return whether a task of any application calls this decorated function."""
+    apps = [app for app in _state._get_active_apps() if app.finalized or app.autofinalize]  # type: ignore[attr-defined]
+    return any(layer.function is wrapper for app in apps for task in app.tasks.values() for layer in functions_of(task))
+
+
+def unused_locks(task: Any) -> Iterator[LockedFunction]:
+    """Yield the locks of methods of base classes that a task replaces without a call of them."""
+    used = {layer.function for layer in functions_of(task)}
+    for cls in task.__class__.__mro__:
+        for name in ("__call__", "run"):
+            locked = lock_around(vars(cls).get(name))
+            if locked is not None and locked.wrapper not in used:
+                yield locked
 
 
 def work_of(task: Task[..., Any]) -> Work:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from celery.signals import task_received, worker_init, worker_process_init, worker_process_shutdown, worker_shutdown
+from celery.signals import (
+    task_received,
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_ready,
+    worker_shutdown,
+)
 
 from django_zklock.contrib.celery import events, messages
+from django_zklock.contrib.celery.introspection import unused_locks
 from django_zklock.log import Logger
 from django_zklock.zk import process
 
@@ -35,11 +43,19 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     events.choose_worker(str(sender.hostname) if sender.task_events else "")
 
 
+def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
+    """Log which locks of base classes have no effect on the tasks of a worker that is ready."""
+    for task in sender.app.tasks.values():
+        for locked in unused_locks(task):
+            logger.warning("task %s is not locked: its class replaces %s, which is, and does not call it", task, locked)
+
+
 def close_session(**kwargs: object) -> None:
     """End the session of a process that ends, so that its locks are released at once."""
     process.end()
 
 
+worker_ready.connect(warn_of_unused_locks, dispatch_uid="zklock.unused_locks")
 worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")
 # A process of a prefork pool ends without its exit handlers. The process of another pool runs them, but late.
 worker_process_shutdown.connect(close_session, dispatch_uid="zklock.close_session")

@@ -55,6 +55,26 @@ def test_a_parameter_names_the_lock_also_if_a_keyword_has_its_name() -> None:
     assert key_of_all.zk_locked.key((7, 8), {"pks": 9}) == zk_lock("orders/{pks}", fields={"pks": [7, 8]}).key
 
 
+def test_an_optional_argument_may_be_none() -> None:
+    """It has a key of its own. None without that default, and an attribute that is None, are mistakes."""
+
+    @zk_locked("report/{shop}/{region}/{full}")
+    def report(shop: int | None, region: str | None = None, *, full: bool = False) -> None: ...
+
+    @zk_locked("order/{order.pk}")
+    def pay(order: Order | None = None) -> None: ...
+
+    def key_of(function: Any, *args: object) -> str:
+        return str(function.zk_locked.key(args, {}))
+
+    keys = [key_of(report, 7, region) for region in (None, "null", "None", "[]")]
+    assert keys[0] == "report/7/%5Bnull%5D/%5Bfalse%5D"
+    assert len(set(keys)) == len(keys)
+    for function, argument in ((report, None), (pay, Order(None)), (pay, None)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidLockName, match=r"no value|is None"):
+            key_of(function, argument)
+
+
 def test_a_callable_names_the_lock(zoo: Zoo) -> None:
     """A callable gets the call's arguments and returns the key, in which a brace is a brace."""
 
@@ -74,6 +94,10 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
         def work(sku: str) -> str:
             return "done"
 
+        @zk_locked("inventory", skip_value="busy")
+        def work_or_say(sku: str) -> str:
+            return "done"
+
         @zk_locked("inventory", on_conflict="raise")
         def work_or_raise(sku: str) -> str:
             return "done"
@@ -81,6 +105,7 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
         assert work("7") == "done"
         with zoo.hold_elsewhere("inventory/7"):
             assert work("7") is None
+            assert work_or_say("7") == "busy"
             with pytest.raises(LockBusy):
                 work_or_raise("7")
 

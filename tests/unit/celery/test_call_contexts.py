@@ -12,7 +12,7 @@ SETUP = """
 import sys
 from django.conf import settings
 settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": "zk://h"})
-import django
+import django, django.core.exceptions
 """
 
 
@@ -58,20 +58,35 @@ def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
     )
 
 
-@pytest.mark.parametrize(("options", "expected"), [("unique='until_done'", "False True"), ("", "False False")])
+@pytest.mark.parametrize(("options", "expected"), [("unique='until_done'", "True"), ("", "False")])
 def test_the_sending_of_tasks_is_replaced_for_unique_tasks_only(options: str, expected: str) -> None:
-    """A task may be defined before Django is set up. Duplicates are stopped as soon as it is."""
+    """A task may be defined before Django is set up."""
     assert (
         run(f"""
         from celery import Celery
         from django_zklock import zk_locked
         Celery(set_as_current=False).task(name="task")(zk_locked("a", {options})(lambda: None))
-        print(hasattr(Celery.send_task, "__zk_locked__"), end=" ")
-        django.setup()
         print(hasattr(Celery.send_task, "__zk_locked__"))
     """)
         == expected
     )
+
+
+def test_a_unique_task_is_not_sent_without_django() -> None:
+    """As with a lock, the error asks for `django.setup()`. Otherwise all duplicates would be sent."""
+    assert "django.setup()" in run("""
+        from celery import Celery
+        from django_zklock import zk_locked
+
+        @Celery(broker="memory://").task
+        @zk_locked("a", unique="until_done")
+        def task(): ...
+
+        try:
+            task.delay()
+        except django.core.exceptions.ImproperlyConfigured as error:
+            print(error)
+    """)
 
 
 def test_unique_needs_celery() -> None:

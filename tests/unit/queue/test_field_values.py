@@ -63,6 +63,8 @@ ZONES = st.none() | st.integers(-12, 12).map(lambda hours: datetime.timezone(dat
 SCALARS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     st.integers(-(2**63), 2**63),
+    st.booleans(),
+    st.floats(),
     st.uuids(),
     st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000),
     st.dates(),
@@ -213,6 +215,10 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
+        (True, "[true]"),
+        (1.5, "1.5"),
+        (-0.0, "0"),
+        (1e22, "10000000000000000000000"),
         ((1, "b"), '["1","b"]'),
         ([], "[]"),
         ({2: [uuid.UUID(int=1)], "1": None}, '{"1":null,"2":["00000000-0000-0000-0000-000000000001"]}'),
@@ -241,9 +247,9 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize(
     "value",
     [
-        Order(None), Order, [1.5], {1.5: 1}, {None: 1}, {True: 1}, {(1,): 1}, {1, 2}, [b"a"], [object()],
-        {1: "a", "1": "b"}, {"\xe9": 1, "e\u0301": 2}, 1.0, 7 + 0j, b"a", {1}, proxied(None), proxied(1.5),
-        proxied(True), Decimal("1E+999999999"), Decimal("1E-999999999"), NOON - NOON, NOON.astimezone(CET).timetz(),
+        Order(None), Order, [float("nan")], {1.5: 1}, {None: 1}, {True: 1}, {(1,): 1}, {1, 2}, [b"a"], [object()],
+        {1: "a", "1": "b"}, {"\xe9": 1, "e\u0301": 2}, float("inf"), 7 + 0j, b"a", {1}, None, proxied(None),
+        Decimal("NaN"), Decimal("1E+999999999"), Decimal("1E-999999999"), NOON - NOON, NOON.astimezone(CET).timetz(),
         datetime.datetime.min.replace(tzinfo=CET), [[[[[[[[[1]]]]]]]]], LOOP, list(range(1000)), [[1] * 150] * 150,
     ],
     ids=lambda value: str(type(value).__name__),

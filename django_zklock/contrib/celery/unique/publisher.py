@@ -20,13 +20,13 @@ from celery.app.task import Context
 from celery.utils import uuid
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.introspection import arguments, finished_at, locked_of
+from django_zklock.contrib.celery.introspection import arguments, finished_at, functions_of, locked_of
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER, unique_key, unique_prefix
 from django_zklock.contrib.celery.unique.reservations import Duplicate, Reserved
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.decorators.uniqueness import Uniqueness
-from django_zklock.exceptions import AlreadyQueued, LockTimeout, ZooKeeperUnavailable
+from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
 from django_zklock.log import Logger
 
 logger = Logger("django_zklock.celery")
@@ -59,7 +59,15 @@ class UniqueMessage:
 
     def _key(self, locked: LockedFunction) -> str:
         call = arguments(self._task, self._options.get("args"), self._options.get("kwargs"))
-        return unique_key(self._task, locked.key(*call))
+        try:
+            return unique_key(self._task, locked.key(*call))
+        except InvalidLockName as error:
+            if next(functions_of(self._task)).function is locked.wrapper:
+                raise
+            raise InvalidLockName(
+                f"{error} The key of the unique task {self._task.name} is computed from its message. If a decorator "
+                "changes the arguments, put it below @zk_locked, or let a callable compute the key from the message."
+            ) from error
 
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""

@@ -1,0 +1,235 @@
+"""Each way to write a task: its lock is found, or an error or a warning says that an option has no effect."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.signals import worker_ready
+from django.core.exceptions import ImproperlyConfigured
+from pydantic import BaseModel
+
+from django_zklock import zk_locked
+from django_zklock.contrib.celery.introspection import arguments, locked_of
+from django_zklock.exceptions import InvalidLockName
+
+lock = zk_locked("a/{pk}", unique="until_done", on_lost="retry")
+
+
+class Order(BaseModel):
+    """A model that Celery makes of the argument of a task."""
+
+    pk: int
+
+
+@lock
+def plain(pk: int, region: str = "eu") -> None:
+    """Some work."""
+
+
+@lock
+def bound(self: Any, pk: int, region: str = "eu") -> None:
+    """Some work of a bound task."""
+
+
+@zk_locked("a/{order.pk}", unique="until_done")
+def of_order(order: Order) -> None:
+    """Some work with a model."""
+
+
+def wrapping(function: Callable[..., Any]) -> Any:
+    return functools.update_wrapper(opaque(function), function)
+
+
+def does_nothing(pk: int) -> None:
+    """No work."""
+
+
+def opaque(function: Callable[..., Any]) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def calls_plain(pk: int) -> list[None]:
+    return [plain(pk)]
+
+
+def gets_order(pk: int) -> None:
+    of_order(Order(pk=pk))
+
+
+def bound_to_order(self: Any, order: Order) -> None:
+    """Some work of a bound task with a model."""
+
+
+class Base(Task[..., Any]):
+    """A base class with a locked method."""
+
+    abstract = True
+    run: Any = bound
+
+
+class Inherits(Base):
+    name = "task"
+
+
+class Partial(Task[..., Any]):
+    name = "task"
+    run = functools.partial(bound, None, region="us")
+
+
+class Extends(Base):
+    name = "task"
+
+    def run(self, pk: int) -> Any:
+        return super().run(pk, "us")
+
+
+class ExtendsAll(Base):
+    name = "task"
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return Base.run(self, *args, **kwargs)
+
+
+class ExtendsTwice(Extends):
+    name = "task"
+
+    @wrapping
+    def run(self, pk: int) -> Any:
+        return super().run(pk)
+
+
+class LockedCall(Task[..., Any]):
+    """Its `__call__` is locked."""
+
+    abstract = True
+
+    @zk_locked("a/{pk}", unique="until_done")
+    def __call__(self, *args: Any, pk: int, **kwargs: Any) -> Any:
+        return super().__call__(*args, pk=pk, **kwargs)
+
+
+class Replaces(Base):
+    name = "task"
+
+    def run(self, pk: int) -> None: ...
+
+
+class Computes(Base):
+    name = "computes"
+
+    def run(self, number: int) -> Any:
+        return super().run(number + 1)
+
+
+class Hides(Base):
+    name = "task"
+
+    def run(self, pk: int) -> Any:
+        return opaque(getattr(super(), "run"))(pk)  # noqa: B009 - so that the name is not in the code
+
+
+@pytest.fixture
+def app() -> Iterator[Any]:
+    app: Any = Celery(set_as_current=False)
+    yield app
+    app.close()
+
+
+def task_of(app: Any, function: Callable[..., Any], **options: Any) -> Any:
+    return app.task(name="task", shared=False, **options)(function)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "function": lambda app: task_of(app, plain),
+    "bound": lambda app: task_of(app, bound, bind=True),
+    "autoretry": lambda app: task_of(app, wrapping(plain), autoretry_for=(OSError,)),
+    "a decorator with wraps": lambda app: task_of(app, wrapping(plain)),
+    "partial": lambda app: app.register_task(Partial()),
+    "inherited": lambda app: app.register_task(Inherits()),
+    "super().run(pk)": lambda app: app.register_task(Extends()),
+    "Base.run(self, *args)": lambda app: app.register_task(ExtendsAll()),
+    "two levels": lambda app: app.register_task(ExtendsTwice()),
+    "__call__": lambda app: task_of(app, does_nothing, base=LockedCall),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
+    """Its key is computed from what the locked function gets."""
+    task = WAYS[way](app)
+    locked = locked_of(task)
+    assert locked is not None
+    for args, kwargs in ((), {"pk": 7}), ((7,), {}):
+        if args == () or way != "__call__":
+            assert locked.key(*arguments(task, args, kwargs)).endswith("a/7")
+
+
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("order", [{"pk": 7}, {"pk": "7"}, Order(pk=7)], ids=repr)
+def test_the_key_is_computed_from_the_model_that_celery_makes(app: Any, order: Any, *, bind: bool) -> None:
+    """A model may be a part of a larger call, and the task may be bound. What is no model raises at the sender."""
+    function = zk_locked("a/{order.pk}")(bound_to_order) if bind else of_order
+    task = task_of(app, function, bind=bind, pydantic=True)
+    locked = locked_of(task)
+    assert locked is not None
+    assert locked.key(*arguments(task, (order,), {})).endswith("a/7")
+    with pytest.raises(ValueError, match="pk"):
+        arguments(task, ({"pk": "seven"},), {})
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "a decorator without wraps": lambda app: task_of(app, opaque(plain)),
+    "a call of a locked function": lambda app: task_of(app, calls_plain),
+    "run of a base that is not seen": lambda app: app.register_task(Hides()),
+}
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_a_lock_whose_options_have_no_effect_is_refused(app: Any, way: str) -> None:
+    """The first call raises, and names the options."""
+    with pytest.raises(ImproperlyConfigured, match=r"unique and on_lost.*functools.wraps"):
+        REFUSED[way](app).apply((7,), throw=True)
+
+
+def test_a_lock_whose_options_have_no_effect_is_refused_outside_of_tasks_too() -> None:
+    """It is the function of no task, but of a view, perhaps. A skip_value needs something that skips."""
+    with pytest.raises(ImproperlyConfigured, match="has max_conflicts in"):
+        zk_locked("a", max_conflicts=3)(lambda: None)()
+    with pytest.raises(ImproperlyConfigured, match=r'skip_value.* on_conflict is "raise"'):
+        zk_locked("a", skip_value=3)(lambda: None)()
+
+
+def test_a_key_that_only_the_task_can_compute_is_refused(app: Any) -> None:
+    """A unique task needs it before it is sent. The error says where to put the decorator."""
+    with pytest.raises(ImproperlyConfigured, match=r"Computes.run calls bound.*Put @zk_locked on the first"):
+        app.register_task(Computes()).delay(7)
+    task = task_of(app, functools.update_wrapper(gets_order, of_order))
+    with pytest.raises(InvalidLockName, match=r"has no 'pk'.*unique task task.*put it below @zk_locked"):
+        task.delay(7)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda app: app.register_task(Replaces()), lambda app: task_of(app, does_nothing, base=Base)],
+    ids=["class", "function"],
+)
+def test_a_worker_warns_of_a_locked_method_that_a_task_replaces(
+    app: Any, make: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock and its options have no effect on that task. They have one on others."""
+    make(app)
+    app.task(name="used", shared=False)(plain)
+    assert locked_of(app.tasks["task"]) is None
+    with caplog.at_level(logging.WARNING, "django_zklock.celery"):
+        worker_ready.send(type("Consumer", (), {"app": app})())
+    [record] = [record for record in caplog.records if "is not locked" in record.message]
+    assert "task" in record.message
+    assert "bound" in record.message
