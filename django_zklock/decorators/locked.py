@@ -160,9 +160,12 @@ class LockedFunction:
         self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self.options = options  # those given to the decorator
         self.uniqueness = uniqueness
-        of_tasks = [option for option in ("max_conflicts", "on_lost") if getattr(options, option) is not UNSET]
-        self._of_tasks = of_tasks if uniqueness is None else ["unique", *of_tasks]
-        """The options that only tasks have, until it is known that a task calls this function."""
+        self.given = [name for name in OPTION_NAMES if getattr(options, name) is not UNSET]
+        """The names of the options of the decorator."""
+        if uniqueness is not None:
+            self.given.append("unique")
+        self._of_tasks = [name for name in self.given if name in ("max_conflicts", "on_lost", "unique")]
+        """Those that only tasks have, until it is known that a task calls this function."""
         self.binder = KeyBinder(self.name if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside

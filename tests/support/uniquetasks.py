@@ -66,7 +66,27 @@ def skips(key: object) -> Any:
     return act("tell", None)
 
 
+class Base(app.Task):  # type: ignore[misc]
+    """A base class of tasks, with a locked method."""
+
+    abstract = True
+
+    @zk_locked("unique/{key}", unique="until_done")
+    def run(self, key: object, verb: str = "tell", argument: Any = None) -> Any:
+        return act(verb, argument)
+
+
+class Extends(Base):
+    """A task whose `run` is not decorated itself."""
+
+    name = "extends"
+
+    def run(self, key: object, verb: str = "tell", argument: Any = None) -> Any:
+        return super().run(key, verb, argument)
+
+
 TASKS = (until_done, until_start, once, late_done, skips)
+extends = app.register_task(Extends())
 
 
 def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:

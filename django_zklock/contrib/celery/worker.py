@@ -47,7 +47,12 @@ def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
     """Log which locks of base classes have no effect on the tasks of a worker that is ready."""
     for task in sender.app.tasks.values():
         for locked in unused_locks(task):
-            logger.warning("task %s is not locked: its class replaces %s, which is, and does not call it", task, locked)
+            logger.warning(
+                "task %s replaces %s without a call of it, so the @zk_locked of that has no effect; its options: %s",
+                task.name,
+                locked,
+                ", ".join(locked.given) or "none",
+            )
 
 
 def close_session(**kwargs: object) -> None:

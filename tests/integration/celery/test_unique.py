@@ -11,7 +11,7 @@ from celery import group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from support.reserving import reserved_names
-from support.uniquetasks import known_to
+from support.uniquetasks import Extends, known_to
 from support.worker import Worker
 from support.zoo import eventually
 
@@ -66,6 +66,18 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
     gate.open()
     publisher.get(first)
     publisher.get(second)
+
+
+def test_a_task_that_extends_a_locked_base_class_is_unique_and_waits(publisher: Worker) -> None:
+    """It waits for its lock without a slot, and a second call gets its result."""
+    if "extends" not in publisher.app.tasks:
+        publisher.app.register_task(Extends())
+    with publisher.zoo.hold_elsewhere("unique/base"):
+        first = delay(publisher, "extends", "base")
+        publisher.zoo.wait_contenders("unique/base", 2)
+        assert delay(publisher, "extends", "base").id == first.id
+    publisher.get(first)
+    assert f"extends[{first.id}] retry" not in publisher.log.read_text()
 
 
 def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
