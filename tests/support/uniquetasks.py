@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, current_task
+from celery import Celery, Task, current_task
 from celery.exceptions import Ignore, Reject
 
 from django_zklock import zk_locked
@@ -66,7 +66,7 @@ def skips(key: object) -> Any:
     return act("tell", None)
 
 
-class Base(app.Task):  # type: ignore[misc]
+class Base(Task[..., Any]):
     """A base class of tasks, with a locked method."""
 
     abstract = True
@@ -86,7 +86,7 @@ class Extends(Base):
 
 
 TASKS = (until_done, until_start, once, late_done, skips)
-extends = app.register_task(Extends())
+extends: Any = app.register_task(Extends())
 
 
 def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:

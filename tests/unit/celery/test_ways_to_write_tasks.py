@@ -195,7 +195,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("way", REFUSED)
 def test_a_lock_whose_options_have_no_effect_is_refused(app: Any, way: str) -> None:
     """The first call raises, and names the options."""
-    with pytest.raises(ImproperlyConfigured, match=r"unique and on_lost.*functools.wraps"):
+    with pytest.raises(ImproperlyConfigured, match=r"on_lost and unique.*functools.wraps"):
         REFUSED[way](app).apply((7,), throw=True)
 
 
