@@ -11,7 +11,7 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import celery.app.base
-from celery import Task, _state, states
+from celery import Task, _state, current_app, states
 from celery.backends.base import DisabledBackend
 from django.core.exceptions import ImproperlyConfigured
 
@@ -168,7 +168,8 @@ def lock_around(function: object) -> LockedFunction | None:
 
 def has_task(wrapper: object) -> bool:
     """Return whether a task of any application calls this decorated function."""
-    apps = [app for app in _state._get_active_apps() if app.finalized or app.autofinalize]  # type: ignore[attr-defined]
+    apps: Any = [current_app, *_state._get_active_apps()]  # type: ignore[attr-defined]
+    apps = [app for app in apps if app.finalized or app.autofinalize]
     return any(layer.function is wrapper for app in apps for task in app.tasks.values() for layer in functions_of(task))
 
 
