@@ -8,19 +8,21 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import get_resolver
+from django.utils.module_loading import import_string
 from django.views import View
 
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import UNSET
-from django_zklock.decorators.context import ViewContext
-from django_zklock.http import atomic_requests, views
+from django_zklock.decorators.context import FunctionContext
+from django_zklock.http import atomic_requests
 from django_zklock.zk.options import TlsOptions, TlsProblem
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 CHECK_TIME = 5.0
 """Seconds in which the files of TLS must be read."""
 
+MIDDLEWARE: Final = "django_zklock.middleware.LockConflictMiddleware"
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
 
@@ -141,6 +144,7 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     for view in _views(get_resolver().url_patterns):
         for message in (
             *_wrong_policy(view, config),
+            *_without_middleware(view),
             *_opted_out(view, aliases, config),
             *_begun_outside(view, aliases),
         ):
@@ -163,13 +167,37 @@ def _locked(view: Any) -> LockedFunction | None:
 
 
 def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessage]:
+    for locked in _locks_of(view):
+        try:
+            locked.check_policy(locked.binder.templates, config, FunctionContext.kind, FunctionContext.policies)
+        except ImproperlyConfigured as error:
+            yield checks.Error(str(error), id="zklock.E019")
+
+
+def _without_middleware(view: Any) -> Iterator[checks.CheckMessage]:
+    if any(locked.options.on_conflict != "skip" for locked in _locks_of(view)) and not _has_middleware():
+        yield checks.Warning(
+            "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
+            hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
+            id="zklock.W009",
+        )
+
+
+def _has_middleware() -> bool:
+    """Return whether the middleware, or a subclass of it, is in the settings. Django reports one that is missing."""
+    classes: list[type] = []
+    for name in conf.middleware():
+        with suppress(ImportError):
+            classes += getattr(import_string(name), "__mro__", ())
+    return MIDDLEWARE in {f"{cls.__module__}.{cls.__qualname__}" for cls in classes}
+
+
+def _locks_of(view: Any) -> Iterator[LockedFunction]:
+    """Yield the locks of a callback and of the handlers of its class."""
     for function in (view, *(function for _, function in _called_by(view))):
         locked = _locked(function)
         if locked is not None:
-            try:
-                locked.check_policy(locked.binder.templates, config, ViewContext.kind, ViewContext.policies)
-            except ImproperlyConfigured as error:
-                yield checks.Error(str(error), id="zklock.E019")
+            yield locked
 
 
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:
@@ -214,8 +242,6 @@ def _called_by(view: Any) -> Iterator[tuple[str, Any]]:
     handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
     for name in sorted(handlers) if cls is not None else ():
         yield f"The handler {name} of {_name(cls)}", getattr(cls, name, None)
-    for function in views.framework_functions(view):
-        yield f"The view {_locked(function)!r}", function
 
 
 def _name(view: Any) -> str:

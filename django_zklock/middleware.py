@@ -1,4 +1,4 @@
-"""The middleware that answers a lock conflict as a locked view does, wherever in the view the lock is acquired."""
+"""The middleware that answers a lock conflict, wherever in a view the lock is acquired."""
 
 from __future__ import annotations
 

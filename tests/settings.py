@@ -28,7 +28,8 @@ INSTALLED_APPS = [
     "support.ledgers",
 ]
 STATIC_URL = "static/"
-# The middleware and the templates that the admin needs are set by the tests of its pages, not for all.
+MIDDLEWARE = ["django_zklock.middleware.LockConflictMiddleware"]
+# The other middleware and the templates that the admin needs are set by the tests of its pages, not for all.
 SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 DATABASES.update(json.loads(os.environ.get("TEST_DATABASES", "{}")))

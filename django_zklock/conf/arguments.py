@@ -20,9 +20,8 @@ AbortOn: TypeAlias = Literal["suspended", "lost", "never"]
 Compat: TypeAlias = Literal["kazoo"]
 KindOfLock: TypeAlias = Literal["lock", "read", "write"]
 TaskPolicy: TypeAlias = Literal["wait", "retry", "coalesce", "skip", "raise"]
-ViewPolicy: TypeAlias = Literal["respond", "wait", "raise"]
 FunctionPolicy: TypeAlias = Literal["raise", "skip"]
-OnConflict: TypeAlias = Literal[TaskPolicy, ViewPolicy, FunctionPolicy]
+OnConflict: TypeAlias = Literal[TaskPolicy, FunctionPolicy]
 OnLost: TypeAlias = Literal["fail", "retry"]
 ReleaseOn: TypeAlias = Literal["commit", "exit"]
 
@@ -57,7 +56,7 @@ class SideOptions(LeaderOptions, total=False):
     """The options of a lock, and of each side of a read-write lock."""
 
     timeout: Seconds | None
-    """Seconds that `with` waits for the lock. 0 does not wait, None waits without limit. Default 10."""
+    """Seconds that `with` waits for the lock. 0 does not wait, None waits without limit. Default 5."""
     reentrant: bool
     """Whether the owner may acquire it again (default). If not, that raises `LockBusy` at once."""
     atomic: Atomic

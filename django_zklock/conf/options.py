@@ -20,6 +20,8 @@ from django_zklock.queue.operator_hold import LONGEST
 ABORT_ON: Final = get_args(arguments.AbortOn)
 KIND: Final = get_args(arguments.KindOfLock)
 MOST_PERMITS: Final = markers.MOST_PERMITS
+DEFAULT_TIMEOUT: Final = 5.0
+"""Seconds to wait for a lock in all code but tasks."""
 LONG_HELD: Final = 60.0
 """Seconds from which on pages and commands call a lock long held, unless the admin has another `long_held`."""
 

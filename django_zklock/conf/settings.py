@@ -160,6 +160,11 @@ def has_urlconf() -> bool:
     return bool(getattr(settings, "ROOT_URLCONF", None))
 
 
+def middleware() -> list[str]:
+    """Return the paths in `MIDDLEWARE`."""
+    return list(settings.MIDDLEWARE)
+
+
 # Cached until `forget()` is called. If two threads make the first call at the same time, both may build a `Config`. The
 # two are equal.
 @functools.cache

@@ -1,4 +1,4 @@
-"""The `EXCEPTION_HANDLER` for Django REST framework that answers a lock conflict as a locked view does."""
+"""The `EXCEPTION_HANDLER` for Django REST framework that answers a lock conflict as the middleware does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The context of a call of a decorated function: a view, a task, or plain code.
+The context of a call of a decorated function: a task, or any other code.
 
 The context has defaults for the lock, and decides what the call returns if it does not get the lock or loses it.
 """
@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
-from django_zklock.conf.arguments import FunctionPolicy, ViewPolicy
-from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.conf.arguments import FunctionPolicy
+from django_zklock.conf.options import DEFAULT_TIMEOUT, UNSET, LockOptions
 from django_zklock.exceptions import LockNotAcquired, ZkLockError
-from django_zklock.http import responses
+from django_zklock.http.requests import route
 
 if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
 
 
 class FunctionContext:
-    """The context of plain code: it waits 10 s by default, then raises. Other contexts override its attributes."""
+    """The context of all code but tasks: it raises if it does not get the lock. Other contexts override it."""
 
     kind = "function"
     """The kind of function that is called, for error messages."""
     policies: tuple[str, ...] = get_args(FunctionPolicy)
     """The values of `on_conflict` that this kind of function can have."""
-    timeout = 10.0
+    timeout = DEFAULT_TIMEOUT
     """The default of the option `timeout`."""
     on_conflict = "raise"
     """The default of the option `on_conflict`, of a call without the option `timeout`."""
@@ -55,23 +55,9 @@ class FunctionContext:
         return None if options.skip_value is UNSET else options.skip_value
 
 
-class ViewContext(FunctionContext):
-    """The context of a view: it waits 5 s for the lock by default, then answers."""
-
-    kind = "view"
-    policies = get_args(ViewPolicy)
-    timeout = 5.0
-    on_conflict = on_conflict_with_timeout = "respond"
-
-    def __init__(self, request: HttpRequest, what: str) -> None:
-        super().__init__(what, {"request": f"{request.method} {responses.route(request)}"})
-        self._request = request
-
-    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse | None:
-        """Answer 409 if another holder has the lock, 503 if it was lost or ZooKeeper does not answer."""
-        if options.on_conflict == "raise":
-            raise error
-        return responses.answer(self._request, error, self.what)
+def function_context(name: str, request: HttpRequest | None) -> FunctionContext:
+    """Return the context of a call of the function of this name, which gets this request."""
+    return FunctionContext(name, None if request is None else {"request": route(request)})
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------

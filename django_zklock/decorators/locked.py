@@ -29,13 +29,19 @@ from django_zklock.conf.arguments import (
     Seconds,
 )
 from django_zklock.conf.options import OPTION_NAMES, UNSET, LockOptions, Unset, given_options
-from django_zklock.decorators.context import FunctionContext, ViewContext, connect_library, is_of_task, task_context
+from django_zklock.decorators.context import (
+    FunctionContext,
+    connect_library,
+    function_context,
+    is_of_task,
+    task_context,
+)
 from django_zklock.decorators.results import check_result, is_unrendered
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution.binding import KeyBinder, KeyBinding, Names
-from django_zklock.http import atomic_requests, views
+from django_zklock.http import atomic_requests, requests
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.spec import check_arguments, resolve_options
@@ -86,27 +92,23 @@ def zk_locked(
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
     `ATOMIC_REQUESTS` begins inside the lock of a view, and is committed before the release. A template response is
     rendered before the release, too. A `StreamingHttpResponse` raises `TypeError`, because its body would be computed
-    without the lock.
-
-    `http.views` says which calls are views. A call that only gets a request is plain code, such as that of a helper.
+    without the lock. A view raises, too; `LockConflictMiddleware` makes 409 or 503 of that.
 
     Args:
         name: see above. Several locks have the options of their own entries. But `timeout`, `on_conflict` and the
             options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
         timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: none with "wait", 0
-            with any other policy of a Celery task, 5 in views, else 10.
+            with any other policy of a Celery task, else 5.
         on_conflict: what happens if the lock is not acquired in time. Each kind of function has its own values, and any
-            other value raises `ImproperlyConfigured`. If ZooKeeper is not available, that is no conflict: a view
-            answers 503 (it raises with "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the task
-            again, and anything else raises `ZooKeeperUnavailable`.
+            other value raises `ImproperlyConfigured`. If ZooKeeper is not available, that is no conflict: "wait" waits,
+            "retry" and "coalesce" send the task again, and anything else raises `ZooKeeperUnavailable`.
 
-            * A view: "respond" (default) answers 409 with Retry-After. "wait" does so, too, but waits without limit
-              unless `timeout` is given. "raise" raises `LockBusy` or `LockTimeout`.
             * A Celery task: "wait" (default) waits without limit unless `timeout` is given, and needs no slot of its
               worker meanwhile; then it raises. "retry" (default with a `timeout`) sends the task again a little later,
               which does not count as a retry of its own. "coalesce" is like "retry", but only one task waits, and later
               ones are skipped. "skip" ends the task as REVOKED. "raise" raises.
-            * Any other function: "raise" (default), or "skip", which returns `skip_value` or None without a call.
+            * Any other function: "raise" (default) raises `LockBusy` or `LockTimeout`. "skip" returns `skip_value`, or
+              None, without a call.
         kind: "lock" (default), or the side of a read-write lock: "read" or "write".
         limit: how many owners of a semaphore hold it at a time.
         reentrant: whether the owner may acquire the lock again (default).
@@ -195,10 +197,10 @@ class LockedFunction:
             if self._of_tasks:
                 self._check_that_task_calls()
             _refuse_async_dispatch(self.function, args)
-            request = views.request_of_view(self.wrapper, self.function, args)
-            context = FunctionContext(self.name) if request is None else ViewContext(request, f"view {self.name}")
+            request = requests.find_request(args)
+            context = function_context(self.name, request)
             if request is not None and not self.is_async:
-                options = self._in_request(options, request)
+                options = self._in_request(options, request, args)
         options = self._with_defaults(options, binding, context)
         return LockedCall(self._lock(binding, options, context), context, options)
 
@@ -285,11 +287,17 @@ class LockedFunction:
             self._resolved = config, options
         return options
 
-    def _in_request(self, options: LockOptions, request: HttpRequest) -> LockOptions:
-        """Return the options of a view; its transactions include those that `ATOMIC_REQUESTS` asks for."""
+    def _in_request(self, options: LockOptions, request: HttpRequest, args: tuple[Any, ...]) -> LockOptions:
+        """
+        Return the options of a call with a request, under `ATOMIC_REQUESTS`.
+
+        If Django has left the transaction of the request to a locked function, it begins inside the lock. If Django has
+        begun it before a method of a class-based view, the lock is held until it has ended.
+        """
         own = () if isinstance(options.atomic, Unset) else options.atomic
         of_request = atomic_requests.databases_to_begin(self.opted_out, request) if self._innermost else ()
-        by_django = options.release_on is UNSET and atomic_requests.only_around_view(request)
+        is_method = requests.view_of_method(self.function, args) is not None
+        by_django = options.release_on is UNSET and is_method and atomic_requests.only_around_view(request)
         return replace(
             options,
             atomic=tuple(dict.fromkeys((*of_request, *own))),
@@ -369,9 +377,8 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
 
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
-    view = views.async_view(function, args)
-    if view is not None:
+    if requests.is_async_dispatch(function, args):
         raise ImproperlyConfigured(
-            f"{type(view).__name__}.dispatch returns before its async handler has run, so a lock on it would protect "
-            "nothing; put @zk_locked on the handlers: async def get(...), async def post(...)."
+            f"{getattr(function, '__qualname__', function)} returns before its async handler has run, so a lock on it "
+            "would protect nothing; put @zk_locked on the handlers: async def get(...), async def post(...)."
         )

@@ -21,7 +21,7 @@ from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
 from django_zklock.execution.binding import KeyBinder, Name
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
-from django_zklock.http import views
+from django_zklock.http import requests
 from django_zklock.http.responses import respond
 from django_zklock.log import Logger
 from django_zklock.queue.names import Template
@@ -65,9 +65,10 @@ def require_fence(
     `name` is what the senders lock: a name or a path template as for `@zk_locked`, filled from the view's arguments, or
     a callable that gets these and returns the key. `request.fence` fences rows as a `Hold` does.
 
-    Put it below `@transaction.atomic`, or use `ATOMIC_REQUESTS`: then the default store keeps its row locked until
-    the view's work is committed, and no newer holder can come in between. A view that also acquires a lock itself has
-    this decorator below `@zk_locked`, which may begin the transaction.
+    It answers whoever calls it, so it is for views only. Put it below `@transaction.atomic`, or use `ATOMIC_REQUESTS`:
+    then the default store keeps its row locked until the view's work is committed, and no newer holder can come in
+    between. A view that also acquires a lock itself has this decorator below `@zk_locked`, which may begin the
+    transaction.
 
     Args:
         name: see above.
@@ -85,8 +86,7 @@ def require_fence(
         _check_view(view)
         guarded = GuardedView(name, view, verifier, header)
         wrapper = _async_wrapper(guarded) if iscoroutinefunction(view) else _sync_wrapper(guarded)
-        guarded.wrapper = functools.update_wrapper(wrapper, view)
-        return cast("Callable[P, R]", wrapper)
+        return cast("Callable[P, R]", functools.update_wrapper(wrapper, view))
 
     return decorate
 
@@ -95,13 +95,13 @@ def _sync_wrapper(guarded: GuardedView) -> Callable[..., Any]:
     async_wrapper = _async_wrapper(guarded)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if views.async_view(guarded.view, args):
+        if requests.is_async_dispatch(guarded.view, args):
             return async_wrapper(*args, **kwargs)
         request, key = guarded.bind(args, kwargs)
         try:
             fence = guarded.verifier.verify(guarded.token_of(request, key), key=key)
         except _REFUSALS as error:
-            return guarded.refuse(args, key, error)
+            return guarded.refuse(request, key, error)
         request.fence = fence  # type: ignore[attr-defined]
         return guarded.view(*args, **kwargs)
 
@@ -114,7 +114,7 @@ def _async_wrapper(guarded: GuardedView) -> Callable[..., Any]:
         try:
             fence = await guarded.verifier.averify(guarded.token_of(request, key), key=key)
         except _REFUSALS as error:
-            return guarded.refuse(args, key, error)
+            return guarded.refuse(request, key, error)
         request.fence = fence  # type: ignore[attr-defined]
         return await guarded.view(*args, **kwargs)
 
@@ -126,7 +126,6 @@ class GuardedView:
 
     def __init__(self, name: Name, view: Callable[..., Any], verifier: FenceVerifier, header: str) -> None:
         self.view = view
-        self.wrapper: Callable[..., Any] = view
         self.verifier = verifier
         self._header = header
         self._binder = KeyBinder(name, view)
@@ -138,7 +137,7 @@ class GuardedView:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[HttpRequest, str]:
         """Return the request of a call, and the key of its lock."""
-        request = views.find_request(args)
+        request = requests.find_request(args)
         if request is None:
             raise TypeError(f"@require_fence is for views; {self!r} was called without a request.")
         name, fields = self._binder.bind_one(args, kwargs)
@@ -151,11 +150,8 @@ class GuardedView:
             raise _MissingToken(lock=key)
         return signed
 
-    def refuse(self, args: tuple[Any, ...], key: str, error: ZkLockError) -> HttpResponse:
-        """Return the response to a refused request. If plain code has called the view, raise the error instead."""
-        request = views.request_of_view(self.wrapper, self.view, args)
-        if request is None:
-            raise error
+    def refuse(self, request: HttpRequest, key: str, error: ZkLockError) -> HttpResponse:
+        """Return the response to a refused request."""
         logger.warning("view %r refused a request for %r: %s", self, key, error, extra={"lock": key})
         status, code, text = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
         response = respond(request, status, {"detail": text.format(header=self._header), "code": code})

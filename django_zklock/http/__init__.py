@@ -1,1 +1,1 @@
-"""Locks and HTTP: which calls are views, their transactions, and the response to a lock conflict."""
+"""Locks and HTTP: the request that a function gets, its transactions, and the response to a lock conflict."""

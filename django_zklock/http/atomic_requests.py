@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import connections
 from django.http import HttpRequest
 
@@ -36,23 +38,26 @@ def opted_out(view: object) -> frozenset[str]:
     return frozenset(getattr(view, "_non_atomic_requests", ()))
 
 
-def _view_of(request: HttpRequest) -> object:
-    return getattr(request.resolver_match, "func", None)
+def _marks(request: HttpRequest) -> Any:
+    return getattr(getattr(request.resolver_match, "func", None), "_non_atomic_requests", ())
 
 
 def databases_to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[str, ...]:
-    """Return the databases on which a locked view with these marks begins the transaction of the request."""
-    excluded = {*marks, *opted_out(_view_of(request)), *transactions.open_blocks()}
+    """
+    Return the databases on which a locked function with these marks begins the transaction of the request.
+
+    It does so if Django has left that to a locked function around or in the callback of the URL.
+    """
+    of_callback = _marks(request)
+    if not isinstance(of_callback, NonAtomicRequests):
+        return ()
+    excluded = {*marks, *frozenset(of_callback), *transactions.open_blocks()}
     return tuple(alias for alias in databases() if alias not in excluded)
 
 
 def only_around_view(request: HttpRequest) -> bool:
     """Return whether Django itself has begun all open blocks, around the view of this request."""
-    view = _view_of(request)
-    if view is None:
-        return False
-    # Not `opted_out`: around a locked view Django begins none, as `NonAtomicRequests` says.
-    by_django = {alias for alias in databases() if alias not in getattr(view, "_non_atomic_requests", ())}
+    by_django = {alias for alias in databases() if alias not in _marks(request)}
     return set(transactions.open_blocks()) <= by_django and all(
         _is_alone(alias) for alias in transactions.open_blocks()
     )

@@ -9,6 +9,7 @@ from django.template import TemplateDoesNotExist, loader
 
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution import transactions
+from django_zklock.http.requests import route
 from django_zklock.log import Logger
 
 logger = Logger("django_zklock.responses")
@@ -29,7 +30,7 @@ _DETAILS: Final = {
 }
 
 
-def answer(request: HttpRequest, error: Exception, view: str = "") -> HttpResponse | None:
+def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
@@ -39,20 +40,14 @@ def answer(request: HttpRequest, error: Exception, view: str = "") -> HttpRespon
     if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
         return None
     status, code, retry_after = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-    view = view or f"{request.method} {route(request)}"
     if code == LOST:
         transactions.roll_back()
-        logger.error("%s was aborted: %s", view, error, exc_info=error, extra={"lock": error.lock})
+        logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
     elif code == UNAVAILABLE:
-        logger.error("%s: %s", view, error, extra={"lock": error.lock})
+        logger.error("%s: %s", route(request), error, extra={"lock": error.lock})
     response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": retry_after})
     response["Retry-After"] = str(retry_after)
     return response
-
-
-def route(request: HttpRequest) -> str:
-    """Return the route, not the path: a path may contain secrets, such as the token of a password reset."""
-    return "/" if request.resolver_match is None else f"/{request.resolver_match.route}"
 
 
 def respond(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from django_zklock.conf import Config
-from django_zklock.conf.options import LockOptions, contradiction
+from django_zklock.conf.options import DEFAULT_TIMEOUT, LockOptions, contradiction
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.exceptions import LockInTransaction
 from django_zklock.execution import trace, transactions, work
@@ -23,7 +23,6 @@ from django_zklock.locks.refusals import refuse_arguments
 from django_zklock.queue import names
 from django_zklock.queue.nodes import Kind
 
-DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 MOST_SPECS = 1000  # in the cache, for the next lock with the same name and options
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all, as there may be thousands of locks
 

@@ -13,7 +13,7 @@ from celery.utils.imports import symbol_by_name
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
-from support import nonviews
+from support import lockssite
 from support.docs import assert_settings, files_of, run, run_all, text_of, written
 from support.project import Project
 from support.zoo import Zoo
@@ -104,7 +104,7 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
 def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
     """Both settings of `reference/locks.md` make a lock in a view answer, each without the other."""
     shown = run_all("reference/locks.md")
-    with override_settings(ROOT_URLCONF="support.nonviews", **{key: shown[key]}), zoo.hold_elsewhere(nonviews.KEY):
+    with override_settings(ROOT_URLCONF="support.lockssite", **{key: shown[key]}), zoo.hold_elsewhere(lockssite.KEY):
         assert client.get("/late-lock/").status_code == 409
 
 

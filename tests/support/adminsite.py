@@ -57,6 +57,7 @@ SETTINGS: dict[str, Any] = {
         "django.middleware.csrf.CsrfViewMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "django.contrib.messages.middleware.MessageMiddleware",
+        "django_zklock.middleware.LockConflictMiddleware",
     ],
     "TEMPLATES": ADMIN_TEMPLATES,
     "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],

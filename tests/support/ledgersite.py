@@ -154,7 +154,7 @@ class OwnDispatch(View):
 
 
 @api_view(["GET"])
-@zk_locked("stock")
+@zk_locked("stock", release_on="commit")
 def api_function(request: Request) -> HttpResponse:
     return write(request._request)
 
@@ -187,7 +187,7 @@ api = NinjaAPI(urls_namespace="ledgersite", docs_url=None)
 
 
 @api.get("stock/")
-@zk_locked("stock")
+@zk_locked("stock", release_on="commit")
 def operation(request: HttpRequest) -> HttpResponse:
     return write(request)
 

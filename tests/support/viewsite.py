@@ -32,11 +32,6 @@ def buy_now(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse("bought")
 
 
-@zk_locked("stock/{sku}", timeout=0, on_conflict="raise")
-def buy_or_raise(request: HttpRequest, sku: str) -> HttpResponse:
-    return HttpResponse("bought")
-
-
 @method_decorator(zk_locked("stock/{sku}"), name="dispatch")
 class AsyncBuyDispatched(View):
     async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
@@ -55,7 +50,6 @@ class AsyncBuyOverridden(View):
 urlpatterns = [
     path("buy/<str:sku>/", buy),
     path("buy-now/<str:sku>/", buy_now),
-    path("buy-or-raise/<str:sku>/", buy_or_raise),
     path("async-class-dispatched/<str:sku>/", AsyncBuyDispatched.as_view()),
     path("async-class-overridden/<str:sku>/", AsyncBuyOverridden.as_view()),
 ]

@@ -34,7 +34,7 @@ from django_zklock.testing import LockTester
 @zk_locked(
     "inventory/{sku}",
     timeout=timedelta(seconds=2),
-    on_conflict="respond",
+    on_conflict="raise",
     abort_on="lost",
     grace=1,
     max_conflicts=3,

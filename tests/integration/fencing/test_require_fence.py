@@ -28,7 +28,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
-from django_zklock.exceptions import InvalidLockName, InvalidToken, LockLost, LockNotHeld, StaleToken, ZkLockError
+from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
 from django_zklock.fencing import require_fence
 from django_zklock.queue.escaping import escape
 
@@ -253,20 +253,6 @@ def test_an_error_of_the_view_is_no_refusal(zoo: Zoo, rf: RequestFactory) -> Non
     _, signed = sign("stock/7")
     with pytest.raises(StaleToken):
         view(rf.post("/", headers={"X-Fencing-Token": signed}), sku="7")
-
-
-def test_plain_code_refuses_by_an_error(zoo: Zoo, rf: RequestFactory) -> None:
-    """A permission class would take a response for "yes"."""
-
-    class Permission:
-        @require_fence("stock/7", store=MemoryTokens())
-        def has_permission(self, request: HttpRequest, view: object) -> bool:
-            return False
-
-    with pytest.raises(InvalidToken):
-        Permission().has_permission(rf.post("/", headers={"X-Fencing-Token": "forged"}), None)
-    with pytest.raises(ZkLockError, match="no fencing token"):
-        Permission().has_permission(rf.post("/"), None)
 
 
 @pytest.mark.django_db(transaction=True)

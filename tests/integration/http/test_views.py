@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from support import viewsite
 from support.ensemble import free_ports
 from support.faults import BackgroundCall
-from support.resolving import resolved
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
+from django_zklock.middleware import LockConflictMiddleware
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 
@@ -113,48 +111,25 @@ def test_the_template_of_the_project_is_used(zoo: Zoo, client: Client) -> None:
             assert answer.status_code == 409
 
 
-def test_a_view_may_raise_instead(zoo: Zoo, client: Client) -> None:
-    """With "raise", the error of a busy lock and that of an outage leave the view."""
-    with zoo.hold_elsewhere("stock/7"), pytest.raises(LockBusy):
-        client.get("/buy-or-raise/7/")
-    (port,) = free_ports(1)
-    with zoo.configured(f"127.0.0.1:{port}"), pytest.raises(ZooKeeperUnavailable):
-        client.get("/buy-or-raise/7/")
-
-
-def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
-    """Call a view that loses its lock after the first of its writes."""
-
-    @transaction.atomic
-    @zk_locked("sold/{sku}", release_on="commit")
-    def sell(request: HttpRequest, sku: str) -> HttpResponse:
-        ContentType.objects.create(app_label="half", model="done")
-        (name,) = zoo.children(f"sold/{sku}")
-        zoo.client.delete(f"{zoo.base}/sold/{sku}/{name}")
-        threading.Event().wait(10)
-        return HttpResponse("sold")
-
-    return sell(resolved(request, sell), "7")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_transaction_around_a_locked_view_does_not_commit_half_its_work(zoo: Zoo, rf: RequestFactory) -> None:
-    """The 503 is no exception, so a decorator above would commit."""
-    assert sell_and_lose(zoo, rf.post("/")).status_code == 503
-    assert not ContentType.objects.filter(app_label="half").exists()
+def test_a_view_raises_without_the_middleware(zoo: Zoo, client: Client) -> None:
+    """The error of a busy lock and that of an outage leave the view."""
+    with override_settings(MIDDLEWARE=[]):
+        with zoo.hold_elsewhere("stock/7"), pytest.raises(LockBusy):
+            client.get("/buy-now/7/")
+        (port,) = free_ports(1)
+        with zoo.configured(f"127.0.0.1:{port}"), pytest.raises(ZooKeeperUnavailable):
+            client.get("/buy-now/7/")
 
 
 @pytest.mark.django_db
-def test_the_transaction_of_a_test_case_outlives_a_lost_lock(zoo: Zoo, rf: RequestFactory) -> None:
-    """It does not belong to the view, and the test continues in it."""
-    assert sell_and_lose(zoo, rf.post("/")).status_code == 503
-    assert not ContentType.objects.filter(app_label="half").exists()
-
-    @zk_locked("sold/{sku}")
-    def lose(request: HttpRequest, sku: str) -> HttpResponse:
-        raise LockLost("lost", lock=f"sold/{sku}")
-
-    assert lose(resolved(rf.post("/"), lose), "7").status_code == 503
+def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(rf: RequestFactory) -> None:
+    """The answer is no exception, so another middleware would commit. The transaction of a `TestCase` goes on."""
+    middleware = LockConflictMiddleware(lambda request: HttpResponse())
+    with transaction.atomic():
+        ContentType.objects.create(app_label="half", model="done")
+        response = middleware.process_exception(rf.post("/"), LockLost("lost", lock="stock/7"))
+    assert response is not None
+    assert response.status_code == 503
     assert not ContentType.objects.filter(app_label="half").exists()
 
 
@@ -170,7 +145,7 @@ def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
     with buying("secret-sku"):
         (payload,) = zoo.payloads("stock/secret-sku")
         assert payload is not None
-        assert payload.what == "view support.viewsite.buy"
+        assert payload.what == "support.viewsite.buy"
         assert payload.about == {"request": "GET /buy/<str:sku>/"}
         assert "secret" not in str(payload)
         assert payload.template == "stock/{sku}"

@@ -40,6 +40,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "django_zklock.middleware.LockConflictMiddleware",
 ]
 TEMPLATES = ADMIN_TEMPLATES
 DATABASES = {

@@ -1,4 +1,4 @@
-"""Each kind of function has its own values of `on_conflict`: a view, a Celery task, and any other function."""
+"""Each kind of function has its own values of `on_conflict`: a Celery task, and any other function."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from celery import Celery
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory, override_settings
+from django.test import override_settings
 from django.urls import path
 from django.views import View
-from support.resolving import resolved
 
 from django_zklock import zk_locked
 from django_zklock.checks import check_views
 
 POLICIES = {
-    "view": ["respond", "wait", "raise"],
     "Celery task": ["wait", "retry", "coalesce", "skip", "raise"],
     "function": ["raise", "skip"],
 }
-DEFAULT = {"view": "respond", "Celery task": "retry", "function": "raise"}
+DEFAULT = {"Celery task": "retry", "function": "raise"}
 ALL = sorted(set().union(*POLICIES.values()))
 URL = {"URL": "zk://127.0.0.1:1"}
 
@@ -37,8 +35,6 @@ def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
         return HttpResponse()
 
     wrapper: Any = zk_locked(name, **options)(work)
-    if kind == "view":
-        return wrapper.zk_locked.call((resolved(RequestFactory().get("/"), wrapper),), {}).options.on_conflict
     if kind == "function":
         return wrapper.zk_locked.call((), {}).options.on_conflict
     app = Celery(set_as_current=False)
@@ -78,11 +74,11 @@ def test_a_policy_in_the_defaults_counts_for_the_functions_that_can_have_it(kind
 def test_the_system_check_names_views_with_a_wrong_policy() -> None:
     """Function views, and handlers of a class."""
 
-    @zk_locked("k", on_conflict="skip")
+    @zk_locked("k", on_conflict="coalesce")
     def function(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
-    @zk_locked("k", on_conflict="wait")
+    @zk_locked("k", on_conflict="raise")
     def patient(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
@@ -95,5 +91,5 @@ def test_the_system_check_names_views_with_a_wrong_policy() -> None:
     with override_settings(ZKLOCK=URL, ROOT_URLCONF=patterns):
         problems = check_views()
     assert [problem.id for problem in problems] == ["zklock.E019"] * 2
-    assert "skip" in problems[0].msg
+    assert "coalesce" in problems[0].msg
     assert "Handler.get" in problems[1].msg

@@ -1,4 +1,4 @@
-"""A site with locked code that gets a request, and is no view: this module is its URLconf."""
+"""A site with locks inside of views, in helpers and hooks of frameworks: this module is its URLconf."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from django import forms
-from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin
-from django.contrib.admin import action as admin_action
 from django.contrib.auth.models import Group
 from django.http import Http404, HttpRequest, HttpResponse
-from django.test import RequestFactory
-from django.urls import include, path
+from django.urls import path
 from django.views import View
 from django.views.generic import FormView
 from ninja import NinjaAPI
-from rest_framework.decorators import action, api_view, permission_classes
+from rest_framework.decorators import api_view, permission_classes
 from rest_framework.generics import CreateAPIView, GenericAPIView
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
-from rest_framework.viewsets import ViewSet
 
 from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import LockLost
@@ -66,53 +61,9 @@ async def async_helper(request: HttpRequest) -> int:
     return 2
 
 
-@locked()
-def view(request: HttpRequest) -> HttpResponse:
-    work()
-    return HttpResponse("view")
-
-
-def calls_view(request: HttpRequest) -> HttpResponse:
-    view(request)
-    return HttpResponse("done")
-
-
-def calls_view_without_url(request: HttpRequest) -> HttpResponse:
-    view(RequestFactory().get("/view/"))
-    return HttpResponse("done")
-
-
-def hides(function: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Decorate a view without `functools.wraps`."""
-
-    def wrapper(request: HttpRequest) -> HttpResponse:
-        return function(request)
-
-    return wrapper
-
-
 def with_block(request: HttpRequest) -> HttpResponse:
     with zk_lock(KEY, timeout=0):
         work()
-    return HttpResponse("done")
-
-
-class CallMiddleware:
-    """Locks the requests for one URL."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.locked_call(request) if request.path == "/middleware/" else self.get_response(request)
-
-    @locked()
-    def locked_call(self, request: HttpRequest) -> HttpResponse:
-        work()
-        return self.get_response(request)
-
-
-def done(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
 
 
@@ -186,23 +137,7 @@ class LateLock(APIView):
             return Response()
 
 
-class Actions(ViewSet):
-    @action(detail=False)
-    def buy(self, request: Request) -> Response:
-        self.count(request)
-        return Response()
-
-    @action(detail=False)
-    @locked()
-    def count(self, request: Request) -> Response:
-        work()
-        return Response()
-
-
-router = SimpleRouter()
-router.register("actions", Actions, basename="nonviews")
-
-api = NinjaAPI(urls_namespace="nonviews", docs_url=None)
+api = NinjaAPI(urls_namespace="lockssite", docs_url=None)
 
 
 @locked()
@@ -216,35 +151,14 @@ def with_auth(request: HttpRequest) -> str:
     return "secret"
 
 
-@api.post("two")
-@locked()
-def second(request: HttpRequest) -> int:
-    work()
-    return 2
-
-
-@api.get("two")
-def first(request: HttpRequest) -> int:
-    second(request)
-    return 1
-
-
 # --- the admin --------------------------------------------------------------------------------------------------
 
 
 class GroupAdmin(ModelAdmin):  # type: ignore[type-arg]
-    actions = ("rename",)
-
     @locked(release_on="commit")
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
         work()
         super().save_model(request, obj, form, change)
-
-    @admin_action
-    @locked()
-    def rename(self, request: HttpRequest, queryset: Any) -> None:
-        work()
-        messages.success(request, "renamed")
 
 
 def admin_of(name: str, model_admin: Any) -> AdminSite:
@@ -255,20 +169,12 @@ def admin_of(name: str, model_admin: Any) -> AdminSite:
 
 # ----------------------------------------------------------------------------------------------------------------
 
-SETTINGS: dict[str, Any] = {
-    **adminsite.SETTINGS,
-    "ROOT_URLCONF": "support.nonviews",
-    "MIDDLEWARE": [*adminsite.SETTINGS["MIDDLEWARE"], "support.nonviews.CallMiddleware"],
-}
+SETTINGS: dict[str, Any] = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.lockssite"}
 
 CALLBACKS: dict[str, Callable[..., Any]] = {
     "helper": calls_helper,
     "async-helper": async_calls_helper,
-    "view-of-another-url": calls_view,
-    "view-without-url": calls_view_without_url,
-    "hidden-view": hides(view),
     "with": with_block,
-    "middleware": done,
     "method": Computing.as_view(),
     "has_permission": permitted,
     "initial": Initial.as_view(),
@@ -277,11 +183,9 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
 
 urlpatterns = [
     *(path(f"{name}/", callback) for name, callback in CALLBACKS.items()),
-    path("view/", view),
     path("late-lock/", LateLock.as_view()),
     path("form_valid/", ValidForm.as_view()),
     path("perform_create/", Creating.as_view()),
-    path("drf/", include(router.urls)),
     path("ninja/", api.urls),
     path("admin/", admin_of("admin", GroupAdmin).urls),
 ]

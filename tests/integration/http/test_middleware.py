@@ -1,0 +1,117 @@
+"""Locks inside of views, in helpers and hooks of frameworks: a conflict raises, and the middleware answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.test import AsyncClient, Client, override_settings
+from support import lockssite
+from support.zoo import Zoo
+
+from django_zklock.exceptions import LockBusy
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+KINDS = [
+    *lockssite.CALLBACKS,
+    "save_model",
+    "form_valid",
+    "perform_create",
+    "ninja-auth",
+]
+DATA: dict[str, Any] = {"name": "new", "post": "yes"}
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    with override_settings(**lockssite.SETTINGS):
+        yield
+    lockssite.losing.clear()
+
+
+@pytest.fixture
+def group() -> Group:
+    group: Group = Group.objects.create(name="old")
+    return group
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    user = User.objects.create(username="root", is_staff=True, is_superuser=True)
+    client.force_login(user)
+    return client
+
+
+def request(client: Client, kind: str, group: Group) -> Any:
+    """Make the request that leads to the locked call of this kind."""
+    page = "/admin/auth/group/"
+    match kind:
+        case "save_model":
+            return client.post(f"{page}{group.pk}/change/", DATA)
+        case "form_valid" | "perform_create":
+            return client.post(f"/{kind}/", DATA)
+        case "ninja-auth":
+            return client.get("/ninja/auth")
+    return client.get(f"/{kind}/")
+
+
+IN_REST = {
+    "MIDDLEWARE": [name for name in lockssite.SETTINGS["MIDDLEWARE"] if not name.endswith("LockConflictMiddleware")],
+    "REST_FRAMEWORK": {"EXCEPTION_HANDLER": "django_zklock.contrib.rest_framework.exception_handler"},
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [*(({}, kind) for kind in KINDS), *((IN_REST, kind) for kind in ("perform_create", "has_permission", "initial"))],
+)
+def test_a_lock_anywhere_in_a_view_is_answered(
+    zoo: Zoo, staff: Client, group: Group, settings: dict[str, Any], kind: str
+) -> None:
+    """By the middleware, or by the handler of Django REST framework: 409 if it is busy, 503 if it is lost."""
+    with override_settings(**settings):
+        with zoo.hold_elsewhere(lockssite.KEY):
+            response = request(staff, kind, group)
+        assert (response.status_code, response["Retry-After"], response.json()["code"]) == (409, "1", "lock_conflict")
+        assert [group.name for group in Group.objects.all()] == ["old"]
+        assert request(staff, kind, group).status_code in (200, 201, 302, 403), "the call works if the lock is free"
+        lockssite.losing.append(True)
+        response = request(staff, kind, group)
+        assert (response.status_code, response["Retry-After"], response.json()["code"]) == (503, "5", "lock_lost")
+        assert staff.get("/late-lock/?missing").status_code == 404, "other errors are left alone"
+
+
+def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Client, group: Group) -> None:
+    """Nothing is answered, so no helper or permission takes a response for its result."""
+    with zoo.hold_elsewhere(lockssite.KEY), override_settings(MIDDLEWARE=IN_REST["MIDDLEWARE"]):
+        for kind in KINDS:
+            with pytest.raises(LockBusy):
+                request(staff, kind, group)
+    assert [group.name for group in Group.objects.all()] == ["old"]
+
+
+async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
+    """It works in both modes of Django."""
+    client = AsyncClient()
+    with zoo.hold_elsewhere(lockssite.KEY):
+        assert (await client.get("/async-helper/")).status_code == 409
+    assert (await client.get("/async-helper/")).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) -> None:
+    """A response is no exception, so Django would commit what the view has written before the conflict."""
+    connection.settings_dict["ATOMIC_REQUESTS"] = True
+    try:
+        with override_settings(**IN_REST):
+            with zoo.hold_elsewhere(lockssite.KEY):
+                assert client.get("/late-lock/").status_code == 409
+            assert not Group.objects.filter(name="half").exists()
+            assert client.get("/late-lock/").status_code == 200
+        assert Group.objects.filter(name="half").exists()
+    finally:
+        connection.settings_dict["ATOMIC_REQUESTS"] = False
