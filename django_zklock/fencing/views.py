@@ -65,7 +65,7 @@ def require_fence(
     `name` is what the senders lock: a name or a path template as for `@zk_locked`, filled from the view's arguments, or
     a callable that gets these and returns the key. `request.fence` fences rows as a `Hold` does.
 
-    It answers whoever calls it, so it is for views only. Put it below `@transaction.atomic`, or use `ATOMIC_REQUESTS`:
+    It answers every caller, so it is for views only. Put it below `@transaction.atomic`, or use `ATOMIC_REQUESTS`:
     then the default store keeps its row locked until the view's work is committed, and no newer holder can come in
     between. A view that also acquires a lock itself has this decorator below `@zk_locked`, which may begin the
     transaction.

@@ -13,6 +13,7 @@ SECRET_KEY = "test"
 USE_TZ = True
 DEBUG = os.environ.get("DEBUG") == "1"
 INSTALLED_APPS = ["django_zklock"]
+MIDDLEWARE = ["django_zklock.middleware.LockConflictMiddleware"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 ZKLOCK = {
     "URL": os.environ.get("ZKLOCK_URL", "zk://127.0.0.1:1/nobody-is-here"),

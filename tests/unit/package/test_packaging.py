@@ -137,9 +137,10 @@ def test_the_settings_in_the_readme_can_be_copied() -> None:
     (block,) = re.findall(
         r"^```python\n# settings.py\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    settings: dict[str, Any] = {"INSTALLED_APPS": ["django.contrib.admin"]}
+    settings: dict[str, Any] = {"INSTALLED_APPS": ["django.contrib.admin"], "MIDDLEWARE": []}
     exec(block, settings)
     assert settings["INSTALLED_APPS"] == ["django.contrib.admin", "django_zklock"]
+    assert import_string(*settings["MIDDLEWARE"]) is LockConflictMiddleware
     assert conf.problems(settings["ZKLOCK"]) == []
 
 
