@@ -101,9 +101,8 @@ class TaskContext(FunctionContext):
             own = lifecycle.unique_key(self._task, lock_key)
             if key != own:
                 logger.warning(
-                    "%s was sent as unique under the key %r, but its lock is that of %r: something between the two "
-                    "changes its arguments. Put that below @zk_locked",
-                    self.what,
+                    "task %r was sent as unique by %r, but runs as %r: put what changes its arguments below @zk_locked",
+                    self._task.request.id,
                     key,
                     own,
                     extra={"lock": lock_key},
