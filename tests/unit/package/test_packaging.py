@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils.module_loading import import_string
 from packaging.requirements import Requirement
 
 import django_zklock
 from django_zklock import conf
+from django_zklock.middleware import LockConflictMiddleware
 
 ROOT = Path(__file__).parents[3]
 FILES = "https://github.com/django-zklock/django-zklock/blob/main/"
