@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock.decorators import context
+from django_zklock.decorators.context import register_library  # not the module: `context` is one here, too
 
 if TYPE_CHECKING:
     from django_zklock.decorators.context import FunctionContext
@@ -62,4 +62,4 @@ class CeleryLibrary:
 
 def register() -> None:
     """Let the decorator support Celery; repeating it is harmless."""
-    context.register_library(CeleryLibrary())
+    register_library(CeleryLibrary())
