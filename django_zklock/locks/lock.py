@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf.arguments import (
@@ -22,7 +22,7 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import mapping, refuse_arguments
+from django_zklock.locks.refusals import mapping
 from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
 from django_zklock.queue import names
 
@@ -140,89 +140,34 @@ def zk_lock(
 
     `Lock` explains the arguments. Wrong ones raise `TypeError` or `ValueError`, which say what to write instead.
     """
-    return _lock_of_call("zk_lock", locals(), LockArguments)
+    arguments = {**locals(), **unknown}
+    options = {name: value for name, value in arguments.items() if name not in _OWN and value is not UNSET}
+    return Lock(name, *more, **options)
 
 
-def zk_read(
-    name: str,
-    *more: NoReturn,
-    fields: Mapping[str, object] | None = None,
-    what: str = "",
-    about: Mapping[str, str] | None = None,
-    timeout: Seconds | Unset | None = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release_on: ReleaseOn | Unset = UNSET,
-    abort_on: AbortOn | Unset = UNSET,
-    grace: Seconds | Unset = UNSET,
-    max_hold: Seconds | Unset | None = UNSET,
-    warn_after: Seconds | Unset | None = UNSET,
-    min_hold: Seconds | Unset = UNSET,
-    linger: Seconds | Unset = UNSET,
-    max_waiters: int | Unset | None = UNSET,
-    compat: Compat | Unset | None = UNSET,
-    **unknown: NoReturn,
-) -> Lock:
-    """Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer."""
-    return _lock_of_call("zk_read", locals(), SideArguments, kind="read")
+_OWN: Final = ("name", "more", "unknown")
 
 
-def zk_write(
-    name: str,
-    *more: NoReturn,
-    fields: Mapping[str, object] | None = None,
-    what: str = "",
-    about: Mapping[str, str] | None = None,
-    timeout: Seconds | Unset | None = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release_on: ReleaseOn | Unset = UNSET,
-    abort_on: AbortOn | Unset = UNSET,
-    grace: Seconds | Unset = UNSET,
-    max_hold: Seconds | Unset | None = UNSET,
-    warn_after: Seconds | Unset | None = UNSET,
-    min_hold: Seconds | Unset = UNSET,
-    linger: Seconds | Unset = UNSET,
-    max_waiters: int | Unset | None = UNSET,
-    compat: Compat | Unset | None = UNSET,
-    **unknown: NoReturn,
-) -> Lock:
-    """Return the write side of the read-write lock `name`."""
-    return _lock_of_call("zk_write", locals(), SideArguments, kind="write")
+def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+    """
+    Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer.
+
+    The options of `zk_read`, `zk_write` and `zk_semaphore` are those of `zk_lock`, without `kind` and `limit`.
+    """
+    check_arguments("zk_read", name, more, options, SideArguments)
+    return Lock(name, kind="read", **options)
 
 
-def zk_semaphore(
-    name: str,
-    limit: int,
-    *more: NoReturn,
-    fields: Mapping[str, object] | None = None,
-    what: str = "",
-    about: Mapping[str, str] | None = None,
-    timeout: Seconds | Unset | None = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release_on: ReleaseOn | Unset = UNSET,
-    abort_on: AbortOn | Unset = UNSET,
-    grace: Seconds | Unset = UNSET,
-    max_hold: Seconds | Unset | None = UNSET,
-    warn_after: Seconds | Unset | None = UNSET,
-    min_hold: Seconds | Unset = UNSET,
-    linger: Seconds | Unset = UNSET,
-    max_waiters: int | Unset | None = UNSET,
-    compat: Compat | Unset | None = UNSET,
-    **unknown: NoReturn,
-) -> Lock:
-    """Return a semaphore that at most `limit` owners hold at a time, in all processes."""
-    return _lock_of_call("zk_semaphore", locals(), SideArguments)
+def zk_write(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+    """Return the write side of the read-write lock `name`; see `zk_read`."""
+    check_arguments("zk_write", name, more, options, SideArguments)
+    return Lock(name, kind="write", **options)
 
 
-def _lock_of_call(call: str, parameters: dict[str, Any], allowed: type, **options: Any) -> Lock:
-    """Return the lock for a call of one of these functions: for its `parameters` and the `options` that it implies."""
-    name, more, unknown = parameters.pop("name"), parameters.pop("more"), parameters.pop("unknown")
-    if more or unknown:
-        refuse_arguments(call, name, more, unknown, allowed)
-    given = {option: value for option, value in parameters.items() if value is not UNSET}
-    return Lock(name, **given, **options)
+def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+    """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
+    check_arguments("zk_semaphore", name, more, options, SideArguments)
+    return Lock(name, limit=limit, **options)
 
 
 class ReadWriteLock:

@@ -228,7 +228,7 @@ def catch() -> None:
 def refuse_wrong_options() -> None:
     zk_lock("a", on_conflict="wait")  # type: ignore[arg-type]
     zk_lock("a", abort_on="ignore")  # type: ignore[arg-type]
-    zk_read("a", limit=3)  # type: ignore[arg-type]
+    zk_read("a", limit=3)  # type: ignore[call-arg]
     zk_leader("a", timeout=3)  # type: ignore[call-arg]
     zk_locked("a", on_conflict="ignore")  # type: ignore[arg-type]
     assert_type(zk_semaphore("a", 3, timeout=1), Lock)
