@@ -295,7 +295,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
         with lock as hold:
             assert hold["stock"] is hold["stock/5"]
     with zoo.configured():
-        assert zk_locks("a").specs[0].timeout == 10
+        assert zk_locks("a").specs[0].timeout == 5
 
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
