@@ -134,7 +134,7 @@ class ScheduleRecords:
         count = last.count if last is not None else entry.total_run_count
         run = RunRecord(
             entry=entry.name,
-            at=_utc(entry.default_now()),
+            at=_utc(entry._default_now()),  # the next `last_run_at`; `default_now` is another time for some rows
             count=count + 1,
             token=self.hold.token,
             leader=self._leader,
@@ -212,16 +212,18 @@ def continue_from(entry: Entry, run: RunRecord) -> None:
     Continue an entry from its record, not from what the scheduler of this process believes.
 
     A row of django-celery-beat that was saved later keeps its count, and its last run if that is later than the
-    record's: the entry may have been disabled for a while.
+    record's: the entry may have been disabled for a while. If it was, the row has lost its last run, and
+    django-celery-beat uses the time when it was saved.
     """
     model: Any = getattr(entry, "model", None)
     saved_at = getattr(model, "date_changed", None)
-    if saved_at is None or not run.count or _utc(saved_at) <= run.at:
+    # Without a time zone, this is a local time: Django writes it. `last_run_at` is in UTC, as Celery reads it so.
+    if saved_at is None or not run.count or saved_at.astimezone(timezone.utc) <= run.at:
         entry.last_run_at = _like(entry.last_run_at, run.at)
         entry.total_run_count = run.count
         if model is not None:
             model.total_run_count = run.count  # a one-off entry counts its runs here
-    elif _utc(entry.last_run_at) < run.at:
+    elif _utc(entry.last_run_at) < run.at and entry.last_run_at != saved_at:
         entry.last_run_at = _like(entry.last_run_at, run.at)
 
 

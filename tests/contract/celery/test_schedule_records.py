@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, expire, proxied
 from support.proxy import MULTI, Proxy
 from support.work import lose
-from support.zoo import Zoo, eventually
+from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
@@ -227,6 +230,14 @@ def test_a_naive_time_stays_naive_and_means_utc() -> None:
     mine = entry(last=LONG_AGO.replace(tzinfo=None))
     continue_from(mine, TICK)
     assert mine.last_run_at == AT.replace(tzinfo=None)
+
+
+def test_rows_continue_as_without_records_in_all_time_zones() -> None:
+    """Edited, or enabled again; only the run that a dead leader did not save is known from its record."""
+    pytest.importorskip("django_celery_beat")
+    program = [sys.executable, str(TESTS / "support/rowtimes.py")]
+    env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    assert subprocess.run(program, env=env, check=True, capture_output=True, text=True).stdout == "compared\n"
 
 
 def records(zoo: Zoo) -> list[RunRecord]:
