@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeAlias
@@ -32,6 +32,8 @@ Entry: TypeAlias = Any
 
 FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
+BATCH = 500  # records in one transaction
+BATCH_SIZE = 200_000  # bytes of their data; ZooKeeper refuses a request of 1 MB
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
 
@@ -114,18 +116,19 @@ class ScheduleRecords:
                 new[name] = RunRecord(entry=entry.name, at=_utc(entry.last_run_at), count=entry.total_run_count)
             else:
                 continue_from(entry, run)
-        if new:
-            self._write(new)
+        for batch in _batches(new):
+            self._create(batch)
 
     def prune(self, entries: Iterable[Entry]) -> None:
         """Delete the records of entries that are not in the schedule and have not run for a week."""
         kept = {_node_of(entry) for entry in entries}
         before = datetime.now(timezone.utc) - FORGET_AFTER
-        for name, run in list(self._runs.items()):
-            if name not in kept and run.at < before and run.version is not None:
-                del self._runs[name]
-                operations = (Check(path=self.hold.path), Delete(path=f"{self._folder}/{name}", version=run.version))
-                self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
+        old = {name: run for name, run in self._runs.items() if name not in kept and run.at < before}
+        for batch in _batches(old):  # the next leader deletes those of a batch that fails
+            deletes = [Delete(path=f"{self._folder}/{name}", version=run.version or 0) for name, run in batch.items()]
+            operations = (Check(path=self.hold.path), *deletes)
+            self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
+        self._runs = {name: run for name, run in self._runs.items() if name not in old}
 
     def record_run(self, entry: Entry) -> RunRecord:
         """Record the run of this entry that is due now. From then on no other process can send it."""
@@ -161,6 +164,24 @@ class ScheduleRecords:
 
         gateway.children(self._folder, on_listed)
 
+    def _create(self, runs: dict[str, RunRecord]) -> None:
+        """Create records in one transaction; one by one if that fails, or if its reply is lost."""
+        creates = tuple(Create(path=f"{self._folder}/{name}", data=run.encode()) for name, run in runs.items())
+        steps: Iterator[Step] = iter([Commit(creates, True)] * 2)  # the first one fails if there is no folder
+
+        def create(deadline: float) -> Any:
+            update = OptimisticUpdate(
+                *(self._session, creates[0].path, lambda state, session_id: next(steps, Done(False))),
+                guess=None,
+                fence=self.hold.path,
+            )
+            return run_all([update], deadline)[0]
+
+        if self._ask(create):
+            self._runs.update({name: replace(run, version=0) for name, run in runs.items()})
+        else:
+            self._write(runs)
+
     def _write(self, runs: dict[str, RunRecord]) -> None:
         versions = self._ask(
             lambda deadline: run_all([self._update(name, run) for name, run in runs.items()], deadline)
@@ -195,12 +216,12 @@ class ScheduleRecords:
             self.check()
             try:
                 reply = request(clock.now() + max(PAUSE, self.hold.lease_remaining))
-            except ZooKeeperUnavailable:
-                self.hold.wait_lost(PAUSE)
-                continue
             except FenceGone as error:
                 raise LeadershipLost("the znode of this leader is gone") from error
             except ZkLockError as error:
+                if isinstance(error, ZooKeeperUnavailable) and not isinstance(error, ZkError):
+                    self.hold.wait_lost(PAUSE)
+                    continue
                 raise LeadershipLost(str(error)) from error
             if isinstance(reply, ZkError):
                 raise LeadershipLost(str(reply)) from reply
@@ -225,6 +246,20 @@ def continue_from(entry: Entry, run: RunRecord) -> None:
             model.total_run_count = run.count  # a one-off entry counts its runs here
     elif _utc(entry.last_run_at) < run.at and entry.last_run_at != saved_at:
         entry.last_run_at = _like(entry.last_run_at, run.at)
+
+
+def _batches(runs: dict[str, RunRecord]) -> Iterator[dict[str, RunRecord]]:
+    """Yield the records in parts that one transaction can write."""
+    batch: dict[str, RunRecord] = {}
+    size = 0
+    for name, run in runs.items():
+        batch[name] = run
+        size += len(run.encode())
+        if len(batch) == BATCH or size > BATCH_SIZE:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch
 
 
 def _node_of(entry: Entry) -> str:

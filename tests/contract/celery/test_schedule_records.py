@@ -165,15 +165,49 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) ->
         assert isinstance(proxy, Proxy)
         leader = Candidacy("nightly")
         ledger = ledger_of(zoo, leader)
-        ledger.adopt([entry()])
-        fired = getattr(proxy, strike)(MULTI)
-        recording = BackgroundCall(lambda: ledger.record_run(entry()))
-        assert recording.result(20).count == 1
-        assert fired.is_set()
-        assert [record.count for record in records(zoo)] == [1]
+
+        def interrupted(call: Callable[[], Any]) -> Any:
+            fired = getattr(proxy, strike)(MULTI)
+            result = BackgroundCall(call).result(20)
+            assert fired.is_set()
+            return result
+
+        for name in ("other", "report"):  # without the folder of the records, and with it
+            interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))  # type: ignore[misc]
+        assert interrupted(lambda: ledger.record_run(entry())).count == 1
+        assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
         assert ledger.record_run(entry()).count == 2
         leader.withdraw()
     zoo.close()
+
+
+def test_the_records_of_many_entries_take_few_requests(server: Any) -> None:
+    """Else the first leader would send thousands at once, and lose its lease. Long names fit in a request, too."""
+    zoo = Zoo(server.hosts, server)
+    names = [*(f"entry {number}" for number in range(1200)), *(f"{number:03}" * 1000 for number in range(400))]
+    with proxied(zoo, 10) as proxy:
+        leader = Candidacy("nightly")
+        ledger = ledger_of(zoo, leader)
+        proxy.reset()
+        ledger.adopt([entry(name) for name in names])
+        ledger.prune([])
+        eventually(lambda: not zoo.names(f"{zoo.base}/!beat/nightly"))
+        assert proxy.counts[MULTI] <= 2 * (1 + 3 + 7) + 5  # creates and deletes, the missing folder, and heartbeats
+        leader.withdraw()
+    zoo.close()
+
+
+def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -> None:
+    """A record that another process has created, or the loss of the leader's znode, ends the lead."""
+    ledger = ledger_of(zoo, candidate())
+    zoo.client.create(f"{zoo.base}/!beat/nightly/second", b"{}", makepath=True)
+    with pytest.raises(LeadershipLost, match="another process"):
+        ledger.adopt([entry("first"), entry("second")])
+    ledger = ScheduleRecords(ledger.hold, zoo.base, "hourly")
+    zoo.client.delete(ledger.hold.path)
+    with pytest.raises(LeadershipLost):
+        ledger.adopt([entry("first"), entry("second")])
+    assert zoo.names(f"{zoo.base}/!beat/hourly") == []
 
 
 def test_an_expired_session_ends_the_leadership(zoo: Zoo, candidate: Make) -> None:
