@@ -29,7 +29,6 @@ LOCK: Final = "celery-beat/{schedule}"
 MAX_WAIT: Final = 5.0  # seconds that one call of `tick` waits to lead; after a longer silence, beat seems to hang
 RETRY: Final = 1.0  # seconds until the next try to lead; twice as long after each failure, up to `MAX_WAIT`
 RELEASE_TIMEOUT: Final = 2.0  # seconds that the end of beat waits for the release
-
 ENDS: Final = (SystemExit, KeyboardInterrupt)  # raised by a signal that ends the process
 
 HEADER: Final = "zklock_beat"
@@ -51,11 +50,6 @@ class Candidacy:
         self._outcome: ThreadWaiter[Hold | BaseException] = ThreadWaiter()
         self._withdrawn: ThreadWaiter[bool] = ThreadWaiter()
         self._thread = threading.Thread(target=self._run, name="zklock-beat", daemon=True)
-
-    def check(self) -> None:
-        """Raise an error if the settings are invalid: `ImproperlyConfigured`, `ValueError` or `InvalidLockName`."""
-        check_entry(LOCK)
-        _ = self._leader.key
 
     def start(self) -> None:
         """Join the queue."""
@@ -123,7 +117,7 @@ class ZkScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         """Check the settings. The schedule itself is set up when this process leads."""
-        Candidacy(self.name).check()
+        check_entry(LOCK)
 
     @property
     def leads(self) -> bool:
@@ -160,6 +154,7 @@ class ZkScheduler(Scheduler):
     def close(self) -> None:
         """Save the schedule and leave the queue, so that the next beat leads at once; repeating it is harmless."""
         active, self._active = self._active, None
+        candidacy, self._candidacy = self._candidacy, None
         try:
             if active is not None:
                 active.close()
@@ -168,7 +163,8 @@ class ZkScheduler(Scheduler):
         except BaseException as error:  # noqa: BLE001 - the next leader relies on ZooKeeper only
             self._log_failure("could not close its scheduler", error)
         finally:
-            self._withdraw()
+            if candidacy is not None:
+                candidacy.withdraw()
 
     # --- standing by and leading --------------------------------------------------------------------------------
 
@@ -224,11 +220,6 @@ class ZkScheduler(Scheduler):
         reason = error if isinstance(error, LeadershipLost) else repr(error)
         level = logging.ERROR if is_new else logging.WARNING
         logger.log(level, "beat %s (%s); schedule %r", what, reason, self.name, exc_info=is_new)
-
-    def _withdraw(self) -> None:
-        candidacy, self._candidacy = self._candidacy, None
-        if candidacy is not None:
-            candidacy.withdraw()
 
     def _log_change(self, level: int, what: str) -> None:
         if what != self._logged:

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import accumulate, groupby
 from typing import Any, TypeAlias
 
 from celery.utils.time import maybe_make_aware
@@ -32,8 +34,7 @@ Entry: TypeAlias = Any
 
 FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
-BATCH = 500  # records in one transaction
-BATCH_SIZE = 200_000  # bytes of their data; ZooKeeper refuses a request of 1 MB
+BATCH = 200_000  # bytes of one transaction, about 350 records; ZooKeeper refuses a request of 1 MB
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
 
@@ -168,24 +169,15 @@ class ScheduleRecords:
         """Create records in one transaction; one by one if that fails, or if its reply is lost."""
         creates = tuple(Create(path=f"{self._folder}/{name}", data=run.encode()) for name, run in runs.items())
         steps: Iterator[Step] = iter([Commit(creates, True)] * 2)  # the first one fails if there is no folder
-
-        def create(deadline: float) -> Any:
-            update = OptimisticUpdate(
-                *(self._session, creates[0].path, lambda state, session_id: next(steps, Done(False))),
-                guess=None,
-                fence=self.hold.path,
-            )
-            return run_all([update], deadline)[0]
-
-        if self._ask(create):
+        update = partial(OptimisticUpdate, self._session, creates[0].path, guess=None, fence=self.hold.path)
+        (created,) = self._ask(lambda deadline: run_all([update(lambda *_: next(steps, Done(False)))], deadline))
+        if created:
             self._runs.update({name: replace(run, version=0) for name, run in runs.items()})
         else:
             self._write(runs)
 
     def _write(self, runs: dict[str, RunRecord]) -> None:
-        versions = self._ask(
-            lambda deadline: run_all([self._update(name, run) for name, run in runs.items()], deadline)
-        )
+        versions = self._ask(lambda deadline: run_all([self._update(*item) for item in runs.items()], deadline))
         if None in versions:
             raise LeadershipLost("another process has written the records of the schedule")
         for (name, run), version in zip(runs.items(), versions, strict=True):
@@ -205,9 +197,7 @@ class ScheduleRecords:
                 return Done(None)
             return Commit((SetData(path=path, data=data, version=state.version),), state.version + 1)
 
-        guess = None
-        if run.version is not None:
-            guess = DirectoryState(path=path, data=b"", version=run.version, children=())
+        guess = None if run.version is None else DirectoryState(path=path, data=b"", version=run.version, children=())
         return OptimisticUpdate(self._session, path, decide, guess=guess, fence=self.hold.path)
 
     def _ask(self, request: Callable[[float], Any]) -> Any:
@@ -233,33 +223,25 @@ def continue_from(entry: Entry, run: RunRecord) -> None:
     Continue an entry from its record, not from what the scheduler of this process believes.
 
     A row of django-celery-beat that was saved later keeps its count, and its last run if that is later than the
-    record's: the entry may have been disabled for a while. If it was, the row has lost its last run, and
-    django-celery-beat uses the time when it was saved.
+    record's: the entry may have been disabled for a while. Then django-celery-beat takes that of the change for it.
     """
     model: Any = getattr(entry, "model", None)
     saved_at = getattr(model, "date_changed", None)
-    # Without a time zone, this is a local time: Django writes it. `last_run_at` is in UTC, as Celery reads it so.
-    if saved_at is None or not run.count or saved_at.astimezone(timezone.utc) <= run.at:
+    # Without a time zone it is a local time, as Django writes it. Celery reads a `last_run_at` without one as UTC.
+    is_saved_later = saved_at is not None and run.count and saved_at.astimezone(timezone.utc) > run.at
+    if not is_saved_later or (saved_at != entry.last_run_at and _utc(entry.last_run_at) < run.at):
         entry.last_run_at = _like(entry.last_run_at, run.at)
+    if not is_saved_later:
         entry.total_run_count = run.count
         if model is not None:
             model.total_run_count = run.count  # a one-off entry counts its runs here
-    elif _utc(entry.last_run_at) < run.at and entry.last_run_at != saved_at:
-        entry.last_run_at = _like(entry.last_run_at, run.at)
 
 
 def _batches(runs: dict[str, RunRecord]) -> Iterator[dict[str, RunRecord]]:
-    """Yield the records in parts that one transaction can write."""
-    batch: dict[str, RunRecord] = {}
-    size = 0
-    for name, run in runs.items():
-        batch[name] = run
-        size += len(run.encode())
-        if len(batch) == BATCH or size > BATCH_SIZE:
-            yield batch
-            batch, size = {}, 0
-    if batch:
-        yield batch
+    """Yield the records in parts that one transaction can write. Each has a path and an access list, too."""
+    ends = accumulate(len(run.encode()) + 400 for run in runs.values())
+    for _, part in groupby(zip(runs.items(), ends, strict=True), lambda pair: pair[1] // BATCH):
+        yield dict(item for item, _ in part)
 
 
 def _node_of(entry: Entry) -> str:
