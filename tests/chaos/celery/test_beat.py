@@ -225,8 +225,7 @@ def test_beats_outlive_their_database(arena: Zoo, tmp_path: Path, change: tuple[
                 leader.start()
             heal = trio.cut_off(trio.leader()) if "cut" in change else lambda: None
             if change:  # until the pauses are as long as they get, except for the beat that is cut off
-                failures = [lambda beat=beat: beat.said.count("OperationalError(") for beat in beats.all.values()]  # type: ignore[misc]
-                eventually(lambda: sum(count() > 3 for count in failures) > 1, 60)
+                eventually(lambda: sum(beat.said.count("OperationalError(") > 3 for beat in beats.all.values()) > 1, 60)
             else:
                 beats.wait_sent(5, since=time.monotonic())
         heal()
