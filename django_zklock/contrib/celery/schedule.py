@@ -246,9 +246,9 @@ def _batches(runs: dict[str, RunRecord]) -> Iterator[dict[str, RunRecord]]:
 
 def _node_of(entry: Entry) -> str:
     try:
-        return escape(entry.name)
+        return escape(str(entry.name))
     except InvalidLockName:  # too long once escaped: any text may be the name of an entry
-        return f"{hashlib.sha256(entry.name.encode('utf-8', 'surrogatepass')).hexdigest()}.sha256"
+        return f"{hashlib.sha256(str(entry.name).encode('utf-8', 'surrogatepass')).hexdigest()}.sha256"
 
 
 def _utc(moment: datetime) -> datetime:
