@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 import uuid
@@ -196,6 +197,22 @@ def test_all_messages_with_the_same_id_end(zoo: Zoo, tmp_path: Path) -> None:
         gate.open()
         worker.get(first)
         eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
+
+
+def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
+    redis.clear()
+    keys = [f"{'k' * 190}{number:03}" for number in range(700)]
+    url = f"{zoo.url(session_timeout=10)}&jute_maxbuffer={2**17}"
+    with Worker(zoo, tmp_path, conf=redis.conf, env={"ZKLOCK_URL": url}) as worker:
+        with contextlib.ExitStack() as stack:
+            for key in keys:
+                stack.enter_context(zoo.hold_elsewhere(key))
+            results = [worker.send("waiting.wait", key) for key in keys]
+            eventually(lambda: len(zoo.contenders()) > len(keys) + 400, 30)
+            assert len(zoo.contenders()) < len(keys) + 550
+        for result in results:
+            worker.get(result, 60)
 
 
 @pytest.mark.chaos
