@@ -29,7 +29,7 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     """List the locks that this worker's processes hold, keep for their next users, and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
-    dispatcher = _dispatcher(state)
+    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
     tasks = {} if dispatcher is None else dict(dispatcher.tasks)  # a copy: the dispatcher may have its own thread
     waiting = {task_id: task for task_id, task in tasks.items() if task.asked_at is not None}
     shown = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
@@ -42,15 +42,10 @@ _scheduled: Any = control.Panel.data["scheduled"]
 @inspect_command(alias="dump_schedule")
 def scheduled(state: Any, **kwargs: object) -> list[dict[str, Any]]:
     """List of currently scheduled ETA/countdown tasks, and of those that wait for their locks."""
-    dispatcher = _dispatcher(state)
+    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
     waiting = [] if dispatcher is None else list(dispatcher.waiting)
     in_queue = [{"eta": None, "priority": 6, "request": task.request.info()} for task in waiting]
     return [*_scheduled(state, **kwargs), *in_queue]
-
-
-def _dispatcher(state: Any) -> Dispatcher | None:
-    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
-    return dispatcher
 
 
 def _locks_of(shown: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:

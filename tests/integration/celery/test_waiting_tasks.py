@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -376,20 +374,3 @@ def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error
     assert isinstance(worker.wait_failed(result), error)
     worker.zoo.wait_contenders(way, 0, timeout=2)
     eventually(lambda: pid not in worker.children())
-
-
-@pytest.mark.chaos  # it is long: 1,400 locks at once
-def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
-    redis.clear()
-    keys = [f"{'k' * 190}{number:03}" for number in range(700)]
-    url = f"{zoo.url(session_timeout=10)}&jute_maxbuffer={2**17}"
-    with Worker(zoo, tmp_path, conf=redis.conf, env={"ZKLOCK_URL": url}) as worker:
-        with contextlib.ExitStack() as stack:
-            for key in keys:
-                stack.enter_context(zoo.hold_elsewhere(key))
-            results = [worker.send("waiting.wait", key) for key in keys]
-            eventually(lambda: len(zoo.contenders()) > len(keys) + 400, 30)
-            assert len(zoo.contenders()) < len(keys) + 550
-        for result in results:
-            worker.get(result, 60)

@@ -8,7 +8,7 @@ and the task acquires its lock there.
 from __future__ import annotations
 
 import functools
-import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,7 +20,6 @@ from celery.worker import state
 
 from django_zklock import clock
 from django_zklock.contrib.celery.context import MessageContext
-from django_zklock.contrib.celery.dispatch import result
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
@@ -63,6 +62,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._accepts = True  # whether tasks may wait for their locks here
         self._is_dispatching = False
         self._next_check: Any = None  # an entry of the loop
+        self.ends_process = True  # the process ends with the worker; tests run theirs in another thread
         LocalQueue.most_waiting = MOST_IN_QUEUE
 
     def include_if(self, consumer: Any) -> bool:
@@ -79,9 +79,9 @@ class Dispatcher(bootsteps.StartStopStep):
         self._solo_loop = solo_loop_of(consumer)
         forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
         self.waiting = WaitingTasks(consumer, Dispatcher)
-        result.shared = SharedGrants()
-        self._slots = PoolSlots(consumer, result.shared if forks else None, self._on_end)
-        self._grants = PoolGrants(result.shared, self._on_wakeup)
+        self._shared = SharedGrants(consumer.app)
+        self._slots = PoolSlots(consumer, self._shared if forks else None, self._on_end)
+        self._grants = PoolGrants(self._shared, self._on_wakeup)
         # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
         if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
@@ -257,7 +257,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.waiting.remove(task)  # first: a request that is not reserved counts as ended
         if task.is_granted:
             task.payload["grants"] = self._grants.add(task)
-        request.request_dict[PAYLOAD] = {**task.payload, "worker": os.getpid()}
+        request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
         del self.tasks[request.id]
         self._give_to_pool(request)
 
@@ -328,6 +328,11 @@ class Dispatcher(bootsteps.StartStopStep):
 
     # --- the connection to the broker begins, and ends ----------------------------------------------------------------
 
+    def start(self, consumer: Any) -> None:
+        """Begin with a connection, on the thread that runs the worker. It may not be the one that has made it."""
+        self.ends_process = threading.current_thread() is threading.main_thread()
+        self.loop.thread = threading.get_ident()
+
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
         try:
@@ -361,7 +366,10 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def shutdown(self, consumer: Any) -> None:
         """Wait for the grants of the pool. Celery calls this at the end of the worker, when the pool has stopped."""
-        run_logged(self._grants.close)
+        self.loop.thread = threading.get_ident()  # `stop` may have found the loop at its end
+        self.loop.run(self._forget_all)
+        run_logged(self._grants.close, ends_process=self.ends_process)
+        self.loop.close()
 
 
 def _times_sent(request: Any) -> tuple[Any, ...]:
