@@ -175,6 +175,8 @@ class TaskContext(FunctionContext):
         except (ZooKeeperUnavailable, LockTimeout) as unknown:
             messages.send_again(task, CONFLICTS_HEADER, unknown)
         if isinstance(reservation, reservations.Duplicate):
+            if reservation.task_id == str(request.id):  # an earlier call, whose result this one must not overwrite
+                raise Ignore("an earlier call with this id waits for the lock")
             return reservation.task_id
         with reservations.confirmed(reservation):
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}

@@ -29,16 +29,16 @@ CHECKED_HEADER: Final = "zklock_redelivered_checked"
 """How often the copy has found no result under the lock since it met the other copy."""
 
 
-def is_copy(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
     """
     Return whether two descriptions of tasks are those of two deliveries of one message.
 
     The broker has marked one of them as delivered again. RabbitMQ's messages have no tag; their ids must do.
     """
-    (task_id, tag, mark), (other_id, other_tag, other_mark) = (
-        [printable(about.get(name, "")) for name in ("id", "message", "redelivered")] for about in (one, other)
+    ids, tags, marks = (
+        [printable(about.get(name, "")) for about in (first, second)] for name in ("id", "message", "redelivered")
     )
-    return task_id == other_id and bool(mark or other_mark) and (tag == other_tag or not tag or not other_tag)
+    return ids[0] == ids[1] and any(marks) and (tags[0] == tags[1] or not all(tags))
 
 
 def has_copy(about: Mapping[str, str], queue: Iterable[ContenderInfo]) -> bool:
