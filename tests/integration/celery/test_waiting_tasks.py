@@ -18,7 +18,7 @@ from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.dispatch.dispatcher import MOST_IN_QUEUE
-from django_zklock.contrib.celery.redelivery import COPY_HEADER
+from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
@@ -192,18 +192,19 @@ def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> N
     assert "does not wait for its lock" not in worker.log.read_text()[log:]
 
 
-def test_a_task_with_two_messages_runs_once(worker: Worker) -> None:
-    """The second one does not wait behind the first one; it finds that the work is done."""
-    book = worker.home / "twice"
+def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -> None:
+    """The copy does not wait behind the first delivery; it finds that the work is done. The other call waits."""
+    book, of_first = worker.home / "twice", {MESSAGE_HEADER: str(uuid.uuid4())}
     with worker.zoo.hold_elsewhere("twice"):
-        first = worker.send("waiting.note", "twice", str(book), "x", task_id="twice")
+        first = worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers=of_first)
         worker.zoo.wait_contenders("twice", 2)
-        second = worker.send("waiting.note", "twice", str(book), "x", task_id="twice")
-        eventually(lambda: second.state == "RETRY")
+        worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers={**of_first, COPY_HEADER: "none"})
+        eventually(lambda: first.state == "RETRY")
         assert len(worker.zoo.children("twice")) == 2
-    worker.get(first)
+        worker.send("waiting.note", "twice", str(book), "y", task_id="twice")
+        worker.zoo.wait_contenders("twice", 3)
     eventually(lambda: "waiting.note[twice] ignored" in worker.log.read_text(), 20)
-    assert book.read_text().split() == ["x"]
+    assert book.read_text().split() == ["x", "y"]
 
 
 def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
