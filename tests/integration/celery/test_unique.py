@@ -172,7 +172,7 @@ def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, 
     first = delay(publisher, "until_done", f"eta-{way}", countdown=60, **stamps)
     eventually(lambda: f"[{first.id}] received" in publisher.log.read_text())
     assert delay(publisher, "until_done", f"eta-{way}").id == first.id
-    _ = control.revoke(first.id) if way == "id" else control.revoke_by_stamped_headers({"mark": [way]})
+    _ = control.revoke(first.id) if way == "id" else control.revoke_by_stamped_headers({"mark": way})
     eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
