@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from django_zklock.queue.field_values import NoneArgument
 from django_zklock.queue.names import Template
 
 Name: TypeAlias = str | Callable[..., str]
@@ -86,8 +87,7 @@ class KeyBinder:
                 fields = bound.arguments[parameter.name] | fields
             else:
                 value = bound.arguments[parameter.name]
-                # The text of [None] is that of no other value. An argument without this default has none by mistake.
-                fields[parameter.name] = [None] if value is None is parameter.default else value
+                fields[parameter.name] = NoneArgument() if value is None is parameter.default else value
         return fields
 
     def _hint_about_self(self, args: tuple[Any, ...]) -> str:

@@ -220,7 +220,7 @@ class Leader:
 
     def __enter__(self) -> Hold:
         """Wait for the leadership, without a limit. Raises `ZooKeeperUnavailable` if the queue cannot be reached."""
-        _check_entry(self.name)
+        check_entry(self.name)
         return self._elected(self._lock.__enter__())
 
     def _new_end(self) -> Callable[..., None]:
@@ -239,7 +239,7 @@ class Leader:
         __exit__ = BlockExit(_new_end, _close_innermost)
 
     async def __aenter__(self) -> Hold:
-        _check_entry(self.name)
+        check_entry(self.name)
         return self._elected(await self._lock.__aenter__())
 
     async def __aexit__(
@@ -313,7 +313,8 @@ def read_leader(key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[An
     return queue[0] if queue else None
 
 
-def _check_entry(name: str) -> None:
+def check_entry(name: str) -> None:
+    """Raise `ValueError` if the entry of `name` in `LOCKS` has an option that the lock of a leader cannot have."""
     entry = conf.current().locks.get(name)
     if entry is None:
         return

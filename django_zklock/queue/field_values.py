@@ -17,6 +17,11 @@ from django_zklock.queue.escaping import MAX_SEGMENT, quoted
 _DEEPEST = 8  # lists and dicts within each other
 _LITERALS = {None: "null", True: "true", False: "false"}  # in lists and dicts
 
+
+class NoneArgument:
+    """An optional argument that is None. Unlike a None by mistake, it has a text."""
+
+
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -38,6 +43,8 @@ def text_of(value: object, what: str) -> str:
         return _Container(what).text(value, 1)
     if isinstance(value, bool):
         return f"[{_LITERALS[value]}]"  # as in a list of one item: without brackets, it would be the key of a text, too
+    if isinstance(value, NoneArgument):
+        return f"[{_LITERALS[None]}]"
     if value is None:
         raise InvalidLockName(f"{what} is None. Use a text or a number, or give the argument the default None.")
     kind = quoted(type(value).__name__)

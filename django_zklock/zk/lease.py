@@ -68,7 +68,7 @@ class Lease:
         self._loop = loop
         self._on_over = on_over
         self._timer: Timer | None = None
-        self.on_changed: Callable[[], object] | None = None  # called when `until` has changed
+        self.on_changed: dict[object, Callable[[], object]] = {}  # by owner: called when `until` has changed
 
     @property
     def valid(self) -> bool:
@@ -91,15 +91,15 @@ class Lease:
         self.until = until
         if self._timer is None:
             self._arm()
-        if self.on_changed is not None:
-            self.on_changed()
+        for call in self.on_changed.values():
+            call()
         return True
 
     def end(self) -> None:
         """End the lease, because the session is over."""
         self.until = float("-inf")
-        if self.on_changed is not None:
-            self.on_changed()
+        for call in self.on_changed.values():
+            call()
 
     def _arm(self) -> None:
         self._timer = self._loop.call_later(max(0.0, self.until - clock.now()), self._on_timer)

@@ -188,6 +188,7 @@ class OptimisticUpdate(SessionObserver):
         self._abandoned = False
         self._missing = 0  # transactions that failed because a znode was missing
         self._idle = True  # no request is under way
+        self._in_doubt = False  # a transaction has lost its reply, and the state was not read since
         self._watch: Watch | None = None
         self._gateway: Gateway  # set on the loop's thread
 
@@ -223,7 +224,7 @@ class OptimisticUpdate(SessionObserver):
         self._abandoned = True
         if self._outcome is not UNKNOWN:
             self._orphan()
-        elif self._idle:
+        elif self._idle and not (self._in_doubt and self._orphaned):
             self._conclude(ZooKeeperUnavailable())
 
     def _read(self) -> None:
@@ -234,6 +235,7 @@ class OptimisticUpdate(SessionObserver):
         if isinstance(reply, ZkError):
             self._fail(reply)
         else:
+            self._in_doubt = False
             self._step(reply)
 
     def _step(self, state: Any) -> None:
@@ -270,6 +272,7 @@ class OptimisticUpdate(SessionObserver):
         elif isinstance(reply, (NodeExists, NotEmpty, Outdated)):
             self._read()
         else:
+            self._in_doubt = True
             self._fail(reply)
 
     def _on_directory(self, reply: WriteReply) -> None:

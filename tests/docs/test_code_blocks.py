@@ -29,15 +29,16 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_the_examples_for_pytest_pass(project: Project) -> None:
-    done = project.succeed("-m", "pytest", "-q", "test_warehouse.py")
-    shown = (project.directory / "test_warehouse.py").read_text().count("\ndef test_")
+    done = project.succeed("-m", "pytest", "-q", "test_warehouse.py", "test_reports.py")
+    files = [project.directory / name for name in ("test_warehouse.py", "test_reports.py")]
+    shown = sum(file.read_text().count("\ndef test_") for file in files)
     assert shown > 5
     assert f"{shown} passed" in done.stdout, done.stdout
 
 
 def test_the_examples_for_test_cases_pass(project: Project) -> None:
     done = project.succeed("manage.py", "test", "tests")
-    assert "Ran 2 tests" in done.stderr
+    assert "Ran 4 tests" in done.stderr
 
 
 def test_the_example_without_a_test_runner_runs(project: Project) -> None:

@@ -138,7 +138,7 @@ def account() -> dict[str, Any]:
         "args": request.args,
         "kwargs": request.kwargs,
         "retries": request.retries,
-        "headers": request.headers,
+        "headers": {name: value for name, value in (request.headers or {}).items() if name != "zklock_message"},
         "expires": request.expires,
         "limits": request.timelimit,
         "priority": (request.delivery_info or {}).get("priority"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from celery.exceptions import Ignore, Reject
+from celery.signals import task_postrun, task_prerun
 
 import django_zklock.contrib.celery.control  # noqa: F401 - for programs that ask for `inspect zklocks`
 from django_zklock import zk_lock, zk_locked
@@ -140,6 +141,22 @@ def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
     threading.Thread(target=hold, daemon=True).start()
     acquired.wait()
     do(verb, argument)
+
+
+@app.task(name="held_by_receivers")
+def held_by_receivers(key: str, mark: str) -> None:
+    """Run under a lock of receivers of Celery's signals."""
+
+
+@task_prerun.connect(sender=held_by_receivers)
+def _before(args: Any, **kwargs: Any) -> None:
+    zk_lock(args[0]).acquire()
+
+
+@task_postrun.connect(sender=held_by_receivers)
+def _after(args: Any, **kwargs: Any) -> None:
+    Path(args[1]).write_text(str(zk_lock(args[0]).owned()))
+    zk_lock(args[0]).release()
 
 
 @app.task(name="lingers")

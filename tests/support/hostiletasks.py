@@ -143,8 +143,9 @@ WRONG: Final[tuple[Any, ...]] = (
 
 HEADERS: Final = (
     *(
-        "zklock_copy",
-        "zklock_copy_checked",
+        "zklock_redelivered",
+        "zklock_redelivered_checked",
+        "zklock_message",
         "zklock_late",
         "zklock_conflicts",
         "zklock_lost",
@@ -157,8 +158,8 @@ HEADERS: Final = (
 
 FORGED: Final = {
     "zklock_wait": {"worker": 1, "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
-    "zklock_copy": "2026-01-01T00:00:00",
-    "zklock_copy_checked": "many",
+    "zklock_redelivered": "2026-01-01T00:00:00",
+    "zklock_redelivered_checked": "many",
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",
     "zklock_unique": "task/../..",
 }
@@ -208,7 +209,7 @@ def _odd(chance: random.Random, name: str, key: Any) -> Message:
             Message(name, (key,), {"expires": 30}),
             Message(f"unknown.{uuid.UUID(int=chance.getrandbits(128))}", (key,)),
             Message(name, ("odd",), {"delivery_info": {"redelivered": True}}),
-            Message(name, (key,), {"delivery_info": {"redelivered": "x"}, "headers": {"zklock_copy": "none"}}),
+            Message(name, (key,), {"delivery_info": {"redelivered": "x"}, "headers": {"zklock_redelivered": "none"}}),
             Message(name, ("odd",), {"task_id": f"odd.{chance.random()}\u202e" + "x" * 100}),
             Message(name, ("odd",), {"countdown": 0.1}),
             Message(name, ("odd",), {"argsrepr": "\x00", "shadow": "../x"}),

@@ -71,6 +71,14 @@ class Postgres(Served):
     def _launch(self) -> None:
         self._become_user()
         data = self._directory / "data"
+        if not data.exists():
+            self._create(data)
+        options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
+        server = [str(self._programs / "postgres"), "-D", str(data), "-p", str(self.port)]
+        command = [*self._prefix, *TIED, *server, *options]
+        self._start(command, **self._as)
+
+    def _create(self, data: Path) -> None:
         initdb = [*self._prefix, str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests"]
         done = subprocess.run(
             [*initdb, "--encoding=UTF8", "--locale=C", str(data)],
@@ -81,10 +89,6 @@ class Postgres(Served):
             **self._as,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
-        server = [str(self._programs / "postgres"), "-D", str(data), "-p", str(self.port)]
-        command = [*self._prefix, *TIED, *server, *options]
-        self._start(command, **self._as)
 
     def _become_user(self) -> None:
         if os.geteuid() != 0:

@@ -12,12 +12,13 @@ from typing import Any, Final, TypeAlias
 from celery import Celery
 from celery.beat import Scheduler
 from celery.utils.imports import load_extension_class_names, qualname, symbol_by_name
+from django.db import close_old_connections
 
 from django_zklock import conf
 from django_zklock.contrib.celery.schedule import Entry, LeadershipLost, RunRecord, ScheduleRecords
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.election import Leader
+from django_zklock.locks.election import Leader, check_entry
 from django_zklock.locks.hold import Hold
 from django_zklock.log import Logger
 
@@ -26,8 +27,9 @@ logger = Logger("django_zklock.beat")
 DEFAULT_SCHEDULER: Final = "celery.beat:PersistentScheduler"
 LOCK: Final = "celery-beat/{schedule}"
 MAX_WAIT: Final = 5.0  # seconds that one call of `tick` waits to lead; after a longer silence, beat seems to hang
-RETRY: Final = 1.0  # seconds until the next try to join the queue
+RETRY: Final = 1.0  # seconds until the next try to lead; twice as long after each failure, up to `MAX_WAIT`
 RELEASE_TIMEOUT: Final = 2.0  # seconds that the end of beat waits for the release
+ENDS: Final = (SystemExit, KeyboardInterrupt)  # raised by a signal that ends the process
 
 HEADER: Final = "zklock_beat"
 """Header of each message: the `entry`, the number of this `tick` of it, and the leader's fencing `token`."""
@@ -45,7 +47,7 @@ class Candidacy:
     def __init__(self, schedule: str) -> None:
         what = f"celery beat {schedule}"
         self._leader = Leader(LOCK, fields={"schedule": schedule}, what=what, abort_on="never")
-        self._outcome: ThreadWaiter[Hold | Exception] = ThreadWaiter()
+        self._outcome: ThreadWaiter[Hold | BaseException] = ThreadWaiter()
         self._withdrawn: ThreadWaiter[bool] = ThreadWaiter()
         self._thread = threading.Thread(target=self._run, name="zklock-beat", daemon=True)
 
@@ -58,13 +60,13 @@ class Candidacy:
             with self._leader as hold:
                 self._outcome.set(hold)
                 self._withdrawn.wait(None)
-        except Exception as error:  # noqa: BLE001 - `wait` raises it
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it
             self._outcome.set(error)
 
     def wait(self, timeout: float) -> Hold | None:
         """Return the hold, or None if another beat leads. Raises the error if this one could not join the queue."""
         outcome = self._outcome.wait(timeout)
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
@@ -96,21 +98,26 @@ class ZkScheduler(Scheduler):
         self._wrapped: type[Scheduler] = symbol_by_name(
             app.conf.get("zklock_beat_scheduler") or DEFAULT_SCHEDULER, aliases=dict(aliases)
         )
-        if issubclass(self._wrapped, ZkScheduler):
-            raise TypeError(f"zklock_beat_scheduler names {qualname(self._wrapped)}; name the scheduler that it wraps.")
+        if not issubclass(self._wrapped, Scheduler) or issubclass(self._wrapped, ZkScheduler):
+            raise TypeError(f"zklock_beat_scheduler names {qualname(self._wrapped)}; name the scheduler to be wrapped.")
         self.name = str(app.conf.get("zklock_beat_name") or app.main or "celery")
         self._arguments = (args, {**kwargs, "lazy": False})
-        # It never ticks: it has a text for the banner, and the default of `max_interval`.
-        self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
         self._candidacy: Candidacy | None = None
         self._active: Any = None  # an instance of a subclass of `RecordingScheduler` and the wrapped class
+        self._pause: float = RETRY
+        self._reported: set[type[BaseException]] = {LeadershipLost}  # their tracebacks are not logged again
         self._logged = ""
+        self._text = ""  # of the wrapped scheduler, for the banner
         super().__init__(app, *args, **kwargs)
-        self.max_interval = self._preview.max_interval
+        try:
+            preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})  # it never ticks
+            self.max_interval, self._text = preview.max_interval, preview.info
+        except Exception as error:  # noqa: BLE001 - it is created again to lead
+            self._log_failure("could not describe its scheduler", error)
 
     def setup_schedule(self) -> None:
         """Check the settings. The schedule itself is set up when this process leads."""
-        conf.current()
+        check_entry(LOCK)
 
     @property
     def leads(self) -> bool:
@@ -125,7 +132,7 @@ class ZkScheduler(Scheduler):
     @property
     def info(self) -> str:
         """The text of beat's banner."""
-        lines = [f"    . schedule -> {self.name}", f"    . wraps -> {qualname(self._wrapped)}", self._preview.info]
+        lines = [f"    . schedule -> {self.name}", f"    . wraps -> {qualname(self._wrapped)}", self._text]
         return "\n".join(filter(None, lines))
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
@@ -134,9 +141,10 @@ class ZkScheduler(Scheduler):
             if self._active is None:
                 return self._stand_by()
             self._lead(self._active)
-        except LeadershipLost as lost:
-            self._step_down(str(lost))
-            return RETRY
+        except ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the scheduler's database may be away for a while
+            return self._step_down(error)
         return 0.0
 
     def should_sync(self) -> bool:
@@ -145,12 +153,18 @@ class ZkScheduler(Scheduler):
 
     def close(self) -> None:
         """Save the schedule and leave the queue, so that the next beat leads at once; repeating it is harmless."""
+        active, self._active = self._active, None
+        candidacy, self._candidacy = self._candidacy, None
         try:
-            active, self._active = self._active, None
             if active is not None:
                 active.close()
+        except ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the next leader relies on ZooKeeper only
+            self._log_failure("could not close its scheduler", error)
         finally:
-            self._withdraw()
+            if candidacy is not None:
+                candidacy.withdraw()
 
     # --- standing by and leading --------------------------------------------------------------------------------
 
@@ -171,6 +185,7 @@ class ZkScheduler(Scheduler):
         return 0.0
 
     def _begin_to_lead(self, hold: Hold) -> None:
+        close_old_connections()  # they may have broken since this process last led
         records = ScheduleRecords(hold, conf.current().base, self.name)
         records.load()
         args, kwargs = self._arguments
@@ -188,24 +203,23 @@ class ZkScheduler(Scheduler):
                 active.records.check()
             if active.should_sync():
                 active._do_sync()
+            self._pause, self._reported = RETRY, {LeadershipLost}
 
-    def _step_down(self, reason: str) -> None:
-        logger.warning("beat no longer leads, and stands by (%s); schedule %r", reason, self.name)
+    def _step_down(self, error: BaseException) -> float:
+        """Give up the lead. Returns the pause before the next try, in seconds."""
         self._logged = ""
-        active, self._active = self._active, None
-        try:
-            if active is not None:
-                active.close()
-        except Exception:
-            # The next leader relies on ZooKeeper only, and this process must be able to lead again.
-            logger.exception("the scheduler of %r could not be closed", self.name)
-        finally:
-            self._withdraw()
+        self._log_failure("no longer leads, and stands by", error)
+        self.close()
+        pause, self._pause = self._pause, min(2 * self._pause, MAX_WAIT)
+        return pause
 
-    def _withdraw(self) -> None:
-        candidacy, self._candidacy = self._candidacy, None
-        if candidacy is not None:
-            candidacy.withdraw()
+    def _log_failure(self, what: str, error: BaseException) -> None:
+        """Log an error; the first one of its type with the traceback, as it may be raised every few seconds."""
+        is_new = type(error) not in self._reported
+        self._reported.add(type(error))
+        reason = error if isinstance(error, LeadershipLost) else repr(error)
+        level = logging.ERROR if is_new else logging.WARNING
+        logger.log(level, "beat %s (%s); schedule %r", what, reason, self.name, exc_info=is_new)
 
     def _log_change(self, level: int, what: str) -> None:
         if what != self._logged:

@@ -62,6 +62,7 @@ class TaskContext(FunctionContext):
         self._task = task
         self._wrapper = wrapper
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
+        messages.carry_tag(task.request)
         work = work_of(task)
         super().__init__(work.what, dict(work.about))
         self._wait_result: WaitResult | None = None
@@ -164,11 +165,10 @@ class TaskContext(FunctionContext):
 
     def _end_if_copy(self, queue: tuple[ContenderInfo, ...], error: ZkLockError, options: LockOptions) -> None:
         """End this run if another copy of the task is in the queue. That is not a conflict."""
-        task_id = self._task.request.id
-        if redelivery.copy_of(task_id, queue) is None:
+        if not redelivery.has_copy(self.about, queue):
             return
         if self._is_spent(CONFLICTS_HEADER, options):
-            raise Ignore(f"another copy of task {task_id} does the work")  # and stores the result of both
+            raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
         redelivery.retry_later(self._task, error)
 
     def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
@@ -183,10 +183,14 @@ class TaskContext(FunctionContext):
         delay = messages.delay_before(times)
         until = time.time() + delay + MESSAGE_DELAY
         try:
-            reservation = reservations.reserve(key, str(request.id), late=bool(task.acks_late), until=until)
+            again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
+            late = bool(task.acks_late)
+            reservation = reservations.reserve(key, str(request.id), again=again, late=late, until=until)
         except (ZooKeeperUnavailable, LockTimeout) as unknown:
             messages.send_again(task, CONFLICTS_HEADER, unknown)
         if isinstance(reservation, reservations.Duplicate):
+            if reservation.task_id == str(request.id):  # an earlier call, whose result this one must not overwrite
+                raise Ignore("an earlier call with this id waits for the lock")
             return reservation.task_id
         with reservations.confirmed(reservation):
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
@@ -229,7 +233,9 @@ class MessageContext(FunctionContext):
 
     def __init__(self, request: Any) -> None:
         retries = request.request_dict.get("retries") or 0
-        work = work_of_message(request.task.name or "", request.id, request.delivery_info, retries)
+        headers, properties = messages.headers_of(request), request.request_dict.get("properties")
+        delivery = messages.delivery_of(headers, properties, request.delivery_info)
+        work = work_of_message(request.task.name or "", request.id, retries, delivery)
         super().__init__(work.what, dict(work.about))
         if trace.items is not None:
             self.about |= trace.of_header(messages.headers_of(request).get("traceparent"))

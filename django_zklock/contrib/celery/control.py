@@ -6,18 +6,23 @@ A worker imports them when it starts. A program that sends `celery -A project in
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from celery.utils.functional import maybe_list
 from celery.worker import control
 from celery.worker.control import inspect_command
+from celery.worker.state import active_requests, revoked, revoked_stamps
 
 from django_zklock.contrib.celery.dispatch.dispatcher import DISPATCHER, Dispatcher
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import short_id
+from django_zklock.contrib.celery.messages import headers_of
+from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.locks.multi import keys_of
 
@@ -29,9 +34,9 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     """List the locks that this worker's processes hold, keep for their next users, and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
-    dispatcher = _dispatcher(state)
+    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
     tasks = {} if dispatcher is None else dict(dispatcher.tasks)  # a copy: the dispatcher may have its own thread
-    waiting = {task_id: task for task_id, task in tasks.items() if task.asked_at is not None}
+    waiting = [task for task in tasks.values() if task.asked_at is not None]
     shown = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     return _locks_of(shown, {os.getpid(), *(processes or [])}, waiting)
 
@@ -42,18 +47,34 @@ _scheduled: Any = control.Panel.data["scheduled"]
 @inspect_command(alias="dump_schedule")
 def scheduled(state: Any, **kwargs: object) -> list[dict[str, Any]]:
     """List of currently scheduled ETA/countdown tasks, and of those that wait for their locks."""
-    dispatcher = _dispatcher(state)
+    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
     waiting = [] if dispatcher is None else list(dispatcher.waiting)
     in_queue = [{"eta": None, "priority": 6, "request": task.request.info()} for task in waiting]
     return [*_scheduled(state, **kwargs), *in_queue]
 
 
-def _dispatcher(state: Any) -> Dispatcher | None:
-    dispatcher: Dispatcher | None = getattr(state.consumer, DISPATCHER, None)
-    return dispatcher
+def _ending_reservations(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that revokes tasks and ends the reservations of those that have not begun."""
+
+    @functools.wraps(command)
+    def revoke(*args: Any, **kwargs: Any) -> Any:
+        reply = command(*args, **kwargs)
+        for request in list(lifecycle.received):
+            in_pool = request in active_requests or request._apply_result is not None
+            stamps = ((name, value) for name, values in request.stamps.items() for value in maybe_list(values) or ())
+            has_stamp = any(value in maybe_list(revoked_stamps.get(name, ())) for name, value in stamps)
+            if not in_pool and (has_stamp or request.id in revoked):
+                lifecycle.end_all(headers_of(request), request.id)
+        return reply
+
+    return revoke
 
 
-def _locks_of(shown: Snapshot, processes: set[int], tasks: Mapping[str, WaitingTask]) -> dict[str, Any]:
+for _name in ("revoke", "revoke_by_stamped_headers", "terminate"):
+    control.Panel.data[_name] = _ending_reservations(control.Panel.data[_name])
+
+
+def _locks_of(shown: Snapshot, processes: set[int], tasks: Iterable[WaitingTask]) -> dict[str, Any]:
     host = socket.gethostname()
 
     def of_worker(contenders: tuple[ContenderInfo, ...]) -> Iterator[tuple[int, ContenderInfo]]:
@@ -91,17 +112,17 @@ def _item(key: str, contender: ContenderInfo) -> dict[str, Any]:
 
 
 def _without_znode(
-    tasks: Mapping[str, WaitingTask], ahead: dict[str, int], with_znode: set[str]
+    tasks: Iterable[WaitingTask], ahead: dict[str, int], with_znode: set[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the tasks that wait behind so many of this worker that they have no znode yet."""
-    for task_id, task in tasks.items():
-        if short_id(task_id) in with_znode or task.acquisition.holds:
+    for task in tasks:
+        if short_id(task.request.id) in with_znode or task.acquisition.holds:
             continue
         key = keys_of(task.locks)[0]
         yield {
             "lock": key,
             "task": task.request.task.name,
-            "id": short_id(task_id),
+            "id": short_id(task.request.id),
             "what": "",
             "pid": os.getpid(),
             "since": datetime.fromtimestamp(task.since, timezone.utc).isoformat(),

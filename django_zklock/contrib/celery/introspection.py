@@ -15,6 +15,7 @@ from celery import Task, _state, current_app, states
 from celery.backends.base import DisabledBackend
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock.contrib.celery import messages
 from django_zklock.execution.work import Work
 from django_zklock.log import Logger
 
@@ -188,18 +189,19 @@ def work_of(task: Task[..., Any]) -> Work:
     request: Any = task.request
     work: Work | None = request.__dict__.get(_WORK)
     if work is None:
-        work = work_of_message(task.name or "", request.id, request.delivery_info, request.retries)
+        delivery = messages.delivery_of(request.headers, request.properties, request.delivery_info)
+        work = work_of_message(task.name or "", request.id, request.retries, delivery)
         setattr(request, _WORK, work)
     return work
 
 
-def work_of_message(name: str, task_id: object, delivery_info: Mapping[str, object] | None, retries: object) -> Work:
+def work_of_message(name: str, task_id: object, retries: object, delivery: Mapping[str, str]) -> Work:
     """Return the description of a task, running or not."""
     about = {
         "task": name,
         "id": short_id(task_id),
-        "queue": str((delivery_info or {}).get("routing_key") or ""),
         "retries": str(retries),
+        **delivery,
     }
     return Work(f"task {name} {task_id}", about)
 

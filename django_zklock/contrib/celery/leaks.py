@@ -29,11 +29,16 @@ logger = Logger("django_zklock.locks")
 
 _GUARD: Final = "_zklock_guard"  # attributes of a request
 _BEFORE: Final = "_zklock_before"
+_END: Final = "zklock.end"  # the uid of the receiver
 
 
 @abort.shielded
 def begin(*, task: Task[..., Any], **kwargs: object) -> None:
     """Record what is held when the task begins, and make the task the current work."""
+    signal: Any = task_postrun
+    if not signal.receivers or signal.receivers[-1][0][0] != _END:
+        with signal.lock:  # `end` has to run after the project's own receivers, which may release locks
+            signal.receivers[:] = sorted(signal.receivers, key=lambda receiver: receiver[0][0] == _END)
     request = task.request
     current = work_of(task)
     setattr(request, _GUARD, LeakGuard(current))
@@ -58,7 +63,7 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
 
 
 task_prerun.connect(begin, dispatch_uid="zklock.begin")
-task_postrun.connect(end, dispatch_uid="zklock.end")
+task_postrun.connect(end, dispatch_uid=_END)
 
 
 class LeakGuard:

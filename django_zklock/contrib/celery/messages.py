@@ -20,9 +20,14 @@ LOST_HEADER: Final = "zklock_lost"
 """How often it was sent again because it had lost its lock."""
 LATE_HEADER: Final = "zklock_late"
 """How often it was sent again because it had lost its lock before its work began."""
+MESSAGE_HEADER: Final = "zklock_message"
+"""The tag of the first message of this call, if the task was sent again."""
+COPY_HEADER: Final = "zklock_redelivered"
+"""When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
+_UUID: Final = 36  # characters
 
 
 def count(request: Any, header: str) -> int:
@@ -35,6 +40,25 @@ def text(request: Any, header: str) -> str:
     """Return the text in a header of the running task; empty if it has none."""
     value = (request.headers or {}).get(header)
     return value if isinstance(value, str) else ""
+
+
+def delivery_of(headers: Any, properties: Any, delivery_info: Any) -> dict[str, str]:
+    """Return the queue of a message, the UUID that brokers like Redis store in it, and "redelivered" if it is that."""
+    headers, info = headers or {}, delivery_info or {}
+    delivery = {"queue": str(info.get("routing_key") or "")}
+    for tag in ((properties or {}).get("delivery_tag"), headers.get(MESSAGE_HEADER)):
+        if isinstance(tag, str) and len(tag) == _UUID:
+            delivery["message"] = tag
+    if info.get("redelivered") or isinstance(headers.get(COPY_HEADER), str):
+        delivery["redelivered"] = "1"
+    return delivery
+
+
+def carry_tag(request: Any) -> None:
+    """Have all messages that the running task sends again carry the tag of the first one."""
+    tag = delivery_of(request.headers, request.properties, request.delivery_info).get("message")
+    if tag:
+        request.headers = {**(request.headers or {}), MESSAGE_HEADER: tag}
 
 
 def delay_before(times: int) -> float:
@@ -142,6 +166,11 @@ _RECEIVED: Final = "_zklock_received"  # attribute of a request
 def record_received(*, request: Any, **kwargs: object) -> None:
     """Record when a message came: it is unacknowledged from then on, also before its ETA."""
     setattr(request, _RECEIVED, clock.now())
+    # Celery knows only of Redis and RabbitMQ that they deliver a message again.
+    sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
+    count = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
+    if count > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
+        request.delivery_info["redelivered"] = True
 
 
 def received_at(request: Any) -> float:

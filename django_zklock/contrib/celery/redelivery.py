@@ -1,6 +1,9 @@
 """
 Redelivered messages: what a task does when it finds another copy of itself in the queue of its lock.
 
+A copy is another delivery of the same message. The id alone does not tell: a sender may choose one id for several
+calls, and a broadcast queue delivers one message to each worker.
+
 A broker delivers a message again if the first copy is not acknowledged: its worker died, or was only slow (Redis'
 visibility timeout, a lost connection). The second copy cannot know which. The znode of a dead process exists until its
 session ends, and no longer. So the second copy is sent again until the znode is gone, and then asks the result backend
@@ -9,29 +12,38 @@ whether the work is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from celery import Task
 from celery.exceptions import Ignore
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.introspection import finished_at, short_id
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+from django_zklock.contrib.celery.introspection import finished_at
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.escaping import printable
 
-COPY_HEADER: Final = "zklock_copy"
-"""When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
-CHECKED_HEADER: Final = "zklock_copy_checked"
+CHECKED_HEADER: Final = "zklock_redelivered_checked"
 """How often the copy has found no result under the lock since it met the other copy."""
 
 
-def copy_of(task_id: object, queue: Iterable[ContenderInfo]) -> ContenderInfo | None:
-    """Return the contender in a queue that is a task with this id; None if there is none."""
-    own = printable(short_id(task_id))
-    return next((contender for contender in queue if contender.about.get("id") == own), None)
+def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """
+    Return whether two descriptions of tasks are those of two deliveries of one message.
+
+    The broker has marked one of them as delivered again. RabbitMQ's messages have no tag; their ids must do.
+    """
+    ids, tags, marks = (
+        [printable(about.get(name, "")) for about in (first, second)] for name in ("id", "message", "redelivered")
+    )
+    return ids[0] == ids[1] and any(marks) and (tags[0] == tags[1] or not all(tags))
+
+
+def has_copy(about: Mapping[str, str], queue: Iterable[ContenderInfo]) -> bool:
+    """Return whether a copy of the task with this description is in a queue."""
+    return any(is_copy(about, contender.about) for contender in queue)
 
 
 def retry_later(task: Task[..., Any], error: ZkLockError) -> NoReturn:

@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import accumulate, groupby
 from typing import Any, TypeAlias
 
 from celery.utils.time import maybe_make_aware
@@ -32,6 +34,7 @@ Entry: TypeAlias = Any
 
 FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
+BATCH = 200_000  # bytes of one transaction, about 350 records; ZooKeeper refuses a request of 1 MB
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
 
@@ -114,18 +117,19 @@ class ScheduleRecords:
                 new[name] = RunRecord(entry=entry.name, at=_utc(entry.last_run_at), count=entry.total_run_count)
             else:
                 continue_from(entry, run)
-        if new:
-            self._write(new)
+        for batch in _batches(new):
+            self._create(batch)
 
     def prune(self, entries: Iterable[Entry]) -> None:
         """Delete the records of entries that are not in the schedule and have not run for a week."""
         kept = {_node_of(entry) for entry in entries}
         before = datetime.now(timezone.utc) - FORGET_AFTER
-        for name, run in list(self._runs.items()):
-            if name not in kept and run.at < before and run.version is not None:
-                del self._runs[name]
-                operations = (Check(path=self.hold.path), Delete(path=f"{self._folder}/{name}", version=run.version))
-                self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
+        old = {name: run for name, run in self._runs.items() if name not in kept and run.at < before}
+        for batch in _batches(old):  # the next leader deletes those of a batch that fails
+            deletes = [Delete(path=f"{self._folder}/{name}", version=run.version or 0) for name, run in batch.items()]
+            operations = (Check(path=self.hold.path), *deletes)
+            self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
+        self._runs = {name: run for name, run in self._runs.items() if name not in old}
 
     def record_run(self, entry: Entry) -> RunRecord:
         """Record the run of this entry that is due now. From then on no other process can send it."""
@@ -134,7 +138,7 @@ class ScheduleRecords:
         count = last.count if last is not None else entry.total_run_count
         run = RunRecord(
             entry=entry.name,
-            at=_utc(entry.default_now()),
+            at=_utc(entry._default_now()),  # the next `last_run_at`; `default_now` is another time for some rows
             count=count + 1,
             token=self.hold.token,
             leader=self._leader,
@@ -161,10 +165,19 @@ class ScheduleRecords:
 
         gateway.children(self._folder, on_listed)
 
+    def _create(self, runs: dict[str, RunRecord]) -> None:
+        """Create records in one transaction; one by one if that fails, or if its reply is lost."""
+        creates = tuple(Create(path=f"{self._folder}/{name}", data=run.encode()) for name, run in runs.items())
+        steps: Iterator[Step] = iter([Commit(creates, True)] * 2)  # the first one fails if there is no folder
+        update = partial(OptimisticUpdate, self._session, creates[0].path, guess=None, fence=self.hold.path)
+        (created,) = self._ask(lambda deadline: run_all([update(lambda *_: next(steps, Done(False)))], deadline))
+        if created:
+            self._runs.update({name: replace(run, version=0) for name, run in runs.items()})
+        else:
+            self._write(runs)
+
     def _write(self, runs: dict[str, RunRecord]) -> None:
-        versions = self._ask(
-            lambda deadline: run_all([self._update(name, run) for name, run in runs.items()], deadline)
-        )
+        versions = self._ask(lambda deadline: run_all([self._update(*item) for item in runs.items()], deadline))
         if None in versions:
             raise LeadershipLost("another process has written the records of the schedule")
         for (name, run), version in zip(runs.items(), versions, strict=True):
@@ -184,9 +197,7 @@ class ScheduleRecords:
                 return Done(None)
             return Commit((SetData(path=path, data=data, version=state.version),), state.version + 1)
 
-        guess = None
-        if run.version is not None:
-            guess = DirectoryState(path=path, data=b"", version=run.version, children=())
+        guess = None if run.version is None else DirectoryState(path=path, data=b"", version=run.version, children=())
         return OptimisticUpdate(self._session, path, decide, guess=guess, fence=self.hold.path)
 
     def _ask(self, request: Callable[[float], Any]) -> Any:
@@ -195,12 +206,12 @@ class ScheduleRecords:
             self.check()
             try:
                 reply = request(clock.now() + max(PAUSE, self.hold.lease_remaining))
-            except ZooKeeperUnavailable:
-                self.hold.wait_lost(PAUSE)
-                continue
             except FenceGone as error:
                 raise LeadershipLost("the znode of this leader is gone") from error
             except ZkLockError as error:
+                if isinstance(error, ZooKeeperUnavailable) and not isinstance(error, ZkError):
+                    self.hold.wait_lost(PAUSE)
+                    continue
                 raise LeadershipLost(str(error)) from error
             if isinstance(reply, ZkError):
                 raise LeadershipLost(str(reply)) from reply
@@ -212,24 +223,32 @@ def continue_from(entry: Entry, run: RunRecord) -> None:
     Continue an entry from its record, not from what the scheduler of this process believes.
 
     A row of django-celery-beat that was saved later keeps its count, and its last run if that is later than the
-    record's: the entry may have been disabled for a while.
+    record's: the entry may have been disabled for a while. Then django-celery-beat takes that of the change for it.
     """
     model: Any = getattr(entry, "model", None)
     saved_at = getattr(model, "date_changed", None)
-    if saved_at is None or not run.count or _utc(saved_at) <= run.at:
+    # Without a time zone it is a local time, as Django writes it. Celery reads a `last_run_at` without one as UTC.
+    is_saved_later = saved_at is not None and run.count and saved_at.astimezone(timezone.utc) > run.at
+    if not is_saved_later or (saved_at != entry.last_run_at and _utc(entry.last_run_at) < run.at):
         entry.last_run_at = _like(entry.last_run_at, run.at)
+    if not is_saved_later:
         entry.total_run_count = run.count
         if model is not None:
             model.total_run_count = run.count  # a one-off entry counts its runs here
-    elif _utc(entry.last_run_at) < run.at:
-        entry.last_run_at = _like(entry.last_run_at, run.at)
+
+
+def _batches(runs: dict[str, RunRecord]) -> Iterator[dict[str, RunRecord]]:
+    """Yield the records in parts that one transaction can write. Each has a path and an access list, too."""
+    ends = accumulate(len(run.encode()) + 400 for run in runs.values())
+    for _, part in groupby(zip(runs.items(), ends, strict=True), lambda pair: pair[1] // BATCH):
+        yield dict(item for item, _ in part)
 
 
 def _node_of(entry: Entry) -> str:
     try:
-        return escape(entry.name)
+        return escape(str(entry.name))
     except InvalidLockName:  # too long once escaped: any text may be the name of an entry
-        return f"{hashlib.sha256(entry.name.encode('utf-8', 'surrogatepass')).hexdigest()}.sha256"
+        return f"{hashlib.sha256(str(entry.name).encode('utf-8', 'surrogatepass')).hexdigest()}.sha256"
 
 
 def _utc(moment: datetime) -> datetime:

@@ -36,8 +36,8 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
         )
     task_received.connect(messages.record_received, dispatch_uid="zklock.record_received")
     result = import_module("django_zklock.contrib.celery.dispatch.result")
-    worker_process_init.connect(result.begin_process, dispatch_uid="zklock.begin_process")
-    worker_process_shutdown.connect(result.end_process, dispatch_uid="zklock.end_process")
+    worker_process_init.connect(result.set_ready, dispatch_uid="zklock.set_ready")
+    worker_process_shutdown.connect(result.set_ready, dispatch_uid="zklock.set_ready")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.dispatcher").Dispatcher)
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
     events.choose_worker(str(sender.hostname) if sender.task_events else "")
@@ -55,9 +55,11 @@ def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
             )
 
 
-def close_session(**kwargs: object) -> None:
-    """End the session of a process that ends, so that its locks are released at once."""
-    process.end()
+def close_session(*, sender: Any, **kwargs: object) -> None:
+    """End the session of a process that ends, so that its locks are released at once. A test's own process goes on."""
+    dispatcher = getattr(getattr(sender, "consumer", None), "zklock_dispatcher", None)
+    if dispatcher is None or dispatcher.ends_process:
+        process.end()
 
 
 worker_ready.connect(warn_of_unused_locks, dispatch_uid="zklock.unused_locks")

@@ -13,11 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.beats import Beat, Beats, each_tick_once, longest_gap
 from support.chaos.report import Figures
 from support.ensemble import Ensemble
+from support.postgres import Postgres
 from support.proxy import Proxy
 from support.zoo import TESTS, Zoo, eventually
 
@@ -33,11 +35,11 @@ NAMES = ("one", "two", "three")
 class Trio:
     """Three beats, each behind its own proxy, and faults for one of them."""
 
-    def __init__(self, beats: Beats, proxies: dict[str, Proxy]) -> None:
+    def __init__(self, beats: Beats, proxies: dict[str, Proxy], **env: str) -> None:
         self.beats = beats
         self._proxies = proxies
         for name in NAMES:
-            beats.start(name, hosts=proxies[name].address)
+            beats.start(name, hosts=proxies[name].address, **env)
 
     def leader(self) -> Beat:
         return eventually(self.beats.queue, 20, "no beat leads")[0]
@@ -184,31 +186,67 @@ PeriodicTask.objects.create(name="once", task="tick", interval=every, one_off=Tr
 """
 
 
+def run(*arguments: str, **env: str) -> None:
+    """Run Python to its end."""
+    subprocess.run([sys.executable, *arguments], cwd=TESTS, env={**os.environ, **env}, check=True)
+
+
+def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
+    """Create the tables of django-celery-beat; return the environment of a beat that uses them."""
+    pytest.importorskip("django_celery_beat")
+    (directory / "sitesettings.py").write_text(
+        "from settings import *\n"
+        "INSTALLED_APPS = [*INSTALLED_APPS, 'django_celery_beat']\n"
+        f"DATABASES['default'] = {database!r}\n"
+    )
+    path = os.pathsep.join([str(directory), str(TESTS), str(TESTS.parent)])
+    env = {"DJANGO_SETTINGS_MODULE": "sitesettings", "PYTHONPATH": path}
+    env["BEAT_CONF"] = json.dumps({"zklock_beat_scheduler": "django"})  # the name that the package gives it
+    run("-m", "django", "migrate", "-v0", "--skip-checks", **env)
+    return env
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("change", [(), ("stop",), ("cut",), ("stop", "cut")], ids="-".join)
+def test_beats_outlive_their_database(arena: Zoo, tmp_path: Path, change: tuple[str, ...]) -> None:
+    """A new leader that cannot read the schedule gives up the lead, and all send again when the database is back."""
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(Postgres())
+        env = site(tmp_path, {**database.settings, "CONN_MAX_AGE": None})  # connections stay, and break
+        proxies = {name: stack.enter_context(Proxy(arena.address)) for name in NAMES}
+        beats = stack.enter_context(Beats(arena, tmp_path, {"often": TICK}, session_timeout=SESSION_TIMEOUT))
+        trio = Trio(beats, proxies, **env)
+        beats.wait_sent(2)
+        trio.wait_all_alive({})
+        with database.down():
+            if "stop" in change:
+                leader = trio.leader()
+                assert leader.stop(20) == 0
+                leader.start()
+            heal = trio.cut_off(trio.leader()) if "cut" in change else lambda: None
+            if change:  # until the pauses are as long as they get, except for the beat that is cut off
+                eventually(lambda: sum(beat.said.count("OperationalError(") > 3 for beat in beats.all.values()) > 1, 60)
+            else:
+                beats.wait_sent(5, since=time.monotonic())
+        heal()
+        back = time.monotonic()
+        assert beats.wait_sent(1, since=back)[0].at < back + 10
+        trio.wait_all_alive({beat.name: beat.process.pid for beat in beats.all.values()})
+        beats.wait_sent(3, since=time.monotonic())
+        each_tick_once(beats.sent())
+
+
 @pytest.mark.timeout(120)
 def test_the_scheduler_of_django_celery_beat_can_be_wrapped(arena: Zoo, tmp_path: Path) -> None:
     """Its entries go on where the last leader stopped, also where that had no time to save their rows."""
-    pytest.importorskip("django_celery_beat")
-    (tmp_path / "sitesettings.py").write_text(
-        "from settings import *\n"
-        "INSTALLED_APPS = [*INSTALLED_APPS, 'django_celery_beat']\n"
-        f"DATABASES['default']['NAME'] = {str(tmp_path / 'db')!r}\n"
-    )
-    path = os.pathsep.join([str(tmp_path), str(TESTS), str(TESTS.parent)])
-    env = {"DJANGO_SETTINGS_MODULE": "sitesettings", "PYTHONPATH": path}
-    env["BEAT_CONF"] = json.dumps({"zklock_beat_scheduler": "django"})  # the name that the package gives it
-
-    def run(*arguments: str) -> None:
-        everything = {**os.environ, **env, "ZKLOCK_URL": arena.url()}
-        subprocess.run([sys.executable, *arguments], cwd=TESTS, env=everything, check=True)
-
-    run("-m", "django", "migrate", "-v0", "--skip-checks")
+    env = site(tmp_path, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db")})
     with Beats(arena, tmp_path, {"often": 1.0, "rare": 3600.0}) as beats:
         leader, standby = beats.start("first", **env) + beats.start("second", **env)
         eventually(lambda: len(beats.queue()) == 2, 30, "they are not both in the queue")
         leader, standby = beats.queue()
         beats.wait_sent(1)
         # Rows are saved at the first message, and again after minutes: ZooKeeper alone will know of this one.
-        run("-c", ADD)
+        run("-c", ADD, **env)
         eventually(lambda: "once" in {message.entry for message in beats.sent()}, 20)
         leader.kill()
         after = beats.wait_sent(6, since=time.monotonic() + 1)

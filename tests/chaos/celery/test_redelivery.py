@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
 from support.policytasks import POLICIES
 from support.worker import Worker
 from support.zoo import Zoo, eventually
+
+from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
 
@@ -37,8 +40,12 @@ def test_two_deliveries_at_the_same_moment_lead_to_one_run(zoo: Zoo, tmp_path: P
         for number in range(8):
             journal = tmp_path / f"{number}.journal"
             journals.append(journal)
-            first = worker.send("policy.skip", f"key{number}", "brief", None, str(journal))
-            worker.send("policy.skip", f"key{number}", "brief", None, str(journal), task_id=first.id)
+            call, of_first = (
+                ("policy.skip", f"key{number}", "brief", None, str(journal)),
+                {MESSAGE_HEADER: str(uuid.uuid4())},
+            )
+            first = worker.send(*call, headers=of_first)
+            worker.send(*call, task_id=first.id, headers={**of_first, COPY_HEADER: "none"})
             eventually(lambda first=first: first.state == "SUCCESS", 20)  # type: ignore[misc]
         eventually(lambda: worker.log.read_text().count("] ignored") == len(journals), 20)
         assert {runs(journal) for journal in journals} == {1}

@@ -18,7 +18,7 @@ from support.proxy import Proxy
 from support.worker import Gate, Worker
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery.redelivery import COPY_HEADER
+from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 from django_zklock.exceptions import LockLost
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
@@ -238,7 +238,8 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         (old,) = zoo.contenders()
         (gate.path / "entered").unlink()
         # Each worker has a broker of its own, so that it is known who gets the copy.
-        seen = {COPY_HEADER: "none"}  # as of a message that is delivered again
+        (holder,) = [payload for payload in zoo.payloads("copy") if payload]
+        seen = {COPY_HEADER: "none", MESSAGE_HEADER: holder.about["message"]}  # as of a message that is delivered again
         copy = sound.send("late", "copy", "linger", str(gate), task_id=first.id, headers=seen)
         eventually(lambda: "is held by another copy of this task" in sound.log.read_text(errors="replace"))
         proxy.hang = True

@@ -109,15 +109,16 @@ def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
 
 
 def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
-    """A task that is published again keeps the key, while its worker runs it and after."""
+    """It keeps the key, while its worker runs it and after. A new call with the same id is a duplicate."""
     queued()
     worker = started()
-    again = reserved()
+    assert owner_of(task_id="one") == "one"
+    again = reserved(again=True)
     reservations.conclude(again, sent=True)
     reservations.detach(worker)
     assert owner_of() == "one"
     second = started()
-    reservations.conclude(reserved(), sent=False)
+    reservations.conclude(reserved(again=True), sent=False)
     assert owner_of() == "one"
     reservations.end("a/b", "one", attached=second)
     assert reserved_names(zoo) == []
@@ -368,3 +369,32 @@ def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
             assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=5)
         assert path_bytes() == 0
         assert reserved_names(zoo) == []
+
+
+def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
+    """The worker's other child does not fit into the count any more: it was not counted when others came."""
+    long = "/".join(["k" * 190] * 4)
+    with zoo.configured(JUTE_MAXBUFFER=2**17, session_timeout=10):
+        queued(long)
+        started(long, late=True)
+        copy = started(long, late=True)
+        session = process.current()
+        session.post(session.attached(Registry).discard, record.path_of(zoo.base, long))
+        with pytest.raises(TooManyLocks):
+            for number in range(200):
+                reserved(f"{long}/{number}")
+        assert reservations.end(long, "one", attached=copy, reply_timeout=5)
+
+
+def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo) -> None:
+    """The reply was lost, and there is a connection again only when the publisher waits no longer."""
+    with proxied(zoo, 10) as proxy:
+        queued("a", "other")
+        proxy.refuse = True
+        fired = proxy.kill_after_op(MULTI)
+        with pytest.raises(ZooKeeperUnavailable):
+            reservations.reserve("a/b", "one", timeout=1)
+        assert fired.is_set()
+        assert len(reserved_names(zoo)) == 2
+        proxy.heal()
+        eventually(lambda: len(reserved_names(zoo)) == 1)

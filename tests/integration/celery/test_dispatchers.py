@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 import uuid
@@ -48,6 +49,55 @@ def test_a_worker_has_one_session_for_all_its_processes(zoo: Zoo, redis: Redis, 
         tasks = [worker.begin("waiting.wait", f"one-{number}") for number in range(4)]
         assert open_connections(worker, zoo) == {worker.process.pid}
         worker.finish(tasks)
+
+
+EMBEDDED = """
+import os, sys, threading, time
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from django_zklock.contrib.celery.dispatch.shared_grants import memories
+
+apps = [Celery(name, broker="memory://", backend="cache+memory://") for name in ("first", "second")]
+works = []
+for app in apps:
+    app.conf.update(task_default_queue=app.main, broker_transport_options={"polling_interval": 0.02})
+    @app.task(name=app.main, bind=True)
+    @zk_locked(f"of-{app.main}")
+    def work(self):
+        time.sleep(2)  # longer than a lease
+        return [name for name in self.request.headers or {} if "zklock" in name]  # why it was sent again
+    works.append(work)
+
+def worker(app):
+    return start_worker(app, pool=sys.argv[1], perform_ping_check=False, shutdown_timeout=30)
+
+def left_over():
+    own = [thread for thread in threading.enumerate() if thread.name in ("zklock-pool-grants", "zklock-proxy")]
+    return own or memories
+
+with zk_lock("of-the-process") as hold:
+    with worker(apps[0]):
+        print(works[0].delay().get(timeout=20))
+    with worker(apps[1]) as last:
+        with worker(apps[0]):
+            for result in [work.delay() for work in works]:
+                print(result.get(timeout=20))
+        last.stop()
+    until = time.monotonic() + 10
+    while left_over() and time.monotonic() < until:
+        time.sleep(0.01)
+    print(left_over(), hold.lost)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("pool", ["threads", pytest.param("solo", marks=pytest.mark.chaos)])
+def test_workers_in_the_process_of_a_test_leave_nothing_to_each_other(zoo: Zoo, pool: str) -> None:
+    """One after the other or at the same time, each task has its lock at once. The process keeps its own lock."""
+    with zoo.running(EMBEDDED, pool) as process:
+        said, problems = process.communicate(timeout=120)
+    assert said.splitlines() == ["[]"] * 3 + ["{} False"], problems
 
 
 def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
@@ -147,6 +197,22 @@ def test_all_messages_with_the_same_id_end(zoo: Zoo, tmp_path: Path) -> None:
         gate.open()
         worker.get(first)
         eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
+
+
+def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
+    redis.clear()
+    keys = [f"{'k' * 190}{number:03}" for number in range(700)]
+    url = f"{zoo.url(session_timeout=10)}&jute_maxbuffer={2**17}"
+    with Worker(zoo, tmp_path, conf=redis.conf, env={"ZKLOCK_URL": url}) as worker:
+        with contextlib.ExitStack() as stack:
+            for key in keys:
+                stack.enter_context(zoo.hold_elsewhere(key))
+            results = [worker.send("waiting.wait", key) for key in keys]
+            eventually(lambda: len(zoo.contenders()) > len(keys) + 400, 30)
+            assert len(zoo.contenders()) < len(keys) + 550
+        for result in results:
+            worker.get(result, 60)
 
 
 @pytest.mark.chaos

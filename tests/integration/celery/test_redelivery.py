@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,26 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
     wait_delivered_again(redis, hasty_worker, result)
     assert hasty_worker.get(result)["args"] == ["countdown"]
     assert hasty_worker.stop() == 0  # or the next copy would be killed as it holds the lock
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+def test_each_worker_runs_a_broadcast_task_once(broker: Broker, zoo: Zoo, tmp_path: Path) -> None:
+    """Both get the same message with the same id. One waits for the other, and neither is a copy."""
+    broker.clear()
+    workers = []
+    with contextlib.ExitStack() as stack:
+        for name in ("first", "second"):
+            (home := tmp_path / name).mkdir()
+            queue = {"exchange": "news", "exchange_type": "fanout", "routing_key": "news"}
+            conf = {**broker.conf, "task_queues": {name: queue}}
+            workers.append(stack.enter_context(Worker(zoo, home, conf=conf, options=[f"--queues={name}"])))
+        gate = workers[0].gate()
+        result = workers[0].send("late", "news", "linger", str(gate), queue="first")
+        zoo.wait_contenders("news", 2)
+        gate.open()
+        for worker in workers:
+            eventually(lambda log=worker.log: f"late[{result.id}] succeeded" in log.read_text(), 20)  # type: ignore[misc]
+        assert sum(count_deliveries(worker, result) for worker in workers) == 2
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:

@@ -15,7 +15,9 @@ from support.uniquetasks import Extends, known_to
 from support.worker import Worker
 from support.zoo import eventually
 
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER
+from django_zklock.contrib.celery.unique.reservations import Reserved
 from django_zklock.exceptions import AlreadyQueued
 
 pytestmark = pytest.mark.zookeeper
@@ -160,6 +162,34 @@ def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) ->
         with pytest.raises(TaskRevokedError):
             publisher.get(result)
         eventually(lambda: reserved_names(publisher.zoo) == [])
+
+
+@pytest.mark.parametrize("way", ["id", "stamp"])
+def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, way: str) -> None:
+    """The worker that has the message frees it at once, and drops the message at its ETA."""
+    control = publisher.app.control
+    stamps: dict[str, Any] = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
+    first = delay(publisher, "until_done", f"eta-{way}", countdown=60, **stamps)
+    eventually(lambda: f"[{first.id}] received" in publisher.log.read_text())
+    assert delay(publisher, "until_done", f"eta-{way}").id == first.id
+    _ = control.revoke(first.id) if way == "id" else control.revoke_by_stamped_headers({"mark": way})
+    eventually(lambda: reserved_names(publisher.zoo) == [])
+
+
+@pytest.mark.parametrize("way", ["unknown", "refused", "broken"])
+def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: str) -> None:
+    """The worker does not know the task, does not accept the content, or cannot decode it."""
+    key, headers = f"task/until_done/unique/{way}", {"task": "until_done", "id": way, "lang": "py"}
+    if way == "refused":
+        delay(publisher, "until_done", way, serializer="pickle")
+    else:
+        reservation = reservations.reserve(key, way)
+        assert isinstance(reservation, Reserved)
+        reservations.conclude(reservation, sent=True)
+        headers |= {UNIQUE_HEADER: key, **({"task": "nowhere"} if way == "unknown" else {})}
+        with publisher.app.producer_or_acquire() as producer:
+            producer.publish("{", content_type="application/json", headers=headers, exchange="", routing_key="celery")
+    eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
 def test_an_expired_task_frees_its_key(publisher: Worker) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.dispatch.dispatcher import MOST_IN_QUEUE
-from django_zklock.contrib.celery.redelivery import COPY_HEADER
+from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
@@ -194,18 +192,19 @@ def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> N
     assert "does not wait for its lock" not in worker.log.read_text()[log:]
 
 
-def test_a_task_with_two_messages_runs_once(worker: Worker) -> None:
-    """The second one does not wait behind the first one; it finds that the work is done."""
-    book = worker.home / "twice"
+def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -> None:
+    """The copy does not wait behind the first delivery; it finds that the work is done. The other call waits."""
+    book, of_first = worker.home / "twice", {MESSAGE_HEADER: str(uuid.uuid4())}
     with worker.zoo.hold_elsewhere("twice"):
-        first = worker.send("waiting.note", "twice", str(book), "x", task_id="twice")
+        first = worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers=of_first)
         worker.zoo.wait_contenders("twice", 2)
-        second = worker.send("waiting.note", "twice", str(book), "x", task_id="twice")
-        eventually(lambda: second.state == "RETRY")
+        worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers={**of_first, COPY_HEADER: "none"})
+        eventually(lambda: first.state == "RETRY")
         assert len(worker.zoo.children("twice")) == 2
-    worker.get(first)
+        worker.send("waiting.note", "twice", str(book), "y", task_id="twice")
+        worker.zoo.wait_contenders("twice", 3)
     eventually(lambda: "waiting.note[twice] ignored" in worker.log.read_text(), 20)
-    assert book.read_text().split() == ["x"]
+    assert book.read_text().split() == ["x", "y"]
 
 
 def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
@@ -376,20 +375,3 @@ def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error
     assert isinstance(worker.wait_failed(result), error)
     worker.zoo.wait_contenders(way, 0, timeout=2)
     eventually(lambda: pid not in worker.children())
-
-
-@pytest.mark.chaos  # it is long: 1,400 locks at once
-def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
-    redis.clear()
-    keys = [f"{'k' * 190}{number:03}" for number in range(700)]
-    url = f"{zoo.url(session_timeout=10)}&jute_maxbuffer={2**17}"
-    with Worker(zoo, tmp_path, conf=redis.conf, env={"ZKLOCK_URL": url}) as worker:
-        with contextlib.ExitStack() as stack:
-            for key in keys:
-                stack.enter_context(zoo.hold_elsewhere(key))
-            results = [worker.send("waiting.wait", key) for key in keys]
-            eventually(lambda: len(zoo.contenders()) > len(keys) + 400, 30)
-            assert len(zoo.contenders()) < len(keys) + 550
-        for result in results:
-            worker.get(result, 60)

@@ -9,16 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery.beat import Scheduler
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
 from support.faults import BackgroundCall, expire
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery.beat import LOCK, RETRY, ZkScheduler
+from django_zklock.contrib.celery.beat import LOCK, MAX_WAIT, RETRY, ZkScheduler
 
 pytestmark = pytest.mark.zookeeper
 
@@ -69,37 +71,94 @@ def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
         eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
         ticking = BackgroundCall(scheduler.tick)  # there is nothing to send for five minutes
         expire(zoo)
-        assert ticking.result() == RETRY
+        assert RETRY <= ticking.result() <= MAX_WAIT
         assert not scheduler.leads
     eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
     scheduler.close()
     zoo.assert_empty()
 
 
-def test_the_scheduler_refuses_to_wrap_itself() -> None:
-    """Otherwise it would create itself without end."""
+class NotAnException(BaseException):
+    """As some libraries raise for a timeout."""
+
+
+def failing_once(name: str, remaining: list[str]) -> Any:
+    """Return a method that fails the first time while its name is in the list."""
+
+    def method(self: Scheduler, *args: Any, **kwargs: Any) -> Any:
+        if name in remaining:
+            remaining.remove(name)
+            raise NotAnException if name in ("tick", "close") else OSError("the database is away")
+        return getattr(Scheduler, name)(self, *args, **kwargs)
+
+    return method
+
+
+def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """Each of its methods fails once. Beat gives up the lead, leads again, sends, and leaves the queue at its end."""
+    remaining = ["setup_schedule", "populate_heap", "tick", "reserve", "apply_entry", "should_sync", "sync", "close"]
+    methods = {name: failing_once(name, remaining) for name in remaining}
+    sent: list[object] = []
+    pauses: list[float] = []
+    methods["send_task"] = lambda _self, *args, **_kwargs: sent.append(args)
+    methods["info"] = property(lambda _self: 1 / 0)
+    app = Celery("failing", broker="memory://", set_as_current=False)
+    schedule = {"often": {"task": "tick", "schedule": 0.001}}  # always due
+    app.conf.update(zklock_beat_scheduler=type("Failing", (Scheduler,), methods), beat_schedule=schedule)
+    scheduler = ZkScheduler(app)
+    assert "Failing" in scheduler.info
+
+    def is_sent() -> bool:
+        pauses.append(scheduler.tick())
+        return not remaining and bool(sent)
+
+    eventually(is_sent, 20)
+    assert [pause for pause in pauses if pause][:4] == [RETRY, 2 * RETRY, 4 * RETRY, MAX_WAIT]
+    remaining.append("close")
+    scheduler.close()
+    assert remaining == []
+    zoo.assert_empty()
+    lines = [record for record in caplog.records if "no longer leads" in record.message]
+    assert [bool(record.exc_info) for record in lines][:3] == [True, True, False]  # two types of errors
+
+
+def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
+    """Celery ends beat by an exception that its signal handler raises."""
+
+    def tick(self: Scheduler) -> None:
+        raise SystemExit
+
+    app = Celery("signalled", broker="memory://", set_as_current=False)
+    app.conf.update(zklock_beat_scheduler=type("Signalled", (Scheduler,), {"tick": tick}))
+    scheduler = ZkScheduler(app)
+    with pytest.raises(SystemExit):
+        eventually(scheduler.tick)
+    scheduler.close()
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("name", ["django_zklock.contrib.celery.beat:ZkScheduler", "celery:Celery"])
+def test_beat_refuses_to_wrap_itself_or_another_class(name: str) -> None:
+    """Otherwise it would create itself without end, or fail each time it leads."""
     app = Celery("itself", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler")
+    app.conf.update(zklock_beat_scheduler=name)
     with pytest.raises(TypeError, match="zklock_beat_scheduler"):
         ZkScheduler(app)
 
 
-def test_beat_reports_invalid_settings_at_once() -> None:
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (None, ImproperlyConfigured),
+        ({"LOCKS": {LOCK: {"path": "celery-beat/{schedule}", "limit": 2}}}, ValueError),  # several beats would lead
+    ],
+)
+def test_beat_reports_invalid_settings_at_once(zoo: Zoo, options: Any, error: type[Exception]) -> None:
     """A standby without settings would stand by for ever."""
     app = Celery("unset", set_as_current=False)
-    with override_settings(ZKLOCK=None), pytest.raises(ImproperlyConfigured):
+    settings = None if options is None else zoo.settings(**options)
+    with override_settings(ZKLOCK=settings), pytest.raises(error):
         ZkScheduler(app)
-
-
-def test_a_lock_with_a_limit_ends_beat(zoo: Zoo) -> None:
-    """Several beats would lead."""
-    entry = {"path": "celery-beat/{schedule}", "limit": 2}
-    app = Celery("several", broker="memory://", set_as_current=False)
-    with override_settings(ZKLOCK=zoo.settings(LOCKS={LOCK: entry})):
-        scheduler = ZkScheduler(app)
-        with pytest.raises(ValueError, match="one leader at a time"):
-            scheduler.tick()
-        scheduler.close()
 
 
 @pytest.mark.chaos

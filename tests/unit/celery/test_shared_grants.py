@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,8 +12,10 @@ from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, R
 
 
 @pytest.fixture
-def shared() -> SharedGrants:
-    return SharedGrants()
+def shared() -> Iterator[SharedGrants]:
+    memory = SharedGrants()
+    yield memory
+    memory.close()
 
 
 def in_child(work: Callable[[], bool]) -> bool:

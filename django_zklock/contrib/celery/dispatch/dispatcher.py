@@ -8,7 +8,7 @@ and the task acquires its lock there.
 from __future__ import annotations
 
 import functools
-import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,7 +20,6 @@ from celery.worker import state
 
 from django_zklock import clock
 from django_zklock.contrib.celery.context import MessageContext
-from django_zklock.contrib.celery.dispatch import result
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
@@ -29,7 +28,8 @@ from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, headers_of
+from django_zklock.contrib.celery.redelivery import is_copy
+from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.locks.protocol.local_queue import LocalQueue
 from django_zklock.log import Logger
 
@@ -54,8 +54,9 @@ class Dispatcher(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
-        self.tasks: dict[str, WaitingTask] = {}  # by id: those that need a lock and are not in the pool
+        self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: those that need a lock and are not in the pool
         self._consumer = consumer
+        consumer.on_decode_error = functools.partial(lifecycle.on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
         self._ahead: deque[WaitingTask] = deque()  # those that get a slot before all of `_queue`
@@ -63,6 +64,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._accepts = True  # whether tasks may wait for their locks here
         self._is_dispatching = False
         self._next_check: Any = None  # an entry of the loop
+        self.ends_process = True  # the process ends with the worker; tests run theirs in another thread
         LocalQueue.most_waiting = MOST_IN_QUEUE
 
     def include_if(self, consumer: Any) -> bool:
@@ -79,9 +81,9 @@ class Dispatcher(bootsteps.StartStopStep):
         self._solo_loop = solo_loop_of(consumer)
         forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
         self.waiting = WaitingTasks(consumer, Dispatcher)
-        result.shared = SharedGrants()
-        self._slots = PoolSlots(consumer, result.shared if forks else None, self._on_end)
-        self._grants = PoolGrants(result.shared, self._on_wakeup)
+        self._shared = SharedGrants(consumer.app)
+        self._slots = PoolSlots(consumer, self._shared if forks else None, self._on_end)
+        self._grants = PoolGrants(self._shared, self._on_wakeup)
         # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
         if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
@@ -116,12 +118,9 @@ class Dispatcher(bootsteps.StartStopStep):
             return None
 
     def _has_copy(self, request: Any) -> bool:
-        """
-        Return whether another delivery of this message has a slot. This one must not wait behind it.
-
-        If the task was sent again, that is another message. It may come before the end of the run that sent it.
-        """
-        return any(_times_sent(copy) == _times_sent(request) for copy in self._slots.requests_of(request.id))
+        """Return whether another delivery of this message has a slot. This one must not wait behind it."""
+        others = map(MessageContext, self._slots.requests_of(request.id))
+        return any(is_copy(MessageContext(request).about, other.about) for other in others)
 
     @property
     def _has_fixed_prefetch(self) -> bool:
@@ -157,7 +156,7 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self.loop.call_soon, self._run_scheduled, task, step)
 
     def _run_scheduled(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
-        if self.tasks.get(task.request.id) is task:
+        if self.tasks.get(_tag(task.request)) is task:
             self._run_step(step, task)
 
     def _run_step(self, step: Callable[..., object], message: Any, *args: Any) -> None:
@@ -167,7 +166,7 @@ class Dispatcher(bootsteps.StartStopStep):
             step(message, *args)
         except Exception:
             logger.exception("task %s does not wait for its lock in the main process", request.id)
-            task = self.tasks.pop(request.id, None)
+            task = self.tasks.pop(_tag(request), None)
             self._queue = deque(other for other in self._queue if other is not request and other is not task)
             self._ahead = deque(other for other in self._ahead if other is not task)
             request.request_dict.pop(PAYLOAD, None)
@@ -177,7 +176,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(request)
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
-        if task is not None and self.tasks.setdefault(request.id, task) is not task:
+        if task is not None and self.tasks.setdefault(_tag(request), task) is not task:
             task = None  # another delivery waits already, and this one must not wait behind it
         self._queue.append(task or request)
         self._dispatch()
@@ -200,7 +199,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(message)
         elif message.has_result:
             self._give_task(message)
-        elif self.tasks.get(message.request.id) is message:  # else it was revoked
+        elif self.tasks.get(_tag(message.request)) is message:  # else it was revoked
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
@@ -257,8 +256,8 @@ class Dispatcher(bootsteps.StartStopStep):
         self.waiting.remove(task)  # first: a request that is not reserved counts as ended
         if task.is_granted:
             task.payload["grants"] = self._grants.add(task)
-        request.request_dict[PAYLOAD] = {**task.payload, "worker": os.getpid()}
-        del self.tasks[request.id]
+        request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
+        del self.tasks[_tag(request)]
         self._give_to_pool(request)
 
     def _give_to_pool(self, request: Any) -> None:
@@ -315,7 +314,7 @@ class Dispatcher(bootsteps.StartStopStep):
         elif task.has_value:  # the step that should use it has failed
             task.step()
         elif not task.has_result and may_be_revoked and request.revoked():
-            del self.tasks[request.id]
+            del self.tasks[_tag(request)]
             task.cancel()
             self._slots.release(request)
             self.waiting.remove(task)
@@ -327,6 +326,11 @@ class Dispatcher(bootsteps.StartStopStep):
             self.pass_slot_on(task)
 
     # --- the connection to the broker begins, and ends ----------------------------------------------------------------
+
+    def start(self, consumer: Any) -> None:
+        """Begin with a connection, on the thread that runs the worker. It may not be the one that has made it."""
+        self.ends_process = threading.current_thread() is threading.main_thread()
+        self.loop.thread = threading.get_ident()
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
@@ -354,20 +358,21 @@ class Dispatcher(bootsteps.StartStopStep):
         self._queue.clear()
         self._ahead.clear()
         run_logged(self.waiting.clear)
-        for task_id, task in tasks.items():
-            state.requests.pop(task_id, None)
+        for task in tasks.values():
+            state.requests.pop(task.request.id, None)
             self._slots.release(task.request)
             run_logged(task.cancel)
 
     def shutdown(self, consumer: Any) -> None:
         """Wait for the grants of the pool. Celery calls this at the end of the worker, when the pool has stopped."""
-        run_logged(self._grants.close)
+        self.loop.thread = threading.get_ident()  # `stop` may have found the loop at its end
+        self.loop.run(self._forget_all)
+        run_logged(self._grants.close, ends_process=self.ends_process)
+        self.loop.close()
 
 
-def _times_sent(request: Any) -> tuple[Any, ...]:
-    """Return how often a task was sent again, and why."""
-    headers = headers_of(request)
-    return tuple(headers.get(name) for name in ("retries", CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER))
+def _tag(request: Any) -> Any:
+    return request.message.delivery_tag  # different for messages with one id
 
 
 def _forks(app: Any) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -20,10 +21,10 @@ from django_zklock.zk.loop import Loop, users_thread
 logger = Logger("django_zklock.celery")
 
 
-def run_logged(call: Callable[..., object], *args: Any) -> None:
-    """Run `call(*args)`, and log what it raises."""
+def run_logged(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Run `call(*args, **kwargs)`, and log what it raises."""
     try:
-        call(*args)
+        call(*args, **kwargs)
     except Exception:
         logger.exception("a step of the dispatcher failed: %r", call)
 
@@ -33,8 +34,10 @@ class WakeupPipe:
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
-        os.set_blocking(self._reading, False)
-        os.set_blocking(self._writing, False)
+        for descriptor in (self._reading, self._writing):
+            os.set_blocking(descriptor, False)
+            # Not sooner: a thread that still had the pipe would write to the file that gets its number next.
+            weakref.finalize(self, os.close, descriptor).atexit = False
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
@@ -53,15 +56,16 @@ class WakeupPipe:
 
 
 class EventLoop:
-    """Runs calls one after the other, on the thread that makes the consumer, between two messages."""
+    """Runs calls one after the other, on the thread that runs the worker, between two messages."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._thread = threading.get_ident()
+        self.thread = 0  # the id of the thread, which Celery's loop is about to use or has just left
+        self._loop: Loop | None = None  # of a `ThreadLoop`
 
     def run(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` now if this is the loop's thread, else soon; from any thread."""
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self.thread:
             run_logged(call, *args)
         else:
             self.call_soon(call, *args)
@@ -77,6 +81,11 @@ class EventLoop:
     def cancel(self, entry: Any) -> None:
         """Do not run the call of an entry."""
         self._consumer.timer.cancel(entry)
+
+    def close(self) -> None:
+        """End the thread of the loop, if it has one."""
+        if self._loop is not None:
+            self._loop.stop()
 
 
 class HubLoop(EventLoop):
@@ -114,12 +123,8 @@ class GreenLoop(EventLoop):
 class ThreadLoop(EventLoop):
     """A thread of its own, for a worker that waits for its broker in a blocking call."""
 
-    def __init__(self, consumer: Any) -> None:
-        super().__init__(consumer)
-        self._loop: Loop | None = None  # started with the first message: the pool is forked before
-
     def run(self, call: Callable[..., object], *args: Any) -> None:
-        if self._loop is None:
+        if self._loop is None:  # with the first message: the pool is forked before
             self._loop = Loop("zklock-dispatcher", users_thread)
             self._loop.start()
         self._loop.post(run_logged, call, *args)

@@ -125,7 +125,8 @@ class PoolGrants:
         self._on_wakeup = on_wakeup  # a pool process has written to the shared memory
         self._grants: dict[PoolGrant, None] = {}  # changed by single operations, from two threads
         self._session: Session | None = None  # whose lease is shared
-        self._watcher: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None  # ends when the worker has ended and no grants are left
+        self._is_closed = False
         self._next_check = 0.0  # on clock.now(); the watcher's
 
     def share_lease(self) -> None:
@@ -144,9 +145,10 @@ class PoolGrants:
 
     def _share_lease(self, session: Session) -> None:
         def write() -> None:
-            self._shared.set_lease(session.lease.until, session.session_id or 0)
+            if session is self._session:
+                self._shared.set_lease(session.lease.until, session.session_id or 0)
 
-        session.lease.on_changed = functools.partial(run_logged, write)
+        session.lease.on_changed[self] = functools.partial(run_logged, write)
         write()
 
     def add(self, task: WaitingTask) -> list[dict[str, Any]]:
@@ -161,8 +163,9 @@ class PoolGrants:
         return [grant.payload(waited) for grant in grants]
 
     def _watch(self) -> None:
-        while True:
+        while self._grants or not self._is_closed:
             run_logged(self._watch_once)  # without this thread, no lock would be released
+        self._shared.close()
 
     def _watch_once(self) -> None:
         woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._grants else None)
@@ -179,23 +182,30 @@ class PoolGrants:
                     del self._grants[grant]
             except Exception:
                 logger.exception("a lock of task %s cannot be released", grant.request.id)
-        if woken:
+        if woken and not self._is_closed:
             self._on_wakeup()
 
-    def close(self) -> None:
+    def close(self, *, ends_process: bool) -> None:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
-        if self._grants and self._session is not None:
-            self._session.post(self._end_lease, self._session)
+        session = self._session
+        if self._grants and session is not None:
+            session.post(self._end_lease)
         until = clock.now() + CLOSE_TIMEOUT
         while self._grants and clock.now() < until:
             time.sleep(0.05)
-        if self._grants:
+        if self._grants and ends_process:
             logger.warning("a pool process still works under its lock, which is released when the session expires")
             process.keep_open()
+        if session is not None:
+            session.post(session.lease.on_changed.pop, self, None)
+        self._is_closed = True
+        self._shared.wakeup.wake()
+        if self._watcher is None:
+            self._shared.close()
 
-    def _end_lease(self, session: Session) -> None:
+    def _end_lease(self) -> None:
         """End the lease in all pool processes, which abort the work that is left."""
-        session.lease.on_changed = None
+        self._session = None
         self._shared.set_lease(float("-inf"), 0)
 
 

@@ -54,6 +54,12 @@ class SessionProxy(Loop):
             self._dispatcher.start()
         self._dispatcher.post(call, *args)
 
+    def stop(self) -> None:
+        """End both threads after the events that are on their queues now."""
+        if self._dispatcher is not None:
+            self.post(self._dispatcher.stop)
+        super().stop()
+
     def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
         """Return the one object of this kind that belongs to the session."""
         if kind not in self._attached:

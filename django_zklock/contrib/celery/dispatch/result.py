@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from billiard.process import current_process
+from celery import current_app
+from celery.signals import worker_process_init
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.dispatch.proxy import ContenderProxy, SessionProxy
-from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord
+from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants, memories
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import trace
 from django_zklock.execution.owner import current_owner
@@ -24,14 +26,11 @@ PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
 WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
 
-shared: Any = None  # `SharedGrants`, made by the main process before its pool is forked
-_session: SessionProxy | None = None
-
 
 class WaitResult:
     """The result of the wait for one task."""
 
-    def __init__(self, payload: Mapping[str, Any]) -> None:
+    def __init__(self, payload: Mapping[str, Any], shared: SharedGrants) -> None:
         self.checked_copies = bool(payload.get("checked_copies"))
         """Whether the main process has looked for copies of the task."""
         self.own: tuple[str, ...] = tuple(payload.get("own", ()))
@@ -41,6 +40,7 @@ class WaitResult:
         self.held: list[HeldLock] = []
         """The locks from the main process. `held_locks` refers to them weakly until their owner acquires them."""
         self._payload = payload
+        self._shared = shared
         grants = payload.get("grants", ())
         self._grants = [(GrantRecord(shared, grant["index"], grant["number"]), grant) for grant in grants]
         self._contenders: list[ContenderProxy] = []
@@ -51,7 +51,7 @@ class WaitResult:
         for record, grant in self._grants:
             if not record.begin():
                 break
-            contenders.append(ContenderProxy(_current_session(), record, grant, caller))
+            contenders.append(ContenderProxy(_session_of(self._shared), record, grant, caller))
             if contenders[-1].grant.why_invalid() is not None:
                 break
         else:
@@ -111,37 +111,30 @@ def _adopt(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     return held
 
 
-def _current_session() -> SessionProxy:
-    """Return the session of the main process, as this process sees it."""
-    global _session
-    if _session is None or _session.pid != os.getpid():
-        _session = SessionProxy(shared)
-    return _session
+def _session_of(shared: SharedGrants) -> SessionProxy:
+    """Return the session of the main process, as this process sees it in the memory of the worker."""
+    if shared.proxy is None or shared.proxy.pid != os.getpid():
+        shared.proxy = SessionProxy(shared)
+    session: SessionProxy = shared.proxy
+    return session
 
 
 def wait_result(request: Any, caller: Caller) -> WaitResult | None:
     """Return the result of the wait for a task, from the `PAYLOAD` of its request. A second call returns None."""
     payload = request.__dict__.pop(PAYLOAD, None)
     (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
-    if payload is None or payload["worker"] not in (os.getpid(), os.getppid()):
+    shared = None if payload is None else memories.get(payload["memory"])
+    if shared is None:
         return None
-    result = WaitResult(payload)
+    result = WaitResult(payload, shared)
     setattr(request, WAIT_RESULT, result)  # first: `end` is called whatever happens, such as a time limit in this line
     result.begin(caller)
     return result
 
 
-def begin_process(**kwargs: object) -> None:
-    """Say that this pool process is ready for tasks."""
-    _set_ready(os.getpid())
-
-
-def end_process(**kwargs: object) -> None:
-    """Say that this pool process will run no more tasks."""
-    _set_ready(0)
-
-
-def _set_ready(pid: int) -> None:
+def set_ready(*, signal: object, **kwargs: object) -> None:
+    """Say that this pool process is ready for tasks, or that it ends."""
     index = getattr(current_process(), "index", None)
-    if shared is not None and index is not None:
-        shared.set_ready(index, pid)
+    shared = [memory for memory in memories.values() if memory.app == current_app]
+    if shared and index is not None:
+        shared[-1].set_ready(index, os.getpid() if signal is worker_process_init else 0)

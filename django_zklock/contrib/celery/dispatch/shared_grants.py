@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import threading
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,11 +37,17 @@ _NUMBER, _LENGTH, _SUSPECT, _CANCELLED = range(4)  # in a record, written by the
 _BEGUN, _ENDED, _READS, _READS_ASKED = range(4, 8)  # likewise, written by the pool process
 _PID_BITS: Final = 22  # of a process id, at most
 
+memories: Final[dict[str, SharedGrants]] = {}
+"""The memories of the workers in this process that have not ended, by name; a forked pool process inherits them."""
+
 
 class SharedGrants:
-    """The memory; made before the pool processes are forked, which inherit it. It is the lease for them, too."""
+    """The memory of one worker; made before its pool processes are forked. It is the lease for them, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, app: Any = None) -> None:
+        self.name = uuid.uuid4().hex
+        self.app = app  # of the worker
+        self.proxy: Any = None  # a `SessionProxy`, of the process that uses it
         self.memory = mmap.mmap(-1, _HEADER + RECORDS * _RECORD)
         self.numbers = memoryview(self.memory).cast("q")
         self._floats = memoryview(self.memory).cast("d")
@@ -49,8 +56,15 @@ class SharedGrants:
         self._next = itertools.count(1)
         self.wakeup = WakeupPipe()
         """Wakes the thread of the main process that waits for the pool processes."""
+        memories[self.name] = self
 
     # --- in the main process --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Forget the memory when its worker has ended and no grant is left."""
+        memories.pop(self.name, None)
+        if self.proxy is not None:
+            self.proxy.stop()
 
     def set_lease(self, until: float, session_id: int) -> None:
         """Write when the lease ends, on `clock.now()`, and which session has it."""

@@ -8,8 +8,8 @@ import weakref
 from typing import Any, Final
 
 from django_zklock import clock, exceptions
-from django_zklock.contrib.celery.messages import headers_of, received_at
-from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
+from django_zklock.contrib.celery.messages import received_at
+from django_zklock.contrib.celery.redelivery import has_copy
 from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
@@ -66,9 +66,9 @@ class WaitingTask:
         self._timeout = call.timeout
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
-        redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
+        self._about = call.context.about
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
-        self._checks_copies = bool(redelivered) or any(lock.spec.shares for lock in locks_of(self.locks))
+        self._checks_copies = "redelivered" in self._about or any(lock.spec.shares for lock in locks_of(self.locks))
         self._routine: Routine[None] | None = None
         self._waiter: MessageWaiter | None = None  # the last one
         self.timer: Any = None  # an entry of the loop
@@ -102,7 +102,7 @@ class WaitingTask:
     def _has_copy(self) -> Routine[bool]:
         for lock in locks_of(self.locks):
             queue = yield from read_queue(process.current(), lock.spec.key, lock.spec.parent, self._new_waiter())
-            if copy_of(self.request.id, queue) is not None:
+            if has_copy(self._about, queue):
                 return True
         self.payload["checked_copies"] = True
         return False

@@ -8,27 +8,34 @@ lock: it ends under the lock, before the work begins, so that a later call waits
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from celery import Task, states
-from celery.signals import task_failure, task_postrun, task_prerun, task_revoked
+from celery.signals import (
+    task_failure,
+    task_postrun,
+    task_prerun,
+    task_received,
+    task_rejected,
+    task_revoked,
+    task_unknown,
+)
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.introspection import arguments, locked_of
+from django_zklock.contrib.celery.introspection import locked_of
+from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import Attached
-from django_zklock.decorators.locked import LockedFunction
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.log import Logger
 from django_zklock.queue.names import escape
-
-logger = Logger("django_zklock.celery")
 
 UNIQUE_HEADER: Final = "zklock_unique"
 """The key of the reservation that a unique task has."""
 WAITING_HEADER: Final = "zklock_waiting"
 """The key of the reservation that a task has while it waits for its lock."""
+_HEADERS: Final = frozenset((UNIQUE_HEADER, WAITING_HEADER))
 
 _ATTACHED: Final = "zklock_attached"  # attributes of a request
 _ENDED: Final = "zklock_ended"
@@ -110,39 +117,52 @@ def on_postrun(
 
 # --- in the worker's main process ---------------------------------------------------------------------------------
 
+received: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The requests of this worker that have reservations."""
 
-def on_revoked(request: Any, **kwargs: object) -> None:
+
+def on_received(request: Any, **kwargs: object) -> None:
+    """Remember a request that has reservations: the worker may have to end them."""
+    if not _HEADERS.isdisjoint(headers_of(request)):
+        received.add(request)
+
+
+def on_revoked(request: Any, terminated: bool = False, **kwargs: object) -> None:
     """End the reservations of a task that was revoked, before or while it ran, or that has expired."""
-    for header in (UNIQUE_HEADER, WAITING_HEADER):
-        key = messages.text(request, header)
-        if key:
-            reservations.end(key, str(request.id), reply_timeout=0)
+    end_all(request.headers, request.id, has_run=terminated)
 
 
-def on_failure(
-    sender: Task[..., Any], task_id: str, exception: BaseException, args: Any = (), kwargs: Any = None, **more: object
-) -> None:
+def on_failure(task_id: str, exception: BaseException, sender: Task[..., Any], **kwargs: object) -> None:
     """End the reservations of a task whose process died, or was killed at a time limit."""
-    locked = locked_of(sender)
-    if locked is None or not messages.died(sender, exception):
-        return
-    try:
-        for key in _keys_of_call(sender, locked, args, kwargs):
-            reservations.end(key, task_id, reply_timeout=0)
-    except (ValueError, TypeError) as error:
-        logger.warning("the reservations of task %r cannot be ended: %s", task_id, error)
+    if messages.died(sender, exception):
+        for request in [request for request in received if request.id == task_id]:
+            end_all(headers_of(request), task_id, has_run=True)
 
 
-def _keys_of_call(task: Task[..., Any], locked: LockedFunction, args: Any, kwargs: Any) -> Iterator[str]:
-    # The main process does not have the message's headers any more.
-    call = arguments(task, args, kwargs)
-    if locked.uniqueness is not None:
-        yield unique_key(task, locked.key(*call))
-    if locked.options_of(*call).on_conflict == "coalesce":
-        yield waiting_key(task, locked.key(*call))
+def on_discarded(message: Any, id: Any = None, **kwargs: object) -> None:
+    """End the reservations of a message that Celery discards: its task is unknown, or its content is refused."""
+    if isinstance(message.headers, dict):
+        end_all(message.headers, message.headers.get("id", id))
+
+
+def on_undecodable(report: Callable[..., object], message: Any, error: Exception) -> None:
+    """Report a message that cannot be decoded as Celery does, which sends no signal."""
+    report(message, error)
+    on_discarded(message)
+
+
+def end_all(headers: Any, task_id: object, *, has_run: bool = False) -> None:
+    """End the reservations of a task in the background; unless it `has_run` here, keep those that a worker runs."""
+    for key in [(headers or {}).get(header) for header in _HEADERS]:
+        if isinstance(key, str) and key:
+            attached = None if has_run else Attached(key, str(task_id), token="", attachment="none")
+            reservations.end(key, str(task_id), attached=attached, reply_timeout=0)
 
 
 task_prerun.connect(on_prerun, dispatch_uid="zklock.reservations_on_prerun")
 task_postrun.connect(on_postrun, dispatch_uid="zklock.reservations_on_postrun")
+task_received.connect(on_received, dispatch_uid="zklock.reservations_on_received")
 task_revoked.connect(on_revoked, dispatch_uid="zklock.reservations_on_revoked")
 task_failure.connect(on_failure, dispatch_uid="zklock.reservations_on_failure")
+task_unknown.connect(on_discarded, dispatch_uid="zklock.reservations_on_unknown")
+task_rejected.connect(on_discarded, dispatch_uid="zklock.reservations_on_rejected")

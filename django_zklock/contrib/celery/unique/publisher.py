@@ -87,9 +87,11 @@ class UniqueMessage:
             reservation = reservations.reserve(
                 self.key,
                 self.task_id,
+                again=self._sent_again,
                 late=bool(self._task.acks_late),
                 until=self._until(),
-                has_ended=lambda task_id: bool(finished_at(self._app.backend, task_id)),
+                # A stored result for its own id is that of an earlier call.
+                has_ended=lambda task_id: task_id != self.task_id and bool(finished_at(self._app.backend, task_id)),
             )
         except (ZooKeeperUnavailable, LockTimeout) as error:
             if not self._sent_again:
@@ -116,7 +118,7 @@ class UniqueMessage:
         error.task_id = other.task_id
         error.result = (self._options.get("result_cls") or self._app.AsyncResult)(other.task_id)
         logger.info("a duplicate was not sent: %s", error)
-        if self._given_id is not None:
+        if self._given_id not in (None, other.task_id):
             self._revoke(self._given_id, str(error))
         if self._uniqueness.on_duplicate == "raise":
             raise error

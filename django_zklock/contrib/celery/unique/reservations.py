@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from django_zklock import clock, conf
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
-from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.log import Logger
@@ -82,6 +82,7 @@ def reserve(
     key: str,
     task_id: str,
     *,
+    again: bool = False,
     late: bool = False,
     until: float | None = None,
     has_ended: Callable[[str], bool] | None = None,
@@ -90,12 +91,13 @@ def reserve(
     """
     Reserve the key for this task, before its message is sent. Returns a `Duplicate` if another task has the key.
 
-    A task that has the key already gets it again. A reservation that no longer counts is replaced. While another
-    publisher sends its message, this waits to see whether that succeeds.
+    A reservation that no longer counts is replaced. While another publisher sends its message, this waits to see
+    whether that succeeds.
 
     Args:
         key: the key of a lock, or several keys joined by slashes.
-        task_id: of the task; unique.
+        task_id: of the task.
+        again: whether the task is sent again, and keeps its key. A new call with the same id is a duplicate.
         late: whether the broker delivers the task again if its worker dies.
         until: when the reservation ends if no process runs the task, in seconds since 1970; None: never.
         has_ended: called with the id of the task that has the key, in the calling thread. True if that task has ended,
@@ -111,7 +113,9 @@ def reserve(
     deadline = clock.now() + timeout
     while True:
         new = Reservation(task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until)
-        outcome: Reserved | Duplicate = _run(key, _reserving(key, new, ended_token), deadline - clock.now(), guess=None)
+        outcome: Reserved | Duplicate = _run(
+            key, _reserving(key, new, ended_token, again=again), deadline - clock.now(), guess=None
+        )
         if isinstance(outcome, Reserved) or has_ended is None:
             return outcome
         if outcome.token == ended_token or not has_ended(outcome.task_id):
@@ -204,7 +208,7 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeo
 # --- steps of an update, on the protocol's thread ---------------------------------------------------------------------
 
 
-def _reserving(key: str, new: Reservation, ended_token: str) -> Decide:
+def _reserving(key: str, new: Reservation, ended_token: str, *, again: bool) -> Decide:
     """Return the plan of a publisher. It may run again after a lost reply, so it remembers the task's earlier state."""
     before: State | None = None
 
@@ -217,14 +221,14 @@ def _reserving(key: str, new: Reservation, ended_token: str) -> Decide:
             reserved = Reserved(key, new.task_id, new.token, before)
             return Commit((Create(path=path, data=new.encode()), *created), reserved)
         current = Reservation.decode(node.data)
-        if current.task_id == new.task_id:
+        if current.token == new.token or (again and current.task_id == new.task_id):
             if current.state is not State.PUBLISHING:
                 before = current.state
             reserved = Reserved(key, new.task_id, current.token, before)
             if current.state is State.PUBLISHING and name in node.children:
                 return Done(reserved)
-            again = replace(current, state=State.PUBLISHING, until=new.until)
-            return _write(node, current, again, created[1], value=reserved)
+            renewed = replace(current, state=State.PUBLISHING, until=new.until)
+            return _write(node, current, renewed, created[1], value=reserved)
         verdict = Verdict.DEAD if current.token == ended_token else current.judge(node.children, time.time())
         if verdict is Verdict.SENDING:
             return WaitUntilGone(record.publishers(node.children)[0])
@@ -294,7 +298,8 @@ class _Update(OptimisticUpdate):
         registry = self.session.attached(Registry)
         registry.discard(self._path)
         if self._paths and not isinstance(outcome, Exception):
-            registry.add(self._path, *self._paths)
+            with suppress(TooManyLocks):  # it was carried out all the same
+                registry.add(self._path, *self._paths)
         super()._conclude(outcome)
 
 

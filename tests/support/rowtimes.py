@@ -1,0 +1,118 @@
+"""
+Print how rows of django-celery-beat differ from those that continue from their records, for the settings of time zones.
+
+Run in a process of its own, because Django sets the time zone of the whole process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import django
+from celery import Celery
+from django.conf import settings
+from django.core.management import call_command
+from django.test import override_settings
+
+from django_zklock.contrib.celery.schedule import RunRecord, continue_from
+
+ZONES = ("America/New_York", "Asia/Shanghai", "UTC")
+KINDS = ("interval", "crontab", "one_off")
+
+
+def edit(row: Any) -> None:
+    row.description = "edited"
+    row.save()
+
+
+def enable_again(row: Any) -> None:
+    for row.enabled in (False, True):
+        row.save()
+
+
+def keep(row: Any) -> None:
+    """Do not change it."""
+
+
+def entry_of(row: Any) -> Any:
+    """Return the entry of a row as the scheduler reads it."""
+    from django_celery_beat.schedulers import ModelEntry  # type: ignore[import-untyped]
+
+    return ModelEntry(type(row).objects.get(pk=row.pk), app=Celery("rows", set_as_current=False))
+
+
+def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
+    """Return a row that has just run, and the record of its run."""
+    from django_celery_beat.models import (  # type: ignore[import-untyped]
+        CrontabSchedule,
+        IntervalSchedule,
+        PeriodicTask,
+    )
+
+    every, _ = IntervalSchedule.objects.get_or_create(every=1, period="hours")
+    daily, _ = CrontabSchedule.objects.get_or_create(minute="0", hour=str((datetime.now(timezone.utc).hour - 2) % 24))
+    schedule = {"crontab": daily} if kind == "crontab" else {"interval": every}
+    row = PeriodicTask.objects.create(name=name, task="t", one_off=kind == "one_off", **schedule)
+    record = RunRecord(entry=name, at=datetime.now(timezone.utc), count=1)
+    entry = next(entry_of(row))
+    if saved:
+        entry.save()
+        entry.is_due()  # disables a one-off row
+    row.refresh_from_db()
+    return row, record
+
+
+def state(entry: Any) -> tuple[Any, ...]:
+    """Return what decides about the next run."""
+    due, seconds = entry.is_due()
+    return due, round(seconds / 60), entry.total_run_count, entry.model.total_run_count
+
+
+def compare(kind: str, change: Callable[[Any], None], label: str) -> None:
+    row, record = ran(kind, label, saved=True)
+    change(row)
+    plain, ours = entry_of(row), entry_of(row)
+    continue_from(ours, record)
+    before, after = state(plain), state(ours)
+    if before != after:
+        print(f"{row.name}: plain {before}, ours {after}")
+
+
+def crash(kind: str, label: str) -> None:
+    """The leader dies before it saves the row."""
+    row, record = ran(kind, f"{label}, crash", saved=False)
+    ours = entry_of(row)
+    continue_from(ours, record)
+    last = ours.last_run_at.replace(tzinfo=ours.last_run_at.tzinfo or timezone.utc)
+    if abs(last - record.at) > timedelta(seconds=1) or ours.model.total_run_count != 1:
+        print(f"{row.name}: last run {last}, recorded {record.at}, count {ours.model.total_run_count}")
+
+
+def main() -> None:
+    settings.configure(
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        INSTALLED_APPS=["django_celery_beat"],
+        MIGRATION_MODULES={"django_celery_beat": None},  # tables without migrations
+    )
+    django.setup()
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    for zone, aware in itertools.product(ZONES, (True, False)):
+        for process_zone in {zone, "UTC"}:
+            with override_settings(TIME_ZONE=zone, USE_TZ=aware, DJANGO_CELERY_BEAT_TZ_AWARE=aware):
+                os.environ["TZ"] = process_zone  # after `settings.configure()`, it is not Django's
+                time.tzset()
+                for kind in KINDS:
+                    label = f"{zone}, process in {process_zone}, {aware=}, {kind}"
+                    crash(kind, label)
+                    for change in (keep, edit, enable_again):
+                        compare(kind, change, f"{label}, {change.__name__}")
+    print("compared")
+
+
+if __name__ == "__main__":
+    main()
