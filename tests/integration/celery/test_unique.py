@@ -156,11 +156,11 @@ def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) ->
 def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, way: str) -> None:
     """The worker that has the message frees it at once, and drops the message at its ETA."""
     control = publisher.app.control
-    stamps = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
+    stamps: dict[str, Any] = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
     first = delay(publisher, "until_done", f"eta-{way}", countdown=60, **stamps)
     eventually(lambda: f"[{first.id}] received" in publisher.log.read_text())
     assert delay(publisher, "until_done", f"eta-{way}").id == first.id
-    _ = control.revoke(first.id) if way == "id" else control.revoke_by_stamped_headers({"mark": [way]})
+    _ = control.revoke(first.id) if way == "id" else control.revoke_by_stamped_headers({"mark": way})
     eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
