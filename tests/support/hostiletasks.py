@@ -157,7 +157,7 @@ HEADERS: Final = (
 )
 
 FORGED: Final = {
-    "zklock_wait": {"worker": 1, "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
+    "zklock_wait": {"memory": [1], "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
     "zklock_redelivered": "2026-01-01T00:00:00",
     "zklock_redelivered_checked": "many",
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",

@@ -65,7 +65,7 @@ for app in apps:
     @zk_locked(f"of-{app.main}")
     def work(self):
         time.sleep(2)  # longer than a lease
-        return [name for name in self.request.headers or {} if "zklock" in name]  # why it was sent again
+        return [name for name in self.request.headers or {} if name == "zklock_conflicts"]  # if it was sent again
     works.append(work)
 
 def worker(app):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ from support.reserving import reserved_names
 from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.operations import end_hold
 
@@ -371,9 +372,10 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
 def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
     """A message that is delivered twice changes neither the work nor its result, also with shared or several locks."""
     key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
-    result = worker.send(name, key, "linger", str(gate), str(journal))
+    call, of_first = (name, key, "linger", str(gate), str(journal)), {MESSAGE_HEADER: str(uuid.uuid4())}
+    result = worker.send(*call, headers=of_first)
     gate.wait_at_work()
-    worker.send(name, key, "linger", str(gate), str(journal), task_id=result.id)
+    worker.send(*call, task_id=result.id, headers={**of_first, COPY_HEADER: "none"})
     again = f"{name}[{result.id}] retry"
     eventually(lambda: again in worker.log.read_text(), message="the copy did not come")
     assert len(worker.zoo.contenders()) == (2 if name == "several.skip" else 1)

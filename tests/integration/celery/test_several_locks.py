@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from support.uniquetasks import known_to
 from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
 
 pytestmark = pytest.mark.zookeeper
 
@@ -112,11 +113,12 @@ def test_threads_of_one_process_share_a_semaphore(zoo: Zoo, tmp_path: Path, pool
     pytest.importorskip("gevent")
     with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker:
         gates = [worker.gate(), worker.gate()]
-        sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate)) for gate in gates]
+        of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
+        sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate), headers=of_first) for gate in gates]
         for gate in gates:
             gate.wait_at_work()
         assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
-        worker.app.send_task("sharing.permit.raise", ("k", "tell"), task_id=sent[0].id)
+        worker.send("sharing.permit.raise", "k", "tell", task_id=sent[0].id, headers={**of_first, COPY_HEADER: "none"})
         eventually(lambda: f"sharing.permit.raise[{sent[0].id}] retry" in worker.log.read_text())
         for gate in gates:
             gate.open()

@@ -54,7 +54,7 @@ class Dispatcher(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
-        self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: those that need a lock and are not in the pool
+        self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: they need a lock and are not in the pool
         self._consumer = consumer
         consumer.on_decode_error = functools.partial(lifecycle.on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
@@ -156,7 +156,7 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self.loop.call_soon, self._run_scheduled, task, step)
 
     def _run_scheduled(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
-        if self.tasks.get(_tag(task.request)) is task:
+        if self.tasks.get(task.request.message.delivery_tag) is task:
             self._run_step(step, task)
 
     def _run_step(self, step: Callable[..., object], message: Any, *args: Any) -> None:
@@ -166,7 +166,7 @@ class Dispatcher(bootsteps.StartStopStep):
             step(message, *args)
         except Exception:
             logger.exception("task %s does not wait for its lock in the main process", request.id)
-            task = self.tasks.pop(_tag(request), None)
+            task = self.tasks.pop(request.message.delivery_tag, None)
             self._queue = deque(other for other in self._queue if other is not request and other is not task)
             self._ahead = deque(other for other in self._ahead if other is not task)
             request.request_dict.pop(PAYLOAD, None)
@@ -176,7 +176,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(request)
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
-        if task is not None and self.tasks.setdefault(_tag(request), task) is not task:
+        if task is not None and self.tasks.setdefault(request.message.delivery_tag, task) is not task:
             task = None  # another delivery waits already, and this one must not wait behind it
         self._queue.append(task or request)
         self._dispatch()
@@ -199,7 +199,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(message)
         elif message.has_result:
             self._give_task(message)
-        elif self.tasks.get(_tag(message.request)) is message:  # else it was revoked
+        elif self.tasks.get(message.request.message.delivery_tag) is message:  # else it was revoked
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
@@ -257,7 +257,7 @@ class Dispatcher(bootsteps.StartStopStep):
         if task.is_granted:
             task.payload["grants"] = self._grants.add(task)
         request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
-        del self.tasks[_tag(request)]
+        del self.tasks[request.message.delivery_tag]
         self._give_to_pool(request)
 
     def _give_to_pool(self, request: Any) -> None:
@@ -314,7 +314,7 @@ class Dispatcher(bootsteps.StartStopStep):
         elif task.has_value:  # the step that should use it has failed
             task.step()
         elif not task.has_result and may_be_revoked and request.revoked():
-            del self.tasks[_tag(request)]
+            del self.tasks[request.message.delivery_tag]
             task.cancel()
             self._slots.release(request)
             self.waiting.remove(task)
@@ -369,10 +369,6 @@ class Dispatcher(bootsteps.StartStopStep):
         self.loop.run(self._forget_all)
         run_logged(self._grants.close, ends_process=self.ends_process)
         self.loop.close()
-
-
-def _tag(request: Any) -> Any:
-    return request.message.delivery_tag  # different for messages with one id
 
 
 def _forks(app: Any) -> bool:

@@ -123,7 +123,7 @@ def wait_result(request: Any, caller: Caller) -> WaitResult | None:
     """Return the result of the wait for a task, from the `PAYLOAD` of its request. A second call returns None."""
     payload = request.__dict__.pop(PAYLOAD, None)
     (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
-    shared = None if payload is None else memories.get(payload["memory"])
+    shared = memories.get(str(payload.get("memory"))) if isinstance(payload, dict) else None
     if shared is None:
         return None
     result = WaitResult(payload, shared)
