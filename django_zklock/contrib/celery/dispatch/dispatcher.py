@@ -348,7 +348,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
         A contender that stayed would look to that worker like a running copy of the task.
         """
-        self.loop.run(self._forget_all)
+        run_logged(self.loop.run, self._forget_all)
 
     def _forget_all(self) -> None:
         if self._next_check is not None:  # Celery clears its timers
@@ -366,9 +366,9 @@ class Dispatcher(bootsteps.StartStopStep):
     def shutdown(self, consumer: Any) -> None:
         """Wait for the grants of the pool. Celery calls this at the end of the worker, when the pool has stopped."""
         self.loop.thread = threading.get_ident()  # `stop` may have found the loop at its end
-        self.loop.run(self._forget_all)
+        run_logged(self.loop.run, self._forget_all)
         run_logged(self._grants.close, ends_process=self.ends_process)
-        self.loop.close()
+        run_logged(self.loop.close)
 
 
 def _forks(app: Any) -> bool:
