@@ -28,8 +28,7 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 
 ANYWHERE = {
     # A contender is made and started, and gets messages.
-    "newcomer.py": {"__init__"},
-    "contender.py": {"start", "abandon", "downgrade"},
+    "contender.py": {"__init__", "start", "abandon", "downgrade"},
     "replies.py": {"__init__"},
     # Any thread reads a grant, and observes it.
     "grant.py": {
