@@ -16,10 +16,9 @@ from django_zklock.locks.lingering import LingeringLock
 from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import ContenderNode, State
+from django_zklock.locks.protocol.node import ContenderNode, ReaderMarker, State
 from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.reader_marker import ReaderMarker
 from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
 from django_zklock.queue import guids, rules

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.locks.protocol.node import ReplyGuard
 from django_zklock.queue import rules
 from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
