@@ -22,13 +22,12 @@ from django_zklock import clock
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol import interventions
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.listing import ListedNames, ListingReply
 from django_zklock.locks.protocol.local_queue import LocalQueue
 from django_zklock.locks.protocol.node import ContenderNode, ReplyGuard
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck, replacement
 from django_zklock.locks.protocol.peek import Holder, Peek, PeekReply
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.protocol.registry import ListedNames, ListingReply, Registry
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import holders, nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload

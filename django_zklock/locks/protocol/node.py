@@ -15,9 +15,8 @@ from typing import Any, Protocol, TypeVar
 from django_zklock import clock
 from django_zklock.exceptions import TooManyLocks, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution import work
-from django_zklock.locks.protocol.listing import ListedNames, ListingReply
 from django_zklock.locks.protocol.operator_holds import Replacement
-from django_zklock.locks.protocol.registry import OwnNode, Registry
+from django_zklock.locks.protocol.registry import ListedNames, ListingReply, OwnNode, Registry
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.log import Logger
 from django_zklock.queue import guids, markers, nodes

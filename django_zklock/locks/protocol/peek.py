@@ -12,10 +12,9 @@ from functools import partial
 from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.locks.protocol.listing import ListingReply
 from django_zklock.locks.protocol.node import ReplyGuard
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
-from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.protocol.registry import ListingReply, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
 from django_zklock.queue import operator_hold, order, rules
 from django_zklock.queue.nodes import Payload

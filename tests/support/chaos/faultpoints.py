@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.listing import SharedListing
 from django_zklock.locks.protocol.node import ContenderNode
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import OwnNode
+from django_zklock.locks.protocol.registry import OwnNode, SharedListing
 
 Faultpoint: TypeAlias = Literal[
     "before_create",
