@@ -21,7 +21,7 @@ from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.queue import guids, rules
+from django_zklock.queue import nodes, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.zk.errors import NodeMissing, ZkError
@@ -143,14 +143,14 @@ def _adopting_found(self: ContenderNode, answer: Any) -> None:
 def _create_again_with_guid(self: ContenderNode) -> None:
     """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
     kept = _guids.get(self)
-    module: Any = guids
-    before = module.new
+    module: Any = nodes
+    before = module.new_guid
     if kept is not None:
-        module.new = lambda mark: kept
+        module.new_guid = lambda mark: kept
     try:
         _create(self)
     finally:
-        module.new = before
+        module.new_guid = before
     _guids[self] = self.guid
 
 

@@ -18,7 +18,7 @@ from django_zklock import clock
 from django_zklock.locks.lingering import LingeringLock
 from django_zklock.locks.local_waiters import LocalWaiter
 from django_zklock.locks.protocol import registry
-from django_zklock.queue import guids
+from django_zklock.queue import nodes
 from django_zklock.zk import session
 from model.client import SimulatedClient
 from model.world import World
@@ -110,7 +110,7 @@ def stage() -> Iterator[Stage]:
     patches: list[tuple[Any, str, Any]] = [
         (clock, "now", new_stage.now),
         (session, "Client", new_stage.client),
-        (guids, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
+        (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LocalWaiter, "grant_now", new_stage.preempting(LocalWaiter.grant_now)),

@@ -19,7 +19,7 @@ from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.registry import ListedNames, ListingReply, OwnNode, Registry
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.log import Logger
-from django_zklock.queue import guids, markers, nodes
+from django_zklock.queue import markers, nodes
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
@@ -193,7 +193,7 @@ class ContenderNode(OwnNode):
         self._replies.new_generation()
         self.node = self._last_read = self.path = None
         # A new guid for each create: a znode with this guid was created in this session, by this create.
-        guid = guids.new(guids.Mark.REPLACEABLE if self._spec.min_hold else guids.Mark.OWN)
+        guid = nodes.new_guid(nodes.Mark.REPLACEABLE if self._spec.min_hold else nodes.Mark.OWN)
         self.guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
         self.sent_at = clock.now()
