@@ -3,7 +3,7 @@ The contender: a state machine that enters the queue of a lock, waits for its tu
 
 The contender waits for a session first. If it may wait for the lock, it creates its znode, perhaps after a wait in the
 local queue of its process. Otherwise it peeks whether the lock is free, so a try that fails writes nothing. The rule
-(`queue.rules`) knows the kind of lock, and says for whom it waits. `ContenderNode` creates and deletes the znode.
+(`queue.order`) knows the kind of lock, and says for whom it waits. `ContenderNode` creates and deletes the znode.
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -29,7 +29,7 @@ from django_zklock.locks.protocol.peek import Holder, Peek, PeekReply
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import ListedNames, ListingReply, Registry
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue import holders, nodes, operator_hold, order, rules
+from django_zklock.queue import holders, nodes, operator_hold, order
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk import troubles
@@ -272,14 +272,14 @@ class Contender(SessionObserver):
     def _apply_rule(self, queue: order.Queue) -> None:
         name = self._node.name
         verdict = self.spec.rule(queue, name)
-        if isinstance(verdict, rules.Absent):
+        if isinstance(verdict, order.Absent):
             self._on_absent()
             return
         self.placed = True
         self._node.creates = 0
         if queue.stale_marker:
             self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
-        if isinstance(verdict, rules.Granted):
+        if isinstance(verdict, order.Granted):
             self._grant_if_proven()
             return
         holds = operator_hold.holds_ahead(queue, name)
@@ -290,7 +290,7 @@ class Contender(SessionObserver):
         self.operator = None
         self._wait_or_conclude_busy(queue, verdict)
 
-    def _wait_or_conclude_busy(self, queue: order.Queue, verdict: rules.WaitFor) -> None:
+    def _wait_or_conclude_busy(self, queue: order.Queue, verdict: order.WaitFor) -> None:
         waiters = holders.waiters_ahead(queue, self._node.name, self.spec.limit or 1)
         if not self.waits:
             self._conclude_busy()
@@ -306,7 +306,7 @@ class Contender(SessionObserver):
                 self._node.watch(self.on_refused)
             self._predecessors.wait_for(verdict)
 
-    def _on_holds_checked(self, queue: order.Queue, verdict: rules.WaitFor, checked: CheckedHolds | None) -> None:
+    def _on_holds_checked(self, queue: order.Queue, verdict: order.WaitFor, checked: CheckedHolds | None) -> None:
         if checked is None:
             return  # it lists again when it is connected
         if checked.ended:

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import NamedTuple
 
-from django_zklock.queue import rules
+from django_zklock.queue import order
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operator_hold import HoldLabel
 
@@ -31,9 +31,9 @@ class QueueSpec:
     template: str = ""  # of the key
 
     @property
-    def rule(self) -> rules.Rule:
+    def rule(self) -> order.Rule:
         """The rule that decides whose turn it is."""
-        return rules.rule_for(self.kind, self.limit or 1)
+        return order.rule_for(self.kind, self.limit or 1)
 
 
 class Caller(NamedTuple):

@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.queue.nodes import Child, Kind, Mark, new_guid, prefix
-from django_zklock.queue.order import LAST_SEQUENCE, Queue, ordered
-from django_zklock.queue.rules import Absent, Granted, Permits, Verdict, WaitFor, exclusive, rule_for, shared
+from django_zklock.queue.order import (
+    LAST_SEQUENCE,
+    Absent,
+    Granted,
+    Permits,
+    Queue,
+    Verdict,
+    WaitFor,
+    exclusive,
+    ordered,
+    rule_for,
+    shared,
+)
 
 PLAIN = st.just(Kind.LOCK)
 KINDS = st.sampled_from(Kind)
