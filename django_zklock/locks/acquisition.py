@@ -22,7 +22,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.execution import abort, transactions
-from django_zklock.execution.cleanup import Finalizers
+from django_zklock.execution.abort import Finalizers
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import Routine, ThreadWaiter
