@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.acquisition import REPLY_TIMEOUT
-from django_zklock.locks.lingering import LingeringLocks
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django_zklock import clock
-from django_zklock.locks.lingering import LingeringLock
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode, ReaderMarker, State

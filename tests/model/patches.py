@@ -15,8 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_zklock import clock
-from django_zklock.locks.lingering import LingeringLock
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.locks.protocol import registry
 from django_zklock.queue import nodes
 from django_zklock.zk import session

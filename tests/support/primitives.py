@@ -11,8 +11,7 @@ from typing import Any
 
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lingering import LingeringLock, LingeringLocks
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
 from django_zklock.queue.nodes import Kind, Mark, new_guid
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process

@@ -30,7 +30,7 @@ from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.execution import owner, waiters
 from django_zklock.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.locks import acquisition, base, guard, held, hold, lingering, local_waiters, lock, multi
+from django_zklock.locks import acquisition, base, guard, held, hold, lingering, lock, multi
 from django_zklock.locks.held import held_locks
 
 pytestmark = [
@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-LOCKS = lock, base, hold, held, guard, acquisition, multi, lingering, local_waiters
+LOCKS = lock, base, hold, held, guard, acquisition, multi, lingering
 FUNCTIONS = functions_of(*LOCKS, waiters, owner, CleanupOnError, finalizers_of)
 
 strides = pytest.mark.parametrize(
