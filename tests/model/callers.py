@@ -36,13 +36,6 @@ class Script:
     linger: float = 0.0
 
 
-class Fixed(locks.Caller):
-    """Has the same data at each run: with no time and no host in them."""
-
-    def payload(self, spec: QueueSpec, guid: str, session_timeout: float) -> bytes:
-        return f"{guid} {spec.limit}".encode()
-
-
 class Caller(GrantObserver):
     """One thread, say, that takes a lock again and again."""
 
@@ -95,7 +88,7 @@ class Caller(GrantObserver):
             limit=script.limit,
             linger=script.linger,
         )
-        caller = Fixed(thread="", what="")
+        caller = locks.Caller(thread="", what="")
 
         contender: Contender | LocalWaiter
 

@@ -27,13 +27,13 @@ from django_zklock.locks.protocol.node import ContenderNode, ReplyGuard
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck, replacement
 from django_zklock.locks.protocol.peek import Holder, Peek, PeekReply
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import ListedNames, ListingReply, Registry
+from django_zklock.locks.protocol.registry import ListingReply, Registry
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import holders, nodes, operator_hold, order
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk import troubles
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Node
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import BEAT_SHARE, Session, SessionObserver
@@ -257,21 +257,22 @@ class Contender(SessionObserver):
         self._registry.listing(self.spec.parent).names(on_listed, after_sync=after_sync)
 
     def _on_listed(self, reply: ListingReply) -> None:
-        if isinstance(reply, ListedNames):
-            try:
-                queue = reply.queue
-            except UnreadableQueue as error:
-                self.on_refused(error)
-            else:
-                self._apply_rule(queue)
-        elif isinstance(reply, NodeMissing):
+        """Apply the rule to the queue: hold the lock, wait, or leave."""
+        if isinstance(reply, (OutcomeUnknown, SessionGone)):
+            return  # it lists again when it is connected
+        if isinstance(reply, NodeMissing):
             self._on_absent()
-        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it lists again when it is connected
+            return
+        if isinstance(reply, ZkError):
             self.on_refused(reply)
-
-    def _apply_rule(self, queue: order.Queue) -> None:
+            return
+        try:
+            queue = reply.queue
+        except UnreadableQueue as error:
+            self.on_refused(error)
+            return
         name = self._node.name
-        verdict = self.spec.rule(queue, name)
+        verdict = order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, name)
         if isinstance(verdict, order.Absent):
             self._on_absent()
             return
@@ -379,8 +380,7 @@ class Contender(SessionObserver):
         grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about
         grant.template = self.spec.template
-        self._node.keep()
-        self._node.watch_in(WATCH_SELF_AFTER)
+        self._node.keep(WATCH_SELF_AFTER)
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:

@@ -8,8 +8,11 @@ change of the znode or of the connection, it drops the replies to earlier reques
 from __future__ import annotations
 
 import enum
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any, Protocol, TypeVar
 
 from django_zklock import clock
@@ -202,7 +205,7 @@ class ContenderNode(OwnNode):
             self._registry.add(self.guid, f"{self._parent}/{prefix}")
             self._registry.listing(self._parent).create_and_list(
                 prefix,
-                self._caller.payload(self._spec, self.guid, self._registry.session.timeout),
+                self._payload(),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )
@@ -211,6 +214,23 @@ class ContenderNode(OwnNode):
         except Exception:
             self._mark_unsure()
             raise
+
+    def _payload(self) -> bytes:
+        spec, caller = self._spec, self._caller
+        return Payload(
+            guid=self.guid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=caller.thread,
+            what=caller.what,
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            template=spec.template,
+            about=caller.about,
+            limit=spec.limit or 0,
+            owner=caller.owner,
+            max_hold=round((spec.max_hold or 0.0) * 1000),
+            session_timeout=round(self._registry.session.timeout * 1000),
+        ).encode()
 
     def _on_created(self, reply: NodeReply) -> None:
         if isinstance(reply, SessionGone):
@@ -310,10 +330,17 @@ class ContenderNode(OwnNode):
 
     # --- while it exists ----------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
-        """Check the znode with each heartbeat, because its lock is held now."""
+    def keep(self, watch_after: float) -> None:
+        """
+        Check the znode with each heartbeat, because its lock is held now.
+
+        It is read and watched in `watch_after` seconds. A present watch stays until then.
+        """
         if self.node is not None:
             self._registry.heartbeat.add(self.node.path, lambda: self._replies.run(self._on_missing))
+            self._watch_timer = self._registry.session.loop.call_later(
+                watch_after, lambda: self._replies.run(self.watch)
+            )
 
     def prove(self) -> None:
         """Have a quorum confirm that the session lives and the znode exists."""
@@ -344,10 +371,6 @@ class ContenderNode(OwnNode):
         told so before.
         """
         return self._watch is not None and self._is_confirmed
-
-    def watch_in(self, seconds: float) -> None:
-        """Read and watch the znode in so many seconds. A present watch stays until then."""
-        self._watch_timer = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
 
     def watch(self, on_refused: Callable[[ZkLockError], object] | None = None) -> None:
         """

@@ -74,7 +74,7 @@ class Peek:
             self._read_holder(queue)
 
     def _is_granted(self, queue: order.Queue) -> bool:
-        return isinstance(self._spec.rule(queue, NEWCOMER), order.Granted)
+        return isinstance(order.rule_for(self._spec.kind, self._spec.limit or 1)(queue, NEWCOMER), order.Granted)
 
     def _on_holds_checked(self, queue: order.Queue, checked: CheckedHolds | None) -> None:
         if checked is None:

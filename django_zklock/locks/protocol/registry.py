@@ -140,7 +140,7 @@ class Registry(SessionObserver):
 
     def add(self, guid: str, *paths: str) -> None:
         """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
-        size = sum(len(path.encode()) + PATH_EXTRA for path in paths)
+        size = len("".join(paths).encode()) + PATH_EXTRA * len(paths)
         total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()

@@ -47,7 +47,7 @@ def install(reach: Callable[[Faultpoint], object]) -> None:
 
     wrap(SharedListing, "create_and_list", "before_create", "after_create_sent")
     wrap(ContenderNode, "_mark_there", None, "after_create_reply")
-    wrap(Contender, "_apply_rule", "after_list")
+    wrap(Contender, "_on_listed", "after_list")
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
     wrap(Contender, "on_ahead_gone", "on_wake")
     wrap(Contender, "_hold", "before_grant")
