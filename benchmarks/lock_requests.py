@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from raw_sessions import RawSession
 from support.jute import EPHEMERAL, EPHEMERAL_SEQUENTIAL, Request, check, children, container, create, delete, multi
 
-from django_zklock.queue import guids, nodes
+from django_zklock.queue import nodes
 
-_GUID = guids.new(guids.Mark.OWN)
+_GUID = nodes.new_guid(nodes.Mark.OWN)
 _PAYLOAD = nodes.Payload(
     guid=_GUID,
     host="web-17.example.com",
@@ -28,7 +28,7 @@ _PAYLOAD = nodes.Payload(
 
 def contender(directory: str) -> tuple[str, bytes]:
     """Return the path of a new contender, without its sequence number, and what it writes into its znode."""
-    guid = guids.new(guids.Mark.OWN)
+    guid = nodes.new_guid(nodes.Mark.OWN)
     return f"{directory}/{nodes.prefix(guid)}", _PAYLOAD.replace(_GUID.encode(), guid.encode())
 
 

@@ -142,7 +142,7 @@ class Trace:
 
     def run(self, action: Callable[[], object], *, pause: float = 0.0) -> str:
         """
-        Return the number of calls of an action, the lines of the functions, and their modules.
+        Return for an action: calls, functions, modules, and calls that follow one of another module.
 
         Heartbeats and pings happen at any moment and only add calls. So it runs several times, `pause` seconds apart,
         and the run with the fewest calls counts.
@@ -156,9 +156,9 @@ class Trace:
             self._recording = False
             runs.append(self._calls)
         calls = min(runs, key=len)
-        codes = set(calls)
-        lines = sum(max(line for *_, line in code.co_lines() if line) - code.co_firstlineno + 1 for code in codes)
-        return f"{len(calls)} / {lines} / {len({code.co_filename for code in codes})}"
+        modules = [code.co_filename for code in calls]
+        changes = sum(before != after for before, after in itertools.pairwise(modules))
+        return f"{len(calls)} / {len(set(calls))} / {len(set(modules))} / {changes}"
 
 
 def traces() -> Iterator[tuple[str, str]]:
@@ -203,7 +203,8 @@ def traces() -> Iterator[tuple[str, str]]:
 def main(arguments: list[str]) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", action="store_true", help="calls / lines of the functions / modules of three paths")
+    trace_help = "calls / functions / modules / changes of module of three paths"
+    parser.add_argument("--trace", action="store_true", help=trace_help)
     parser.add_argument("--privates", action="store_true", help="list the uses of another object's privates")
     options = parser.parse_args(arguments)
     rows = [*measures(), *(traces() if options.trace else ())]

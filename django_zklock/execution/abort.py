@@ -1,5 +1,11 @@
 """
-Abort the work that runs in an asyncio task, a greenlet or a thread.
+Abort the work that runs in an asyncio task, a greenlet or a thread; and clean up after exceptions that strike anywhere.
+
+The handler of a signal (an abort, a soft time limit, Ctrl-C) may raise at the first instruction of any function. So an
+`except` clause is no guarantee: the function that it calls may be struck before its first line. The rule of this
+package: the caller changes shared state by single steps, and one idempotent call gives back whatever is left.
+`CleanupOnError` guarantees that call, even if a second exception strikes it. An abort never interrupts a function that
+is `shielded`.
 
 Each kind of work is aborted in its own way, and each way has a race at the end of the block: an abort that is requested
 while the block ends must be dropped. It must never reach the code after the block. `request` runs on the protocol's
@@ -23,10 +29,11 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from _signal import getsignal  # type: ignore[import-not-found]  # without the enums of `signal`: ten times as fast
 from collections.abc import Callable, Collection
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from django_zklock import clock
 from django_zklock.exceptions import LockLostInterrupt
@@ -73,6 +80,51 @@ def _is_shielded(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+Finalizers: TypeAlias = "tuple[weakref.ref[Any], weakref.ref[Any]]"
+
+
+def finalizers_of(end: Callable[..., None], on_destroyed: Callable[[object], None]) -> Finalizers:
+    """
+    Return weak references that call `on_destroyed` when Python destroys `end`. The caller must keep them.
+
+    Python keeps the `__exit__` of a `with` block on the stack of its frame, where nothing else refers to it: no
+    variable, and no traceback. If an exception strikes `__exit__` itself, Python drops that object at once, and calls
+    its weak references. `end` has to be a new object for each block. Python swallows an exception that strikes such a
+    call, so there are two of them.
+    """
+    return weakref.ref(end, on_destroyed), weakref.ref(end, on_destroyed)
+
+
+class CleanupOnError:
+    """`with CleanupOnError(call):` runs `call()` if an exception ends the block. `call` must be idempotent."""
+
+    __slots__ = ("_call", "_finalizers")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._finalizers: Finalizers | None = None
+
+    def __enter__(self) -> None: ...
+
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - it returns the method
+        end = functools.partial(self._end)
+        self._finalizers = finalizers_of(end, self._on_destroyed)
+        return end
+
+    @shielded
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._call()
+        self._finalizers = None
+
+    @shielded
+    def _on_destroyed(self, end: object) -> None:
+        if self._finalizers is not None:
+            self._call()
+            self._finalizers = None
 
 
 class Abort:

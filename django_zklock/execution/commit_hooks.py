@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import abort
-from django_zklock.execution.cleanup import CleanupOnError
+from django_zklock.execution.abort import CleanupOnError
 
 
 class TransactionObserver:

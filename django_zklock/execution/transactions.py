@@ -16,7 +16,7 @@ from django.db.transaction import Atomic, TransactionManagementError, atomic
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import abort
-from django_zklock.execution.cleanup import CleanupOnError
+from django_zklock.execution.abort import CleanupOnError
 from django_zklock.log import Logger
 
 logger = Logger("django_zklock.transactions", always=True)

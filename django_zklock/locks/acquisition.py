@@ -22,15 +22,14 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.execution import abort, transactions
-from django_zklock.execution.cleanup import Finalizers
+from django_zklock.execution.abort import Finalizers
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import Routine, ThreadWaiter
 from django_zklock.locks import notify
 from django_zklock.locks.guard import Guard, LossReport, apply_bounds, send_lost
 from django_zklock.locks.held import HeldLock, Inherited, held_locks, inherited_holds
-from django_zklock.locks.lingering import LingeringLocks
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.refusals import refusal, report_failure, report_wait

@@ -19,7 +19,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
-from django_zklock.execution.cleanup import CleanupOnError, finalizers_of
+from django_zklock.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.execution.owner import check_no_running_loop, current_owner, pool_call
 from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, OpenBlocks

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.locks.protocol.node import ReplyGuard
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.queue import clients, order, release_request
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload

@@ -15,7 +15,7 @@ from django_zklock.conf.arguments import LockArguments, LockedOptions
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner, running_loop
 from django_zklock.locks import notify
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LocalWaiter
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue.nodes import Kind

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.order import Queue
-from django_zklock.queue.rules import Granted, rule_for
+from django_zklock.queue.order import Granted, Queue, rule_for
 
 Limits: TypeAlias = Mapping[str, int]
 """The limits in the code of contenders, by name. They apply if no limit is set for all processes."""

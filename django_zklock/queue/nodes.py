@@ -1,4 +1,4 @@
-"""The znodes of contenders: the grammar of their names, and the payload in their data."""
+"""The znodes of contenders: the grammar of their names with their guids, and the payload in their data."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import enum
 import functools
 import json
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import guids
 from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
 
 MAX_PAYLOAD = 1024
@@ -55,6 +55,23 @@ _CURATOR = re.compile(
 _LATCH = re.compile(r"_c_[0-9a-fA-F-]{36}-latch-" + _SEQUENCE)
 _KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _SEQUENCE)
 
+_GUID_VERSION: Final = "8"  # of the UUID: "custom" by RFC 9562, which no client generates by chance
+_GUID_VERSION_INDEX: Final = 12  # among the hexadecimal digits
+
+
+class Mark(enum.Enum):
+    """The first characters of a guid. The version alone is not enough: another program may use it, too."""
+
+    OWN = "0c1a"
+    """A contender of this package."""
+    REPLACEABLE = "0e57"
+    """A contender of this package. At its release, an operator hold with its sequence number may replace its znode."""
+    OPERATOR = "0be7"
+    """An operator hold."""
+
+
+_MARKS: Final = {mark.value: mark for mark in Mark}
+
 
 class Kind(enum.Enum):
     """The request of a contender: the exclusive lock, one side of a read-write lock, or a permit of a semaphore."""
@@ -90,12 +107,12 @@ class Child(NamedTuple):
     @property
     def replaceable(self) -> bool:
         """True if the next contender must list again after its delete: an operator hold may have replaced it."""
-        return guids.mark_of(self.guid) is guids.Mark.REPLACEABLE
+        return mark_of(self.guid) is Mark.REPLACEABLE
 
     @property
     def by_us(self) -> bool:
         """Whether a process with this package created it, in any grammar."""
-        return guids.mark_of(self.guid) is not None
+        return mark_of(self.guid) is not None
 
     @property
     def in_grammar_of_curator(self) -> bool:
@@ -106,6 +123,18 @@ class Child(NamedTuple):
     def by_curator(self) -> bool:
         """Whether Apache Curator created it."""
         return self.in_grammar_of_curator and not self.by_us
+
+
+def new_guid(mark: Mark) -> str:
+    """Return a new guid with this mark, as a UUID of 36 characters."""
+    digits = uuid.uuid4().hex
+    return f"{mark.value}{digits[4:8]}-{digits[8:12]}-{_GUID_VERSION}{digits[13:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def mark_of(guid: str) -> Mark | None:
+    """Return the mark of a guid, with or without dashes; None if it is a guid of another client."""
+    index = _GUID_VERSION_INDEX + 2 if len(guid) > 32 else _GUID_VERSION_INDEX
+    return _MARKS.get(guid[:4]) if guid[index : index + 1] == _GUID_VERSION else None
 
 
 def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:

@@ -12,9 +12,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import guids
 from django_zklock.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.queue.nodes import Child, Payload, parse
+from django_zklock.queue.nodes import Child, Mark, Payload, mark_of, parse
 from django_zklock.queue.order import Queue
 
 # The items of `Payload.about` that describe a hold.
@@ -82,7 +81,7 @@ def is_operator(name: str) -> bool:
         child = parse(name)
     except UnreadableQueue:
         return False
-    return child is not None and guids.mark_of(child.guid) is guids.Mark.OPERATOR
+    return child is not None and mark_of(child.guid) is Mark.OPERATOR
 
 
 def holds_ahead(queue: Queue, me: str) -> tuple[str, ...]:
@@ -108,7 +107,7 @@ def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, 
 
 
 def _is_hold(child: Child) -> bool:
-    return guids.mark_of(child.guid) is guids.Mark.OPERATOR
+    return mark_of(child.guid) is Mark.OPERATOR
 
 
 def operator_hold(

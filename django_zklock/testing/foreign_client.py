@@ -17,8 +17,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from django_zklock.log import Logger
-from django_zklock.queue import guids
-from django_zklock.queue.nodes import Kind, Payload, prefix
+from django_zklock.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
@@ -41,7 +40,7 @@ class ForeignClient:
 
     def create(self, directory: str, what: str, kind: Kind, limit: int) -> str:
         """Create the contender in this directory and return the path of its znode. Raises `TimeoutError`."""
-        guid = guids.new(guids.Mark.OWN)  # other guids are Curator's, which does not have all kinds
+        guid = new_guid(Mark.OWN)  # other guids are Curator's, which does not have all kinds
         payload = Payload(
             guid=guid,
             host=socket.gethostname(),

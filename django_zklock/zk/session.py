@@ -20,9 +20,8 @@ from django_zklock import clock, signals
 from django_zklock.log import Logger
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import troubles
-from django_zklock.zk.client import Client
+from django_zklock.zk.client import Client, Requests
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone
-from django_zklock.zk.in_flight import Requests
 from django_zklock.zk.lease import LastContact, Lease
 from django_zklock.zk.loop import Loop, Timer, users_thread
 from django_zklock.zk.options import SessionOptions

@@ -31,12 +31,12 @@ else:
     from django_zklock import zk_locked as locked
 
 if BROKEN:
-    from django_zklock.queue import rules
+    from django_zklock.queue import order
 
-    def everybody(_queue: Sequence[Any], _me: str, /) -> rules.Verdict:
+    def everybody(_queue: Sequence[Any], _me: str, /) -> order.Verdict:
         """Grant the lock to all callers at once. The tokens still rise."""
-        return rules.Granted()
+        return order.Granted()
 
-    rules.exclusive = everybody
+    order.exclusive = everybody
 
 __all__ = ["hold", "locked"]

@@ -9,7 +9,7 @@ import pytest
 from support.docs import DOCS, text_of
 
 from django_zklock import conf
-from django_zklock.zk.in_flight import STALL_SHARE
+from django_zklock.zk.client import STALL_SHARE
 from django_zklock.zk.lease import LEASE_SHARE, RELAY_SHARE
 from django_zklock.zk.session import BEAT_SHARE
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.acquisition import REPLY_TIMEOUT
-from django_zklock.locks.lingering import LingeringLocks
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
@@ -35,13 +34,6 @@ class Script:
     times: int = 1
     pause: float = 0.1  # between two times
     linger: float = 0.0
-
-
-class Fixed(locks.Caller):
-    """Has the same data at each run: with no time and no host in them."""
-
-    def payload(self, spec: QueueSpec, guid: str, session_timeout: float) -> bytes:
-        return f"{guid} {spec.limit}".encode()
 
 
 class Caller(GrantObserver):
@@ -96,7 +88,7 @@ class Caller(GrantObserver):
             limit=script.limit,
             linger=script.linger,
         )
-        caller = Fixed(thread="", what="")
+        caller = locks.Caller(thread="", what="")
 
         contender: Contender | LocalWaiter
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_zklock.locks.local_waiters import LocalGrant, LocalWaiter, SharedLock
+from django_zklock.locks.lingering import LingeringLock, LocalGrant, LocalWaiter
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import nodes
@@ -79,7 +79,7 @@ class Invariants:
     _once: set[str] = field(default_factory=set)  # paths of those whom it ever gave a permit
     _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
     _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
-    _before: dict[Caller, list[tuple[Caller, LocalWaiter, SharedLock | None]]] = field(
+    _before: dict[Caller, list[tuple[Caller, LocalWaiter, LingeringLock | None]]] = field(
         default_factory=dict
     )  # those in line when it came
     _made: dict[str, float] = field(default_factory=dict)  # paths of contenders that are there, and since when

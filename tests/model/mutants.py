@@ -12,17 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django_zklock import clock
-from django_zklock.locks.lingering import LingeringLock
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import ContenderNode, State
+from django_zklock.locks.protocol.node import ContenderNode, ReaderMarker, State
 from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.reader_marker import ReaderMarker
 from django_zklock.locks.protocol.registry import OwnNode, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.queue import guids, rules
+from django_zklock.queue import nodes, order
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.zk.errors import NodeMissing, ZkError
@@ -144,14 +142,14 @@ def _adopting_found(self: ContenderNode, answer: Any) -> None:
 def _create_again_with_guid(self: ContenderNode) -> None:
     """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
     kept = _guids.get(self)
-    module: Any = guids
-    before = module.new
+    module: Any = nodes
+    before = module.new_guid
     if kept is not None:
-        module.new = lambda mark: kept
+        module.new_guid = lambda mark: kept
     try:
         _create(self)
     finally:
-        module.new = before
+        module.new_guid = before
     _guids[self] = self.guid
 
 
@@ -225,21 +223,21 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
     self.audit()
 
 
-def _seeing_first_writer(queue: Queue, me: str, /) -> rules.Verdict:
+def _seeing_first_writer(queue: Queue, me: str, /) -> order.Verdict:
     """Have a reader wait for the end of the first writer ahead, and for no other."""
     verdict = _shared(queue, me)
     index = queue.index_of(me)
-    if index is None or not isinstance(verdict, rules.WaitFor):
+    if index is None or not isinstance(verdict, order.WaitFor):
         return verdict
     first = next(child for child in queue[:index] if child.kind is not Kind.READ)
-    return rules.WaitFor((first.name,), is_last=True)
+    return order.WaitFor((first.name,), is_last=True)
 
 
 def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]], *, hasty: bool = False) -> Any:
-    def permits(self: rules.Permits, queue: Queue, me: str, /) -> rules.Verdict:
+    def permits(self: order.Permits, queue: Queue, me: str, /) -> order.Verdict:
         verdict = _permits(self, queue, me)
         index = queue.index_of(me)
-        if index is None or not isinstance(verdict, rules.WaitFor) or not verdict.depends_on_limit:
+        if index is None or not isinstance(verdict, order.WaitFor) or not verdict.depends_on_limit:
             return verdict
         names = tuple(child.name for child in choose(queue[:index], len(verdict.children)))
         return replace(verdict, children=names, is_last=verdict.is_last or hasty)
@@ -280,12 +278,12 @@ def _unheeding(self: Predecessors) -> None:
         self.wait_for(_verdicts[self])
 
 
-def _noting_wait(self: Predecessors, verdict: rules.WaitFor) -> None:
+def _noting_wait(self: Predecessors, verdict: order.WaitFor) -> None:
     _verdicts[self] = verdict
     _wait_for(self, verdict)
 
 
-_verdicts: weakref.WeakKeyDictionary[Predecessors, rules.WaitFor] = weakref.WeakKeyDictionary()
+_verdicts: weakref.WeakKeyDictionary[Predecessors, order.WaitFor] = weakref.WeakKeyDictionary()
 
 
 def _carefree_end(self: LingeringLock) -> None:
@@ -308,7 +306,7 @@ def _last(self: LingeringLock) -> LocalWaiter | None:
 
 
 _must_end = LingeringLock.ends_on_release
-_shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
+_shared, _permits, _delete = order.shared, order.Permits.__call__, ContenderNode._delete
 _send_delete = OwnNode._send_delete
 _delete_node, _reconnected, _on_searched_read, _create = (
     ContenderNode.delete,
@@ -351,20 +349,20 @@ MUTANTS = (
         ((ContenderNode, "create", _create_again_with_guid), (ContenderNode, "_on_searched_read", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
-    Mutant("lets a reader look at the first writer only", ((rules, "shared", _seeing_first_writer),)),
+    Mutant("lets a reader look at the first writer only", ((order, "shared", _seeing_first_writer),)),
     Mutant(
         "watches, for a permit, only the one that is as far ahead as there are permits",
-        ((rules.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit : len(ahead) - limit + 1])),),
+        ((order.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit : len(ahead) - limit + 1])),),
         setting=PERMITS,
     ),
     Mutant(
         "watches, for a permit, all but one of those that it should",
-        ((rules.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:][-max(1, limit - 1) :])),),
+        ((order.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:][-max(1, limit - 1) :])),),
         setting=PERMITS,
     ),
     Mutant(
         "takes any permit that is given back for its own",
-        ((rules.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:], hasty=True)),),
+        ((order.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:], hasty=True)),),
         setting=PERMITS,
     ),
     Mutant(

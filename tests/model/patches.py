@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_zklock import clock
-from django_zklock.locks.lingering import LingeringLock
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.locks.protocol import registry
-from django_zklock.queue import guids
+from django_zklock.locks.protocol.node import ContenderNode
+from django_zklock.queue import nodes
 from django_zklock.zk import session
 from model.client import SimulatedClient
 from model.world import World
@@ -29,6 +29,7 @@ AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 _session: Any = session  # its imports are replaced, too
 _real_now = clock.now
 _real_client = _session.Client
+_real_payload = ContenderNode._payload
 
 
 class Stage:
@@ -52,6 +53,10 @@ class Stage:
     def now(self) -> float:
         world = self._here()
         return _real_now() if world is None else world.now
+
+    def payload(self, node: Any) -> bytes:
+        """Return the same data at each run: with no time and no host in them."""
+        return _real_payload(node) if self._here() is None else f"{node.guid} {node._spec.limit}".encode()
 
     def client(self, options: Any) -> Any:
         world = self._here()
@@ -110,7 +115,8 @@ def stage() -> Iterator[Stage]:
     patches: list[tuple[Any, str, Any]] = [
         (clock, "now", new_stage.now),
         (session, "Client", new_stage.client),
-        (guids, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
+        (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
+        (ContenderNode, "_payload", lambda node: new_stage.payload(node)),  # noqa: PLW0108 - no bound method
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LocalWaiter, "grant_now", new_stage.preempting(LocalWaiter.grant_now)),

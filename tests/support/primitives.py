@@ -11,10 +11,8 @@ from typing import Any
 
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lingering import LingeringLock, LingeringLocks
-from django_zklock.locks.local_waiters import LocalWaiter
-from django_zklock.queue import guids
-from django_zklock.queue.nodes import Kind
+from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
+from django_zklock.queue.nodes import Kind, Mark, new_guid
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
 from support.chaos import session_killer
@@ -96,7 +94,7 @@ def foreign(
     zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, compat: str | None = None
 ) -> AbstractContextManager[str]:
     """Have another process with this package in the queue. The context yields the path of its node."""
-    return zoo.hold_elsewhere(key, kind, guid=guids.new(guids.Mark.OWN), compat=compat)
+    return zoo.hold_elsewhere(key, kind, guid=new_guid(Mark.OWN), compat=compat)
 
 
 class Taker:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -44,11 +44,12 @@ def first_line(stride: int) -> int:
 
 
 def functions_of(*modules: Any) -> list[Callable[..., object]]:
-    """Return all functions and methods of some modules."""
+    """Return all functions and methods of some modules, or of some of their classes and functions."""
     functions: list[Callable[..., object]] = []
     for module in modules:
-        for thing in vars(module).values():
-            if getattr(thing, "__module__", "") != module.__name__:
+        things = vars(module).values() if isinstance(module, ModuleType) else [module]
+        for thing in things:
+            if isinstance(module, ModuleType) and getattr(thing, "__module__", "") != module.__name__:
                 continue
             members = vars(thing).values() if isinstance(thing, type) else [thing]
             plain = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]

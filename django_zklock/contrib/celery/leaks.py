@@ -17,7 +17,7 @@ from celery.signals import task_postrun, task_prerun
 from django_zklock.contrib.celery.dispatch.result import WAIT_RESULT
 from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
-from django_zklock.execution.cleanup import CleanupOnError
+from django_zklock.execution.abort import CleanupOnError
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.execution.work import Work

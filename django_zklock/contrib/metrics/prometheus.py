@@ -29,8 +29,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock, held_of
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lingering import LingeringLocks
-from django_zklock.locks.local_waiters import LocalWaiter
+from django_zklock.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.spec import kind_of

@@ -1,32 +1,87 @@
 """
-The znode of one contender: create, watch, delete.
+The znode of one contender: create, watch, mark as a reader's, delete.
 
-The contender reads the queue, and decides when its znode is created and deleted.
+The contender reads the queue, and decides when its znode is created and deleted. `ReplyGuard` is here, too: after a
+change of the znode or of the connection, it drops the replies to earlier requests.
 """
 
 from __future__ import annotations
 
 import enum
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from datetime import datetime, timezone
+from typing import Any, Protocol, TypeVar
 
 from django_zklock import clock
 from django_zklock.exceptions import TooManyLocks, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.protocol.listing import ListedNames, ListingReply
+from django_zklock.execution import work
 from django_zklock.locks.protocol.operator_holds import Replacement
-from django_zklock.locks.protocol.reader_marker import ReaderMarker
-from django_zklock.locks.protocol.registry import OwnNode, Registry
-from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.locks.protocol.registry import ListedNames, ListingReply, OwnNode, Registry
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue import guids, nodes
+from django_zklock.log import Logger
+from django_zklock.queue import markers, nodes
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.client import Watch
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
+from django_zklock.zk.multi import Create, SetData
+
+logger = Logger("django_zklock.locks")
 
 MAX_CREATES = 50  # in a row; if the queue has shown none of these znodes, the contender gives up
+
+_Reply = TypeVar("_Reply")
+
+
+class ReplyGuard:
+    """
+    Wraps callbacks so that replies to outdated requests are dropped.
+
+    A contender starts a new generation when it leaves, reconnects or gets a new session. A reply to a request of an
+    earlier generation says nothing about the present, so it is ignored. If a callback fails, the failure is logged and
+    reported. Otherwise the contender would stay in the queue, do nothing more, and block all others behind it.
+    """
+
+    __slots__ = ("_about", "_generation", "_key", "_on_failure")
+
+    def __init__(
+        self, key: str, on_failure: Callable[[Exception], None], about: Mapping[str, str] | None = None
+    ) -> None:
+        self._key = key
+        self._on_failure = on_failure
+        self._about = about or {}  # the work that the lock is for
+        self._generation = 0
+
+    def new_generation(self) -> None:
+        """Ignore all replies that are still outstanding."""
+        self._generation += 1
+
+    def wrap(self, callback: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
+        """Return a callback that calls `callback`, unless a new generation has begun."""
+        generation = self._generation
+
+        def guarded(reply: _Reply) -> None:
+            if generation == self._generation:
+                self.run(callback, reply)
+
+        return guarded
+
+    def run(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback` now. If it fails, log the failure and report it to `on_failure`."""
+        try:
+            callback(*args)
+        except Exception as error:
+            logger.exception(
+                "the protocol failed for lock %r%s",
+                self._key,
+                work.log_suffix(self._about),
+                extra={"lock": self._key, **work.log_fields(self._about)},
+            )
+            self._on_failure(error)
 
 
 class NodeListener(Protocol):
@@ -59,6 +114,43 @@ class State(enum.Enum):
     THERE = "it exists"
     UNWANTED = "its create was sent, and the reply will start its delete"
     DELETED = "its delete was sent, or no delete is necessary"
+
+
+class ReaderMarker(OwnNode):
+    """The marker of a writer that became a reader. The name of its znode cannot change, and still says "write"."""
+
+    def __init__(self, registry: Registry, parent: str, owner_guid: str, key: str, replies: ReplyGuard) -> None:
+        name = markers.reader_marker(owner_guid)
+        super().__init__(registry, parent, name, f"{parent}/{name}")
+        self._key = key
+        self._replies = replies
+        self._exists = False
+
+    def put(self, znode: Node) -> None:
+        """Create the marker, and write the `znode` of the writer, so that its watchers list the queue again."""
+        if self._exists or self.path is None:
+            return
+        try:
+            self._registry.add(self.guid, self.path)
+        except TooManyLocks as error:
+            self._on_put(znode.path, error)
+            return
+        marker = Create(path=self.path, ephemeral=True)
+        touch = SetData(path=znode.path, data=znode.data, version=znode.version)
+        self._registry.gateway.commit(
+            (marker, touch), self._replies.wrap(lambda reply: self._on_put(znode.path, reply))
+        )
+
+    def _on_put(self, znode: str, reply: ZkLockError | None) -> None:
+        self._exists = reply is None or isinstance(reply, NodeExists)
+        if isinstance(reply, Outdated):  # written by a release request
+            self._registry.gateway.read(znode, self._replies.wrap(self._on_reread))
+        elif isinstance(reply, ZkLockError) and not isinstance(reply, (NodeExists, OutcomeUnknown, SessionGone)):
+            logger.warning("no other readers can share lock %r with its holder: %s", self._key, reply)
+
+    def _on_reread(self, reply: NodeReply) -> None:
+        if isinstance(reply, Node):
+            self.put(reply)
 
 
 class ContenderNode(OwnNode):
@@ -104,7 +196,7 @@ class ContenderNode(OwnNode):
         self._replies.new_generation()
         self.node = self._last_read = self.path = None
         # A new guid for each create: a znode with this guid was created in this session, by this create.
-        guid = guids.new(guids.Mark.REPLACEABLE if self._spec.min_hold else guids.Mark.OWN)
+        guid = nodes.new_guid(nodes.Mark.REPLACEABLE if self._spec.min_hold else nodes.Mark.OWN)
         self.guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
         self.sent_at = clock.now()
@@ -113,7 +205,7 @@ class ContenderNode(OwnNode):
             self._registry.add(self.guid, f"{self._parent}/{prefix}")
             self._registry.listing(self._parent).create_and_list(
                 prefix,
-                self._caller.payload(self._spec, self.guid, self._registry.session.timeout),
+                self._payload(),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )
@@ -122,6 +214,23 @@ class ContenderNode(OwnNode):
         except Exception:
             self._mark_unsure()
             raise
+
+    def _payload(self) -> bytes:
+        spec, caller = self._spec, self._caller
+        return Payload(
+            guid=self.guid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=caller.thread,
+            what=caller.what,
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            template=spec.template,
+            about=caller.about,
+            limit=spec.limit or 0,
+            owner=caller.owner,
+            max_hold=round((spec.max_hold or 0.0) * 1000),
+            session_timeout=round(self._registry.session.timeout * 1000),
+        ).encode()
 
     def _on_created(self, reply: NodeReply) -> None:
         if isinstance(reply, SessionGone):
@@ -221,10 +330,17 @@ class ContenderNode(OwnNode):
 
     # --- while it exists ----------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
-        """Check the znode with each heartbeat, because its lock is held now."""
+    def keep(self, watch_after: float) -> None:
+        """
+        Check the znode with each heartbeat, because its lock is held now.
+
+        It is read and watched in `watch_after` seconds. A present watch stays until then.
+        """
         if self.node is not None:
             self._registry.heartbeat.add(self.node.path, lambda: self._replies.run(self._on_missing))
+            self._watch_timer = self._registry.session.loop.call_later(
+                watch_after, lambda: self._replies.run(self.watch)
+            )
 
     def prove(self) -> None:
         """Have a quorum confirm that the session lives and the znode exists."""
@@ -255,10 +371,6 @@ class ContenderNode(OwnNode):
         told so before.
         """
         return self._watch is not None and self._is_confirmed
-
-    def watch_in(self, seconds: float) -> None:
-        """Read and watch the znode in so many seconds. A present watch stays until then."""
-        self._watch_timer = self._registry.session.loop.call_later(seconds, lambda: self._replies.run(self.watch))
 
     def watch(self, on_refused: Callable[[ZkLockError], object] | None = None) -> None:
         """

@@ -16,10 +16,9 @@ from django_zklock import clock
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.log import Logger
-from django_zklock.queue import guids, operator_hold
+from django_zklock.queue import operator_hold
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
-from django_zklock.queue.guids import Mark
-from django_zklock.queue.nodes import Kind, Payload, prefix
+from django_zklock.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import CLOCK_NODE, Callback, Gateway, Node, NodeReply, WriteReply
@@ -181,7 +180,7 @@ class Replacement:
         self._ends_at = ends_at  # on clock.now()
         self._seconds = 0.0
         self._tried = False  # the transaction was sent
-        self._guid = guids.new(Mark.OPERATOR)
+        self._guid = new_guid(Mark.OPERATOR)
         name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
         self._path = f"{spec.parent}/{name}"
 

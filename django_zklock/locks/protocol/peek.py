@@ -12,12 +12,11 @@ from functools import partial
 from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.locks.protocol.listing import ListingReply
+from django_zklock.locks.protocol.node import ReplyGuard
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.locks.protocol.registry import ListingReply, Registry
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.queue import operator_hold, order, rules
+from django_zklock.queue import operator_hold, order
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import OutcomeUnknown, ZkError
@@ -75,7 +74,7 @@ class Peek:
             self._read_holder(queue)
 
     def _is_granted(self, queue: order.Queue) -> bool:
-        return isinstance(self._spec.rule(queue, NEWCOMER), rules.Granted)
+        return isinstance(order.rule_for(self._spec.kind, self._spec.limit or 1)(queue, NEWCOMER), order.Granted)
 
     def _on_holds_checked(self, queue: order.Queue, checked: CheckedHolds | None) -> None:
         if checked is None:

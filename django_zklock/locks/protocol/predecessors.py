@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.queue import rules
+from django_zklock.locks.protocol.node import ReplyGuard
+from django_zklock.queue import order
 from django_zklock.zk.client import Watch
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node, NodeReply
@@ -42,9 +42,9 @@ class Predecessors:
         self._successor = successor
         self._watches: dict[str, Watch] = {}  # by name
         self._limit: Watch | None = None  # of the directory, whose data are written with the limit
-        self._is_last = False  # of the verdict, see `rules.WaitFor`
+        self._is_last = False  # of the verdict, see `order.WaitFor`
 
-    def wait_for(self, verdict: rules.WaitFor) -> None:
+    def wait_for(self, verdict: order.WaitFor) -> None:
         """Watch these predecessors, and no others."""
         self._is_last = verdict.is_last
         for name in self._watches.keys() - set(verdict.children):

@@ -2,21 +2,27 @@
 Know every znode that this process has in a queue, from before its create until its delete is confirmed.
 
 Nothing in this module deletes a znode of another session.
+
+`SharedListing` lists the directory of one key once for all contenders of this process that ask at the same time. With n
+contenders in one directory, n listings of n names would keep the server and this process busy with little else. So at
+most one listing is under way. The next one serves all requests that are made meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TypeAlias
 
 from django_zklock.exceptions import TooManyLocks, UnreadableQueue
 from django_zklock.execution import work
-from django_zklock.locks.protocol.listing import ListedNames, ListingReply, SharedListing
 from django_zklock.locks.protocol.local_queue import LocalQueue
 from django_zklock.locks.protocol.operator_holds import Replacement
 from django_zklock.log import Logger
 from django_zklock.queue import markers, nodes
+from django_zklock.queue.order import Queue, ordered
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, NamesReply, WriteReply
+from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply, WriteReply
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session, SessionObserver
@@ -27,6 +33,92 @@ AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 PATH_EXTRA = 14  # bytes of a path in the transaction that ends a session: its length, and the sequence number
 NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that linger are given up
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
+
+
+class ListedNames:
+    """The names in a directory. The queue is computed once, for all contenders that get this listing."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The contenders in their order. Raises `UnreadableQueue`."""
+        return ordered(self.names)
+
+
+ListingReply: TypeAlias = ListedNames | ZkError
+
+
+class SharedListing:
+    """The listings of one directory: one under way, and the next one if it is wanted. Without any, it is dropped."""
+
+    __slots__ = ("_callbacks", "_drop", "_gateway", "_next", "_next_synced", "_parent", "_synced")
+
+    def __init__(self, gateway: Gateway, parent: str, drop: Callable[[str], object]) -> None:
+        self._parent = parent
+        self._gateway = gateway
+        self._drop = drop  # called with the parent when nothing is under way any more
+        self._callbacks: list[Callback[ListingReply]] | None = None  # of the listing under way, if there is one
+        self._synced = False  # whether that listing comes after a sync, and no create was sent since
+        self._next: list[Callback[ListingReply]] = []  # for the next listing
+        self._next_synced = False
+
+    @property
+    def waiting(self) -> int:
+        """How many callbacks wait for a listing."""
+        return len(self._callbacks or ()) + len(self._next)
+
+    def create_and_list(
+        self, prefix: str, data: bytes, on_created: Callback[NodeReply], on_listed: Callback[ListingReply]
+    ) -> None:
+        """Create a znode and list the directory, together if no listing is under way."""
+        if self._callbacks is not None:
+            self._gateway.create_and_list(self._parent, prefix, data, on_created, None)
+            self._next.append(on_listed)  # the one under way was sent before the create
+            self._synced = False  # so it does not show the outcome of this create either
+            return
+        self._callbacks, self._synced = [on_listed], False
+        self._gateway.create_and_list(self._parent, prefix, data, on_created, self._on_listed)
+
+    def names(self, callback: Callback[ListingReply], *, after_sync: bool = False) -> None:
+        """
+        List the directory as it is after this call.
+
+        With `after_sync`, the server syncs with the leader of the ensemble first. Then the listing shows the outcome of
+        requests whose replies were lost with an earlier connection. One such listing serves all contenders that need
+        it.
+        """
+        if self._callbacks is None:
+            self._send([callback], synced=after_sync)
+        elif after_sync and self._synced:
+            self._callbacks.append(callback)
+        else:
+            self._next.append(callback)
+            self._next_synced = self._next_synced or after_sync
+
+    def _send(self, callbacks: list[Callback[ListingReply]], *, synced: bool) -> None:
+        self._callbacks, self._synced = callbacks, synced
+        if synced:
+            self._gateway.children_after_sync(self._parent, self._on_listed)
+        else:
+            self._gateway.children(self._parent, self._on_listed)
+
+    def _on_listed(self, reply: NamesReply) -> None:
+        callbacks, self._callbacks = self._callbacks or [], None
+        if self._next:
+            waiting, self._next = self._next, []
+            synced, self._next_synced = self._next_synced, False
+            self._send(waiting, synced=synced)
+        else:
+            self._drop(self._parent)
+        listed = reply if isinstance(reply, ZkError) else ListedNames(reply)
+        for callback in callbacks:
+            try:
+                callback(listed)
+            except Exception:
+                # The failure of one contender must not keep the reply from the others.
+                logger.exception("%r failed on a listing", callback)
 
 
 class Registry(SessionObserver):
@@ -48,7 +140,7 @@ class Registry(SessionObserver):
 
     def add(self, guid: str, *paths: str) -> None:
         """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
-        size = sum(len(path.encode()) + PATH_EXTRA for path in paths)
+        size = len("".join(paths).encode()) + PATH_EXTRA * len(paths)
         total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()

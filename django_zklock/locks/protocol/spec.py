@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import NamedTuple
 
-from django_zklock.queue import rules
-from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.nodes import Kind
 from django_zklock.queue.operator_hold import HoldLabel
 
 
@@ -30,11 +26,6 @@ class QueueSpec:
     linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
     template: str = ""  # of the key
 
-    @property
-    def rule(self) -> rules.Rule:
-        """The rule that decides whose turn it is."""
-        return rules.rule_for(self.kind, self.limit or 1)
-
 
 class Caller(NamedTuple):
     """The work that a contender describes to others in the queue."""
@@ -44,20 +35,3 @@ class Caller(NamedTuple):
     about: Mapping[str, str] = MappingProxyType({})  # the work, item by item
     owner: int = 0  # the number of the thread, greenlet or task in this process
     operator: HoldLabel | None = None  # the person who is to hold the lock; None if it is for work
-
-    def payload(self, spec: QueueSpec, guid: str, session_timeout: float) -> bytes:
-        """Return the data of the znode with this guid."""
-        return Payload(
-            guid=guid,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            thread=self.thread,
-            what=self.what,
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            template=spec.template,
-            about=self.about,
-            limit=spec.limit or 0,
-            owner=self.owner,
-            max_hold=round((spec.max_hold or 0.0) * 1000),
-            session_timeout=round(session_timeout * 1000),
-        ).encode()

@@ -24,7 +24,7 @@ from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
 from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
-from django_zklock.queue import guids, nodes
+from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.requests import OnConnected
 
@@ -123,7 +123,7 @@ def test_clients_are_distinguished(zoo: Zoo) -> None:
     join(zoo, "k", nodes.prefix(guid), b"10.0.3.9")
     join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"indexer on\x1b web-7")
     join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"__REVOKE__")
-    join(zoo, "k", nodes.prefix(guids.new(guids.Mark.OWN)), b"{nonsense")
+    join(zoo, "k", nodes.prefix(nodes.new_guid(nodes.Mark.OWN)), b"{nonsense")
     join(
         zoo,
         "k",
@@ -154,7 +154,7 @@ def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
 
 def permit(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
     """Add a contender for a permit that knows of this limit."""
-    guid = guids.new(guids.Mark.OWN)
+    guid = nodes.new_guid(nodes.Mark.OWN)
     given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
     payload = Payload(**{"guid": guid, **given, "limit": limit, **more})
     return join(zoo, key, nodes.prefix(guid, nodes.Kind.PERMIT), payload.encode())
@@ -206,7 +206,7 @@ def test_a_downgraded_writer_is_shown_as_a_reader(zoo: Zoo) -> None:
     with zk_lock("k", kind="write") as hold:
         assert [holder.kind for holder in seen("k").holders] == ["write"]
         hold.downgrade()
-        join(zoo, "k", nodes.prefix(guids.new(guids.Mark.OWN), nodes.Kind.READ))
+        join(zoo, "k", nodes.prefix(nodes.new_guid(nodes.Mark.OWN), nodes.Kind.READ))
         eventually(lambda: [holder.kind for holder in seen("k").holders] == ["read", "read"])
 
 

@@ -16,7 +16,7 @@ from django_zklock import Lock, zk_lock
 from django_zklock.inspection import Snapshot, look_at, server_time, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
-from django_zklock.queue import guids
+from django_zklock.queue.nodes import Mark, new_guid
 from django_zklock.queue.operator_hold import is_operator
 from django_zklock.zk import process
 
@@ -127,7 +127,7 @@ def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
         pass
     process.reset()
     with Lock("k", limit=2) as hold:
-        first = wait_as_curator(zoo, "k", "lease-", guids.new(guids.Mark.OWN))
+        first = wait_as_curator(zoo, "k", "lease-", new_guid(Mark.OWN))
 
         def holders() -> Any:
             lock = look_at("k", reply_timeout=5)

@@ -21,8 +21,8 @@ from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.local_queue import MAX_WAITING
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
+from django_zklock.zk.client import MAX_IN_FLIGHT, STALL_SHARE
 from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.in_flight import MAX_IN_FLIGHT, STALL_SHARE
 
 pytestmark = pytest.mark.zookeeper
 

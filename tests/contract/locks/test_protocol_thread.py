@@ -28,9 +28,8 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 
 ANYWHERE = {
     # A contender is made and started, and gets messages.
-    "newcomer.py": {"__init__"},
-    "contender.py": {"start", "abandon", "downgrade"},
-    "replies.py": {"__init__"},
+    "contender.py": {"__init__", "start", "abandon", "downgrade"},
+    "node.py": {"__init__"},  # of `ReplyGuard`
     # Any thread reads a grant, and observes it.
     "grant.py": {
         "__init__",

@@ -23,7 +23,7 @@ from django_zklock.exceptions import LockChangedHands, LockLost, ZooKeeperUnavai
 from django_zklock.inspection import look_at
 from django_zklock.locks.protocol import contender
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
-from django_zklock.queue import guids, release_request
+from django_zklock.queue import nodes, release_request
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.queue.release_request import ReleaseRequest
 
@@ -201,7 +201,7 @@ def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy,
 def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is written once, known for one's own work, and audited once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
-        first = guids.new(guids.Mark.OWN)
+        first = nodes.new_guid(nodes.Mark.OWN)
         data = Payload(guid=first, host="h", pid=7, thread="t", what="w", since="", template="")
         zoo.client.set(path, data.encode())
         fired = getattr(proxy, when)(SET_DATA)

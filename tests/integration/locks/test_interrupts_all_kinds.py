@@ -23,7 +23,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy
 from django_zklock.execution import owner, waiters
-from django_zklock.locks import acquisition, base, guard, held, hold, lingering, local_waiters, lock, multi
+from django_zklock.locks import acquisition, base, guard, held, hold, lingering, lock, multi
 from django_zklock.locks.held import held_locks
 from django_zklock.locks.multi import MultiLock
 from django_zklock.locks.protocol.contender import Contender
@@ -37,7 +37,7 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, local_waiters, multi), Contender.downgrade, Contender.abandon]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi), Contender.downgrade, Contender.abandon]
 
 
 # --- one lock object, used again after the exception ------------------------------------------------------------------

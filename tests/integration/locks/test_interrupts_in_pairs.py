@@ -28,8 +28,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotAcquired
-from django_zklock.execution import cleanup, owner, waiters
-from django_zklock.locks import acquisition, base, guard, held, hold, lingering, local_waiters, lock, multi
+from django_zklock.execution import owner, waiters
+from django_zklock.execution.abort import CleanupOnError, finalizers_of
+from django_zklock.locks import acquisition, base, guard, held, hold, lingering, lock, multi
 from django_zklock.locks.held import held_locks
 
 pytestmark = [
@@ -40,9 +41,8 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-FUNCTIONS = functions_of(
-    lock, base, hold, held, guard, acquisition, multi, waiters, owner, cleanup, lingering, local_waiters
-)
+LOCKS = lock, base, hold, held, guard, acquisition, multi, lingering
+FUNCTIONS = functions_of(*LOCKS, waiters, owner, CleanupOnError, finalizers_of)
 
 strides = pytest.mark.parametrize(
     ("first", "second"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
-from django_zklock.queue import guids, nodes
+from django_zklock.queue import nodes
 from support.zoo import Zoo, eventually
 
 # One thread for each lock that this process acquires; what it does is written down line by line.
@@ -140,7 +140,7 @@ class Stage:
 
     def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
         """Put a contender at the end of a queue; return its path."""
-        guid = guids.new(guids.Mark.OWN)
+        guid = nodes.new_guid(nodes.Mark.OWN)
         return self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
 
     def join_queue_raw(self, key: str, name: str, data: bytes) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.listing import SharedListing
 from django_zklock.locks.protocol.node import ContenderNode
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import OwnNode
+from django_zklock.locks.protocol.registry import OwnNode, SharedListing
 
 Faultpoint: TypeAlias = Literal[
     "before_create",
@@ -48,7 +47,7 @@ def install(reach: Callable[[Faultpoint], object]) -> None:
 
     wrap(SharedListing, "create_and_list", "before_create", "after_create_sent")
     wrap(ContenderNode, "_mark_there", None, "after_create_reply")
-    wrap(Contender, "_apply_rule", "after_list")
+    wrap(Contender, "_on_listed", "after_list")
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
     wrap(Contender, "on_ahead_gone", "on_wake")
     wrap(Contender, "_hold", "before_grant")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import holders, rules
+from django_zklock.queue import holders, order
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 
@@ -22,8 +22,8 @@ def test_of_plain_contenders_only_the_first_holds(many: int) -> None:
     children = queue([Kind.LOCK] * many)
     assert holders.end_of_holders(children) == min(1, many)
     for index, child in enumerate(children):
-        verdict = rules.exclusive(children, child.name)
-        expected = verdict.children[0] if isinstance(verdict, rules.WaitFor) else ""
+        verdict = order.exclusive(children, child.name)
+        expected = verdict.children[0] if isinstance(verdict, order.WaitFor) else ""
         assert holders.waits_for(children, index) == expected
 
 
@@ -55,7 +55,7 @@ def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kin
     granted = [
         index
         for index, child in enumerate(children)
-        if isinstance(rules.rule_for(child.kind, own[child.name])(children, child.name), rules.Granted)
+        if isinstance(order.rule_for(child.kind, own[child.name])(children, child.name), order.Granted)
     ]
     assert holders.holder_indexes(children, own) == tuple(granted)
     assert holders.end_of_holders(children, own) == max((index + 1 for index in granted), default=0)

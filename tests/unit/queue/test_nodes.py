@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.execution import trace
-from django_zklock.queue import guids
-from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, has_guid, parse, prefix
+from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Mark, Payload, has_guid, new_guid, parse, prefix
 
 GUID = "2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111"
 HEX = "2bd53a55ce0a4d7b9a4fa8e7f2e1d111"
@@ -35,7 +34,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.builds(guids.new, st.sampled_from(guids.Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
+@given(st.builds(new_guid, st.sampled_from(Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
 def test_a_znode_name_is_read_as_it_was_written(guid: str, kind: Kind, sequence: int) -> None:
     """The contender can be read from the name with any number that the server appends."""
     name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
@@ -45,7 +44,7 @@ def test_a_znode_name_is_read_as_it_was_written(guid: str, kind: Kind, sequence:
 @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.READ])
 def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind: Kind) -> None:
     """The registry knows it by that, and so does code that compares it with its payload's."""
-    guid = guids.new(guids.Mark.OWN).replace("-", "")
+    guid = new_guid(Mark.OWN).replace("-", "")
     name = f"{prefix(guid, kind, 'kazoo')}0000000007"
     assert parse(name) == Child(name, kind, guid, 7)
     assert has_guid(name, guid)
@@ -110,7 +109,7 @@ def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
     """Its semaphores and ours cannot count each other's permits in one order."""
     with pytest.raises(UnreadableQueue, match="Semaphores cannot share a queue with other clients"):
         parse(f"_c_{GUID}-lease-0000000001")
-    ours = parse(f"{prefix(guids.new(guids.Mark.OWN), Kind.PERMIT)}0000000001")
+    ours = parse(f"{prefix(new_guid(Mark.OWN), Kind.PERMIT)}0000000001")
     assert ours is not None
     assert ours.kind is Kind.PERMIT
 

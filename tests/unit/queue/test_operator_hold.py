@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_zklock.queue import guids, nodes, operator_hold, order
+from django_zklock.queue import nodes, operator_hold, order
 from django_zklock.queue.break_record import BreakRecord
 from django_zklock.queue.escaping import MAX_BY, MAX_REASON
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
@@ -21,7 +21,7 @@ TEXT = st.text(max_size=600)
 def payload(**more: Any) -> Payload:
     """The payload of a contender like any."""
     values: dict[str, Any] = {
-        "guid": guids.new(guids.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
+        "guid": nodes.new_guid(nodes.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
     }  # fmt: skip
     return Payload(**{"since": "", **values, **more})
 
@@ -45,7 +45,7 @@ def test_an_operator_hold_is_read_as_it_was_written(
 ) -> None:
     """No client could end a hold without an end; a text with several lines becomes one line."""
     by = by or "x"
-    guid = guids.new(guids.Mark.OPERATOR)
+    guid = nodes.new_guid(nodes.Mark.OPERATOR)
     data = operator_hold.hold_data(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
@@ -60,7 +60,7 @@ def test_an_operator_hold_is_read_as_it_was_written(
 @given(what=TEXT.filter(bool), host=TEXT)
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     """It is never taken for a person's, and it ends as surely."""
-    guid = guids.new(guids.Mark.OPERATOR)
+    guid = nodes.new_guid(nodes.Mark.OPERATOR)
     data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
@@ -70,7 +70,7 @@ def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
 
 
 def test_short_texts_of_an_operator_hold_are_kept() -> None:
-    guid = guids.new(guids.Mark.OPERATOR)
+    guid = nodes.new_guid(nodes.Mark.OPERATOR)
     hold = read(operator_hold.hold_data(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
     assert hold is not None
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
@@ -86,7 +86,7 @@ def test_znodes_of_other_clients_are_no_operator_holds(guid: uuid.UUID) -> None:
 
 def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
     """And each one's guid is its own."""
-    made = {guids.new(guids.Mark.OPERATOR) for _ in range(1000)}
+    made = {nodes.new_guid(nodes.Mark.OPERATOR) for _ in range(1000)}
     assert len(made) == 1000
     assert all(operator_hold.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in made)
     assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in made)
@@ -108,13 +108,13 @@ def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
 )
 def test_a_payload_without_an_end_is_no_operator_hold(about: dict[str, str]) -> None:
     """It is a contender like any, which nobody ends."""
-    guid = guids.new(guids.Mark.OPERATOR)
+    guid = nodes.new_guid(nodes.Mark.OPERATOR)
     assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
 
 
 def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
     """Everybody who runs a task could write such a payload; the end of its session ends it, and nothing else."""
-    guid = guids.new(guids.Mark.OPERATOR)
+    guid = nodes.new_guid(nodes.Mark.OPERATOR)
     data = operator_hold.hold_data(payload(guid=guid), by="a", reason="r", seconds=1)
     assert read(data, node(guid)) is not None
     assert read(data, node(guid), owner=1) is None
@@ -138,16 +138,16 @@ def test_the_reason_of_an_operator_hold_is_read_as_it_was_written() -> None:
     assert str(note) == "it was broken by anna: stuck"
 
 
-def queue(*marks: guids.Mark | None) -> tuple[list[str], order.Queue]:
+def queue(*marks: nodes.Mark | None) -> tuple[list[str], order.Queue]:
     """A queue of contenders with these marks (None: a client of Curator), and their names."""
-    made = [str(uuid.uuid4()) if mark is None else guids.new(mark) for mark in marks]
+    made = [str(uuid.uuid4()) if mark is None else nodes.new_guid(mark) for mark in marks]
     names = [f"{nodes.prefix(guid)}{number:010d}" for number, guid in enumerate(made)]
     return names, order.ordered(names)
 
 
 def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
     """It ends the holds just ahead, those behind which only clients of Curator wait, and those it watches itself."""
-    own, hold = guids.Mark.OWN, guids.Mark.OPERATOR
+    own, hold = nodes.Mark.OWN, nodes.Mark.OPERATOR
     names, children = queue(hold, own, hold, None, hold, own)
     me = names[5]
     assert operator_hold.holds_ahead(children, me) == (names[0], names[2], names[4])

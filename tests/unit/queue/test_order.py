@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import guids
-from django_zklock.queue.nodes import Kind, prefix
+from django_zklock.queue.nodes import Kind, Mark, new_guid, prefix
 from django_zklock.queue.order import LAST_SEQUENCE, ordered
 
-PREFIXES = st.builds(lambda kind: prefix(guids.new(guids.Mark.OWN), kind), st.sampled_from(Kind)) | st.builds(
+PREFIXES = st.builds(lambda kind: prefix(new_guid(Mark.OWN), kind), st.sampled_from(Kind)) | st.builds(
     lambda guid, word: f"{guid.hex}__{word}__", st.uuids(), st.sampled_from(["lock", "rlock"])
 )
 QUEUES = st.dictionaries(st.integers(0, LAST_SEQUENCE), PREFIXES, max_size=12)
@@ -68,13 +67,13 @@ CURATORS: dict[Kind, str] = {
 def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind, theirs: Kind) -> None:
     """Each recipe of Curator's sees its own nodes only; ours see all, so ours may be mixed."""
     sides = {Kind.READ, Kind.WRITE}
-    names = [f"{prefix(guids.new(guids.Mark.OWN), ours)}0000000001", f"{CURATORS[theirs]}0000000002"]
+    names = [f"{prefix(new_guid(Mark.OWN), ours)}0000000001", f"{CURATORS[theirs]}0000000002"]
     if ours is theirs or {ours, theirs} == sides:
         assert len(ordered(names)) == 2
     else:
         with pytest.raises(UnreadableQueue, match="Curator does not see it"):
             ordered(names)
-    assert len(ordered([names[0], f"{prefix(guids.new(guids.Mark.OWN), theirs)}0000000002"])) == 2
+    assert len(ordered([names[0], f"{prefix(new_guid(Mark.OWN), theirs)}0000000002"])) == 2
 
 
 @pytest.mark.parametrize("theirs", CURATORS)
@@ -83,7 +82,7 @@ def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos: s
     """Be it kazoo's or ours in its grammar, no recipe of Curator's sees it; our own grammar goes with kazoo's."""
     with pytest.raises(UnreadableQueue, match="in kazoo's grammar"):
         ordered([f"{kazoos}0000000001", f"{CURATORS[theirs]}0000000002"])
-    assert len(ordered([f"{kazoos}0000000001", f"{prefix(guids.new(guids.Mark.OWN), theirs)}0000000002"])) == 2
+    assert len(ordered([f"{kazoos}0000000001", f"{prefix(new_guid(Mark.OWN), theirs)}0000000002"])) == 2
 
 
 @pytest.mark.parametrize("sequence", [-1, -5, -(2**31), LAST_SEQUENCE + 1, 2**31 - 1])

@@ -8,18 +8,28 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import guids
-from django_zklock.queue.nodes import Child, Kind, prefix
-from django_zklock.queue.order import LAST_SEQUENCE, Queue, ordered
-from django_zklock.queue.rules import Absent, Granted, Permits, Verdict, WaitFor, exclusive, rule_for, shared
+from django_zklock.queue.nodes import Child, Kind, Mark, new_guid, prefix
+from django_zklock.queue.order import (
+    LAST_SEQUENCE,
+    Absent,
+    Granted,
+    Permits,
+    Queue,
+    Verdict,
+    WaitFor,
+    exclusive,
+    ordered,
+    rule_for,
+    shared,
+)
 
 PLAIN = st.just(Kind.LOCK)
 KINDS = st.sampled_from(Kind)
 LIMITS = st.integers(1, 5)
 
 
-def queue_of(kinds: Iterable[Kind], *, start: int = 0, mark: guids.Mark = guids.Mark.OWN) -> Queue:
-    names = (f"{prefix(guids.new(mark), kind)}{start + index:010d}" for index, kind in enumerate(kinds))
+def queue_of(kinds: Iterable[Kind], *, start: int = 0, mark: Mark = Mark.OWN) -> Queue:
+    names = (f"{prefix(new_guid(mark), kind)}{start + index:010d}" for index, kind in enumerate(kinds))
     return ordered(names)
 
 
@@ -116,7 +126,7 @@ def test_the_end_of_the_last_predecessor_is_a_grant(queue: Queue, limit: int, ne
 @given(st.lists(KINDS, min_size=2, max_size=6), LIMITS)
 def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
     """Another node may have taken its place, so the queue has to be looked at."""
-    queue = queue_of(kinds, mark=guids.Mark.REPLACEABLE)
+    queue = queue_of(kinds, mark=Mark.REPLACEABLE)
     for child in queue:
         verdict = told(queue, child, limit)
         assert not isinstance(verdict, WaitFor) or not verdict.is_last
