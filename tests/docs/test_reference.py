@@ -69,7 +69,7 @@ PAGES = {
     "testing.tester": ("testing",),
 }
 """The pages that explain the names of each public module. The API page has those that they leave out."""
-INTERNAL = {"conf", "dashboard.lazy", "locks.protocol.contender", "queue.names"}
+INTERNAL = {"conf", "dashboard.lazy", "queue.names"}
 """Modules whose `__all__` is for this package alone."""
 MADE_FROM_DOCSTRINGS = set(re.findall(r"^\.\. auto\w+:: (\w+)", text_of("reference/api.md"), flags=re.MULTILINE))
 
