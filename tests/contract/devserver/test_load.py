@@ -71,7 +71,7 @@ def test_a_stop_leaves_no_thread_socket_or_file() -> None:
         for wire in wires:
             assert wire.read() is None, "a connection outlives its server"
             wire.drop()
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads, "those of other tests may end meanwhile"
     gc.collect()
     assert descriptors() == files
 
