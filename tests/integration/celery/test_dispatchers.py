@@ -199,6 +199,7 @@ def test_all_messages_with_the_same_id_end(zoo: Zoo, tmp_path: Path) -> None:
         eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
 
 
+@pytest.mark.chaos  # it takes seven seconds of two processors
 def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
     redis.clear()
