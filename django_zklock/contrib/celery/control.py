@@ -18,7 +18,9 @@ from celery.worker import control
 from celery.worker.control import inspect_command
 from celery.worker.state import active_requests, revoked, revoked_stamps
 
-from django_zklock.contrib.celery.dispatch.dispatcher import DISPATCHER, Dispatcher
+from django_zklock.contrib.celery.dispatch import DISPATCHER
+from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
+from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.contrib.celery.messages import headers_of
@@ -64,7 +66,7 @@ def _ending_reservations(command: Callable[..., Any]) -> Callable[..., Any]:
             stamps = ((name, value) for name, values in request.stamps.items() for value in maybe_list(values) or ())
             has_stamp = any(value in maybe_list(revoked_stamps.get(name, ())) for name, value in stamps)
             if not in_pool and (has_stamp or request.id in revoked):
-                lifecycle.end_all(headers_of(request), request.id)
+                run_logged(lifecycle.end_all, headers_of(request), request.id)
         return reply
 
     return revoke

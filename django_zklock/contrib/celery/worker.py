@@ -15,6 +15,7 @@ from celery.signals import (
 )
 
 from django_zklock.contrib.celery import events, messages
+from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.introspection import unused_locks
 from django_zklock.log import Logger
 from django_zklock.zk import process
@@ -57,7 +58,7 @@ def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
 
 def close_session(*, sender: Any, **kwargs: object) -> None:
     """End the session of a process that ends, so that its locks are released at once. A test's own process goes on."""
-    dispatcher = getattr(getattr(sender, "consumer", None), "zklock_dispatcher", None)
+    dispatcher = getattr(getattr(sender, "consumer", None), DISPATCHER, None)
     if dispatcher is None or dispatcher.ends_process:
         process.end()
 

@@ -114,6 +114,21 @@ def test_hostile_messages_do_not_end_a_worker(worker: Worker) -> None:
     assert_survives(worker, 60, timeout=20)
 
 
+@pytest.mark.parametrize("key", ["\ud800", "\x00", "x" * 2_000_000], ids=["surrogate", "control", "long"])
+def test_a_key_in_a_header_that_could_be_none_is_not_sent_to_zookeeper(worker: Worker, key: str) -> None:
+    """A surrogate would end the connection of the main process, a long one would make ZooKeeper close it."""
+    headers = {"zklock_unique": key, "zklock_waiting": key}
+    worker.send("hostile.plain", "odd", headers=headers)
+    worker.send("unknown.task", headers=headers)
+    broken = {"task": "hostile.plain", "id": "broken", "lang": "py", **headers}
+    with worker.app.producer_or_acquire() as producer:
+        producer.publish("{", content_type="application/json", headers=broken, exchange="", routing_key="celery")
+    assert worker.run("hostile.write", "odd", str(worker.home / "book"), "good") == "good"
+    log = worker.log.read_text()
+    assert "UnicodeEncodeError" not in log
+    assert "could not be changed" not in log
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("broker_name", "pool"),

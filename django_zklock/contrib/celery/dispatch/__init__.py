@@ -13,3 +13,9 @@ How a worker's main process brings a message from the broker to a process of its
 6. At the end of the task, the pool process writes to that memory that its work is done. A thread of the main process
    (`PoolGrants`) releases the lock. It does the same for a process that has died.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+DISPATCHER: Final = "zklock_dispatcher"  # attribute of a consumer

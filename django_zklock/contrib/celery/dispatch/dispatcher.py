@@ -20,6 +20,7 @@ from celery.worker import state
 
 from django_zklock import clock
 from django_zklock.contrib.celery.context import MessageContext
+from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
@@ -45,7 +46,6 @@ SLOT_WITHIN: Final = 0.02
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
 CONSUMER_TIMEOUT: Final = 1800.0  # seconds: the default of RabbitMQ's `consumer_timeout`
-DISPATCHER: Final = "zklock_dispatcher"  # attribute of a consumer
 
 
 class Dispatcher(bootsteps.StartStopStep):
@@ -56,7 +56,7 @@ class Dispatcher(bootsteps.StartStopStep):
         setattr(consumer, DISPATCHER, self)
         self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: they need a lock and are not in the pool
         self._consumer = consumer
-        consumer.on_decode_error = functools.partial(lifecycle.on_undecodable, consumer.on_decode_error)
+        consumer.on_decode_error = functools.partial(_on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         self._queue: deque[Any] = deque()  # requests and tasks that need a slot, in the order in which they came
         self._ahead: deque[WaitingTask] = deque()  # those that get a slot before all of `_queue`
@@ -369,6 +369,12 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self.loop.run, self._forget_all)
         run_logged(self._grants.close, ends_process=self.ends_process)
         run_logged(self.loop.close)
+
+
+def _on_undecodable(report: Callable[..., object], message: Any, error: Exception) -> None:
+    """Report a message that cannot be decoded as Celery does, which sends no signal."""
+    report(message, error)
+    run_logged(lifecycle.on_discarded, message)
 
 
 def _forks(app: Any) -> bool:

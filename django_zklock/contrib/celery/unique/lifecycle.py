@@ -9,7 +9,6 @@ lock: it ends under the lock, before the work begins, so that a later call waits
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any, Final
 
 from celery import Task, states
@@ -26,7 +25,7 @@ from celery.signals import (
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.contrib.celery.messages import headers_of
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.queue.names import escape
@@ -56,14 +55,18 @@ def waiting_key(task: Task[..., Any], lock_key: str) -> str:
     return f"waiting/{escape(str(task.name), what='task name')}/{lock_key}"
 
 
+def _key(headers: Any, header: str) -> str:
+    """Return the key of a reservation in a header of a message; empty if there is none."""
+    key = (headers or {}).get(header)
+    return key if record.is_key(key) else ""
+
+
 # --- in the process that runs the task ----------------------------------------------------------------------------
 
 
 def on_prerun(task: Task[..., Any], task_id: str, **kwargs: object) -> None:
     """Attach this process to the reservation of a unique task."""
-    if not task.request.headers:
-        return
-    key = messages.text(task.request, UNIQUE_HEADER)
+    key = _key(task.request.headers, UNIQUE_HEADER)
     if key:
         setattr(task.request, _ATTACHED, reservations.start(key, task_id, late=bool(task.acks_late)))
 
@@ -75,11 +78,13 @@ def on_acquired(task: Task[..., Any], wrapper: object) -> None:
     Raises `ZooKeeperUnavailable` if ZooKeeper does not confirm that: later callers would rely on a task that has begun.
     """
     request: Any = task.request
+    if _HEADERS.isdisjoint(request.headers):
+        return
     ended: set[str] = request.__dict__.setdefault(_ENDED, set())
-    ending = [messages.text(request, WAITING_HEADER)]
+    ending = [_key(request.headers, WAITING_HEADER)]
     locked = locked_of(task)
     if locked is not None and locked.wrapper is wrapper and locked.uniqueness and not locked.uniqueness.until_done:
-        ending.append(messages.text(request, UNIQUE_HEADER))
+        ending.append(_key(request.headers, UNIQUE_HEADER))
     for key in ending:
         if key and key not in ended:
             if not reservations.end(key, str(request.id), reply_timeout=reservations.RESERVE_TIMEOUT):
@@ -96,13 +101,13 @@ def on_postrun(
     Without a state the process is ending. It does not know whether the task will run again.
     """
     request: Any = task.request
-    if not request.headers:
+    if _HEADERS.isdisjoint(request.headers or ()):
         return
     ended = request.__dict__.get(_ENDED, ())
     attached: Attached | None = getattr(request, _ATTACHED, None)
     given_back = messages.is_given_back(task, state, retval)
     runs_again = given_back or state in (None, states.RETRY)
-    key = messages.text(request, UNIQUE_HEADER)
+    key = _key(request.headers, UNIQUE_HEADER)
     if key and key not in ended:
         if not runs_again:
             # An ignored copy keeps the reservation while another process runs the task, even if it did not attach.
@@ -110,7 +115,7 @@ def on_postrun(
             reservations.end(key, task_id, attached=own if state == states.IGNORED else None)
         elif attached is not None:
             reservations.detach(attached, waits=given_back)
-    key = messages.text(request, WAITING_HEADER)
+    key = _key(request.headers, WAITING_HEADER)
     if key and key not in ended and not runs_again and state != states.IGNORED:
         reservations.end(key, task_id)
 
@@ -145,16 +150,10 @@ def on_discarded(message: Any, id: Any = None, **kwargs: object) -> None:
         end_all(message.headers, message.headers.get("id", id))
 
 
-def on_undecodable(report: Callable[..., object], message: Any, error: Exception) -> None:
-    """Report a message that cannot be decoded as Celery does, which sends no signal."""
-    report(message, error)
-    on_discarded(message)
-
-
 def end_all(headers: Any, task_id: object, *, has_run: bool = False) -> None:
     """End the reservations of a task in the background; unless it `has_run` here, keep those that a worker runs."""
-    for key in [(headers or {}).get(header) for header in _HEADERS]:
-        if isinstance(key, str) and key:
+    for key in [_key(headers, header) for header in _HEADERS]:
+        if key:
             attached = None if has_run else Attached(key, str(task_id), token="", attachment="none")
             reservations.end(key, str(task_id), attached=attached, reply_timeout=0)
 

@@ -21,7 +21,7 @@ from celery.utils import uuid
 
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, finished_at, functions_of, locked_of
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER, unique_key, unique_prefix
 from django_zklock.contrib.celery.unique.reservations import Duplicate, Reserved
 from django_zklock.decorators.locked import LockedFunction
@@ -47,7 +47,7 @@ class UniqueMessage:
         self.task_id = self._given_id or uuid()
         self._headers = dict(options.get("headers") or {})
         inherited: Any = self._headers.pop(UNIQUE_HEADER, None)
-        if not (isinstance(inherited, str) and inherited.startswith(unique_prefix(task))):
+        if not (record.is_key(inherited) and inherited.startswith(unique_prefix(task))):
             inherited = ""
         self._sent_again = self._given_id is not None and (bool(inherited) or self._is_running())
         # A callable could compute another key from arguments that have changed. The task must keep its own.

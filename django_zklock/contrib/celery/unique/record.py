@@ -6,11 +6,11 @@ import enum
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue.escaping import quoted, show_tails
-from django_zklock.queue.names import path
+from django_zklock.queue.names import MAX_KEY, path
 
 DIRECTORY: Final = "!unique"
 """Below the base of all locks. It is no key: keys have `%21` instead of `!`."""
@@ -109,6 +109,11 @@ def directory(base: str) -> str:
 def path_of(base: str, key: str) -> str:
     """Return the path of the reservation of a key. All keys have different paths, none below another."""
     return path(directory(base), key.replace("/", _SLASH))
+
+
+def is_key(text: object) -> TypeGuard[str]:
+    """Return whether this can be the key of a reservation. A header of a message may have anything instead of one."""
+    return isinstance(text, str) and 0 < len(text) <= 2 * MAX_KEY and text.isascii() and text.isprintable()
 
 
 def key_of(name: str) -> str:
