@@ -141,10 +141,11 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     if config is None or not conf.has_urlconf():
         return []
     messages: dict[str, checks.CheckMessage] = {}
+    answers = _has_middleware()
     for view in _views(get_resolver().url_patterns):
         for message in (
             *_wrong_policy(view, config),
-            *_without_middleware(view),
+            *(() if answers else _unanswered(view)),
             *_opted_out(view, aliases, config),
             *_begun_outside(view, aliases),
         ):
@@ -174,8 +175,8 @@ def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessag
             yield checks.Error(str(error), id="zklock.E019")
 
 
-def _without_middleware(view: Any) -> Iterator[checks.CheckMessage]:
-    if any(locked.options.on_conflict != "skip" for locked in _locks_of(view)) and not _has_middleware():
+def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
+    if any(locked.options.on_conflict != "skip" for locked in _locks_of(view)):
         yield checks.Warning(
             "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
             hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',

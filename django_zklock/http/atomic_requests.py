@@ -51,7 +51,7 @@ def databases_to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[
     of_callback = _marks(request)
     if not isinstance(of_callback, NonAtomicRequests):
         return ()
-    excluded = {*marks, *frozenset(of_callback), *transactions.open_blocks()}
+    excluded = {*marks, *of_callback, *transactions.open_blocks()}
     return tuple(alias for alias in databases() if alias not in excluded)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf.arguments import (
@@ -140,12 +140,9 @@ def zk_lock(
 
     `Lock` explains the arguments. Wrong ones raise `TypeError` or `ValueError`, which say what to write instead.
     """
-    arguments = {**locals(), **unknown}
-    options = {name: value for name, value in arguments.items() if name not in _OWN and value is not UNSET}
-    return Lock(name, *more, **options)
-
-
-_OWN: Final = ("name", "more", "unknown")
+    own = LockArguments.__annotations__
+    options = {option: value for option, value in locals().items() if option in own and value is not UNSET}
+    return Lock(name, *more, **options, **unknown)
 
 
 def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,21 +21,11 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from django_zklock import zk_lock, zk_locked
-from django_zklock.exceptions import LockLost
+from django_zklock import zk_lock
 from support import adminsite
+from support.viewkinds import KEY, locked, losing, work
 
-KEY = "plain"
-locked = functools.partial(zk_locked, KEY, timeout=0)
-
-losing: list[bool] = []
-"""If it is not empty, the work loses its lock."""
-
-
-def work() -> None:
-    if losing:
-        raise LockLost("The lock was taken away.", lock=KEY)
-
+__all__ = ["KEY", "losing"]
 
 # --- functions --------------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class TaskContext(FunctionContext):
         A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
         share a read lock or a semaphore with the other one either.
         """
-        if self._by_worker and self._task.request.headers:
+        if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
             self._check_unique_key(joined(keys_of(lock)))
         if self._wait_result is not None:
             error = self._wait_result.error
@@ -238,7 +238,7 @@ class MessageContext(FunctionContext):
         work = work_of_message(request.task.name or "", request.id, retries, delivery)
         super().__init__(work.what, dict(work.about))
         if trace.items is not None:
-            self.about |= trace.of_header(messages.headers_of(request).get("traceparent"))
+            self.about |= trace.of_header(headers.get("traceparent"))
 
 
 def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:

@@ -74,17 +74,17 @@ def _methods(task: Any, name: str) -> Iterator[TaskFunction]:
         method = vars(cls).get(name)
         if cls is Task or not hasattr(method, "__get__"):
             continue
-        if caller is not None and not {cls.__name__, "super"} & _names(caller, name):
+        if caller is not None and not _calls(caller, cls, name):
             return
         yield from _layers(method.__get__(task), override)
         caller = inspect.unwrap(method)
         override = override or caller
 
 
-def _names(function: Any, name: str) -> frozenset[str]:
-    """Return the names in the code of a method if `name` is one of them; else it does not call a base class's."""
-    names: tuple[str, ...] = getattr(getattr(function, "__code__", None), "co_names", ())
-    return frozenset(names) if name in names else frozenset()
+def _calls(method: Any, cls: type, name: str) -> bool:
+    """Return whether a method has `super().name` or `cls.name` in its code, as far as the names in it tell."""
+    names: tuple[str, ...] = getattr(getattr(method, "__code__", None), "co_names", ())
+    return name in names and ("super" in names or cls.__name__ in names)
 
 
 def _layers(function: Any, override: Callable[..., Any] | None = None) -> Iterator[TaskFunction]:

@@ -168,8 +168,8 @@ def record_received(*, request: Any, **kwargs: object) -> None:
     setattr(request, _RECEIVED, clock.now())
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.
     sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
-    count = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
-    if count > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
+    times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
+    if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
 
 
