@@ -118,7 +118,7 @@ async def memory(waiters: int) -> dict[str, float]:
 async def dropped(waiters: int) -> dict[str, float]:
     """Cut the connection of the waiters, and measure the time until all wait again."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
-    from django_zklock.zk import process  # noqa: PLC0415
+    from django_zklock.core.zk import process  # noqa: PLC0415
 
     granted: list[float] = []
 

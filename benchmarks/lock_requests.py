@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from raw_sessions import RawSession
 from support.jute import EPHEMERAL, EPHEMERAL_SEQUENTIAL, Request, check, children, container, create, delete, multi
 
-from django_zklock.queue import nodes
+from django_zklock.core.queue import nodes
 
 _GUID = nodes.new_guid(nodes.Mark.OWN)
 _PAYLOAD = nodes.Payload(

@@ -22,8 +22,8 @@ from django_zklock.checks import (
     check_views,
 )
 from django_zklock.contrib import celery
-from django_zklock.zk import process
-from django_zklock.zk.options import SessionOptions, TlsOptions
+from django_zklock.core.zk import process
+from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold

@@ -21,9 +21,9 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import UNSET
+from django_zklock.core.zk.options import TlsOptions, TlsProblem
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http import atomic_requests
-from django_zklock.zk.options import TlsOptions, TlsProblem
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -107,7 +107,7 @@ def check_tls_files(**kwargs: Any) -> list[checks.CheckMessage]:
     config = _config()
     if config is None or config.tls is None:
         return []
-    from django_zklock.zk import outside  # noqa: PLC0415 - it imports kazoo, which the start of Django does not need
+    from django_zklock.core.zk import outside  # noqa: PLC0415 - it imports kazoo, which the start of Django does not need
 
     try:
         outside.context(TlsOptions(**asdict(config.tls)), CHECK_TIME)

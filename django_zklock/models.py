@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.queue.names import MAX_KEY
+from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo

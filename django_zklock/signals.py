@@ -53,7 +53,7 @@ With `sender` = the `Dispatcher` class of `django_zklock.contrib.celery.dispatch
 `waiting_tasks_changed(waiting)`
     The number of messages that wait for locks in this Celery worker has changed. `waiting` is an int.
 
-With `sender` = the `Session` class of `django_zklock.zk.session`:
+With `sender` = the `Session` class of `django_zklock.core.zk.session`:
 
 `heartbeat(took, margin, lease, error)`
     A heartbeat of this process has ended. `took` is the time from the request to the reply. `margin` is how long the

@@ -21,7 +21,7 @@ from support.worker import Worker
 from support.zoo import ROOM, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
-from django_zklock import log
+from django_zklock.core import log
 from django_zklock.signals import lock_lost
 
 pytest_plugins = ["support.chaos.report"]

@@ -11,7 +11,7 @@ from typing import Final
 from django_zklock.conf.errors import InvalidValue, Problems, is_text
 from django_zklock.conf.table import SECONDS_ADVICE, Row, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue import names
+from django_zklock.names import template as names
 
 KINDS: Final = ("lock", "read", "write", "semaphore")
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")

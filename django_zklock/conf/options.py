@@ -14,8 +14,8 @@ from django.db import DEFAULT_DB_ALIAS
 from django_zklock.conf import arguments
 from django_zklock.conf.errors import LONGEST_WAIT, InvalidValue, Problems, is_text, seconds
 from django_zklock.conf.table import boolean, must_be, whole_number
-from django_zklock.queue import markers
-from django_zklock.queue.operator_hold import LONGEST
+from django_zklock.core.queue import markers
+from django_zklock.core.queue.operator_hold import LONGEST
 
 ABORT_ON: Final = get_args(arguments.AbortOn)
 KIND: Final = get_args(arguments.KindOfLock)

@@ -25,7 +25,7 @@ from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
 from django_zklock.conf.table import SECONDS_ADVICE, Row, boolean, must_be, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.names import Template
+from django_zklock.names.template import Template
 
 DEFAULT_ROOT: Final = "/zklock"
 

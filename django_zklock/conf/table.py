@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django_zklock.conf.errors import LONGEST_WAIT, InvalidValue, Problems, seconds
-from django_zklock.queue.escaping import printable
+from django_zklock.core.queue.escaping import printable
 
 SECONDS_ADVICE: Final = f"Seconds, up to {LONGEST_WAIT:.0f}, or a timedelta."
 _SHOWN: Final = 60  # characters of an invalid value that a message quotes

@@ -15,7 +15,7 @@ from django_zklock.conf.url import host_port
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import MAX_ERROR, advice, clean, limit_text, reasons, state_text
 from django_zklock.dashboard.forms import Target
-from django_zklock.queue import names
+from django_zklock.names import template as names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

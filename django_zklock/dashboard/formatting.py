@@ -10,16 +10,16 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.queue.escaping import printable
+from django_zklock.core.queue.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from django_zklock.contrib.events.models import OperatorAction
+    from django_zklock.core.queue.release_request import ReleaseRequest
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
     from django_zklock.operations.audit import Action
-    from django_zklock.queue.release_request import ReleaseRequest
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper."""

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django_zklock.conf.options import MOST_PERMITS
 from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import clean
-from django_zklock.queue.names import MAX_KEY, is_key
+from django_zklock.names.template import MAX_KEY, is_key
 
 MAX_REASON: Final = 300
 MAX_MINUTES: Final = 7 * 24 * 60

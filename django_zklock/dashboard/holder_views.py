@@ -11,14 +11,14 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.dashboard import lazy, past
 from django_zklock.dashboard.detail import row_of
 from django_zklock.dashboard.formatting import MAX_ERROR, clean, host_and_pid, keys_text, successor_text
 from django_zklock.dashboard.forms import MAX_TARGETS, ReasonForm, Target
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
-from django_zklock.queue.names import is_key
+from django_zklock.names.template import is_key
 
 if TYPE_CHECKING:
     from django_zklock.dashboard.detail import Row

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock import clock
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core import clock
 from django_zklock.dashboard import formatting, lazy, past
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from django_zklock.dashboard.formatting import MAX_ERROR, clean, limit_text, tim
 from django_zklock.dashboard.forms import HoldForm, LimitForm
 from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, LockPages, user_name
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.queue.names import MAX_KEY, is_key
+from django_zklock.names.template import MAX_KEY, is_key
 
 
 class OperatorViews(LockPages):

@@ -18,14 +18,14 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
+from django_zklock.core.log import Logger
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.detail import Detail, detail, read_detail
 from django_zklock.dashboard.formatting import action_text, clean
 from django_zklock.dashboard.forms import focus_first_error, use_widgets
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.log import Logger
 from django_zklock.models import Lock
-from django_zklock.queue.names import MAX_KEY, is_key
+from django_zklock.names.template import MAX_KEY, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
-from django_zklock.log import Logger
-from django_zklock.queue.escaping import shortened
-from django_zklock.queue.names import MAX_KEY
+from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Attempt, OperatorAction

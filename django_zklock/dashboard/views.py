@@ -26,7 +26,7 @@ from django_zklock.dashboard.holder_views import HolderViews
 from django_zklock.dashboard.operator_views import OperatorViews
 from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb, logger
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.queue.names import MAX_KEY
+from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot

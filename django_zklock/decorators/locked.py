@@ -40,11 +40,11 @@ from django_zklock.decorators.results import check_result, is_unrendered
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.execution.binding import KeyBinder, KeyBinding, Names
 from django_zklock.http import atomic_requests, requests
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.spec import check_arguments, resolve_options
+from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.transaction import TransactionManagementError
 
 from django_zklock.exceptions import LockNotHeld, StaleToken
-from django_zklock.execution import transactions
+from django_zklock.locks import transactions
 from django_zklock.locks.hold import Hold
 
 _SHARED: Final = ("read", "semaphore")

@@ -21,8 +21,8 @@ from asgiref.sync import sync_to_async
 from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
+from django_zklock.core.queue import nodes
 from django_zklock.exceptions import InvalidToken, StaleToken
-from django_zklock.queue import nodes
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import connections
 from django.http import HttpRequest
 
-from django_zklock.execution import transactions
+from django_zklock.locks import transactions
 
 
 class NonAtomicRequests(set[str]):

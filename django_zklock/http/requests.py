@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.views import View
 
-from django_zklock.execution.binding import partial_below
+from django_zklock.names.binding import partial_below
 
 
 def find_request(args: tuple[Any, ...]) -> HttpRequest | None:

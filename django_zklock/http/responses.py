@@ -7,10 +7,10 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
+from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.execution import transactions
 from django_zklock.http.requests import route
-from django_zklock.log import Logger
+from django_zklock.locks import transactions
 
 logger = Logger("django_zklock.responses")
 

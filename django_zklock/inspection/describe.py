@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
+from django_zklock.core.queue.holders import kind_of_queue, may_hold, waits_for
+from django_zklock.core.queue.markers import LimitRecord, set_limit
+from django_zklock.core.queue.nodes import own_limit
+from django_zklock.core.queue.order import Queue
+from django_zklock.core.zk.gateway import Node
 from django_zklock.inspection.info import LockInfo, ScannedContender
 from django_zklock.inspection.scan import ScanResult
-from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
-from django_zklock.queue.markers import LimitRecord, set_limit
-from django_zklock.queue.names import path
-from django_zklock.queue.nodes import own_limit
-from django_zklock.queue.order import Queue
-from django_zklock.zk.gateway import Node
+from django_zklock.names.template import path
 
 
 def describe(result: ScanResult) -> tuple[LockInfo, ...]:

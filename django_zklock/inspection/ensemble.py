@@ -21,18 +21,18 @@ from django.utils.functional import lazy
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.queue.escaping import printable
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
+from django_zklock.core.zk.options import SessionOptions, TlsProblem
+from django_zklock.core.zk.outage import address
+from django_zklock.core.zk.outside import context, resolve
+from django_zklock.core.zk.troubles import gettext_noop
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.execution.shared import Shared
-from django_zklock.queue.escaping import printable
-from django_zklock.zk import process
-from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply
-from django_zklock.zk.options import SessionOptions, TlsProblem
-from django_zklock.zk.outage import address
-from django_zklock.zk.outside import context, resolve
-from django_zklock.zk.requests import call
-from django_zklock.zk.troubles import gettext_noop
+from django_zklock.inspection.shared import Shared
+from django_zklock.locks.requests import call
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let leases end

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Final
 
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core.queue.markers import SetLimit
+from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.core.queue.order import EXHAUSTED
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.queue.markers import SetLimit
-from django_zklock.queue.operator_hold import OperatorHold
-from django_zklock.queue.order import EXHAUSTED
 
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock

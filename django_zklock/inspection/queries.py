@@ -6,22 +6,22 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Final
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.gateway import Gateway, to_datetime
+from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.outage import address
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.execution.shared import Shared
-from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.describe import describe
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
-from django_zklock.queue.names import is_key, show_tails
-from django_zklock.zk import process
-from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Gateway, to_datetime
-from django_zklock.zk.options import SessionOptions
-from django_zklock.zk.outage import address
-from django_zklock.zk.requests import call
-from django_zklock.zk.session import Session
+from django_zklock.inspection.shared import Shared
+from django_zklock.locks.requests import call
+from django_zklock.names.template import is_key, show_tails
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
 MAX_WAITERS: Final = 50  # waiters of one lock that are read

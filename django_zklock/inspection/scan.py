@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.protocol.operator_holds import read_hold
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue import markers, order
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
+from django_zklock.core.queue.holders import Limits, by_own_limit, end_of_holders, holder_indexes
+from django_zklock.core.queue.nodes import Kind, own_limit
+from django_zklock.core.queue.order import Queue
+from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.gateway import Gateway, Node
+from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.info import NO_KEY
 from django_zklock.inspection.server_time import ServerTime
-from django_zklock.locks.protocol.operator_holds import read_hold
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import markers, order
-from django_zklock.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
-from django_zklock.queue.holders import Limits, by_own_limit, end_of_holders, holder_indexes
-from django_zklock.queue.names import MAX_KEY, path
-from django_zklock.queue.nodes import Kind, own_limit
-from django_zklock.queue.order import Queue
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, Node
-from django_zklock.zk.loop import Timer
-from django_zklock.zk.requests import OnConnected
-from django_zklock.zk.session import Session
+from django_zklock.locks.requests import OnConnected
+from django_zklock.names.template import MAX_KEY, path
 
 LIST_WINDOW: Final = 128  # lists of directories that are under way at a time
 READ_WINDOW: Final = 32  # the same of reads; fewer, as each reply may have a megabyte

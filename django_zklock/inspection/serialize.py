@@ -10,12 +10,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.queue.markers import SetLimit
+from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.queue.escaping import session_hex
-from django_zklock.queue.markers import SetLimit
-from django_zklock.queue.operator_hold import OperatorHold
-from django_zklock.queue.release_request import ReleaseRequest
 
 _CONTENDER: Final = (
     *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),

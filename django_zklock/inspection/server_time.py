@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from django_zklock import clock
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
-from django_zklock.zk.gateway import CLOCK_NODE, Gateway
-from django_zklock.zk.session import Session
+from django_zklock.core import clock
+from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
+from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway
+from django_zklock.core.zk.session import Session
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
 REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader

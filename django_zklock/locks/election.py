@@ -10,22 +10,23 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from django_zklock import clock, conf
+from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.conf.options import UNSET
+from django_zklock.core import clock
+from django_zklock.core.execution.owner import check_no_running_loop
+from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.locks.held import held_of
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
-from django_zklock.execution.owner import check_no_running_loop
-from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.base import BlockExit
-from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
 from django_zklock.locks.refusals import check_seconds
 from django_zklock.locks.spec import check_arguments
-from django_zklock.log import Logger
-from django_zklock.zk import process
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

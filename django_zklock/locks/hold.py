@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.protocol.grant import Grant, Policy
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.locks.notify import HoldEvent, LostCallback, ReleaseRequestCallback
-from django_zklock.locks.protocol.grant import Grant, Policy
-from django_zklock.queue.nodes import Kind
-from django_zklock.queue.release_request import ReleaseRequest
 
 
 class FencedRow(Protocol):

@@ -18,13 +18,13 @@ from django_zklock.conf.arguments import (
     SideArguments,
 )
 from django_zklock.conf.options import UNSET, LockOptions, Unset, given_options
+from django_zklock.core.locks.held import HeldLock
 from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
-from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.refusals import mapping
 from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
-from django_zklock.queue import names
+from django_zklock.names import template as names
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

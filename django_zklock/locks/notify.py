@@ -10,10 +10,10 @@ from typing import Any
 from django.dispatch import Signal
 
 from django_zklock import signals
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantSession
-from django_zklock.log import Logger
-from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant, GrantObserver, GrantSession
+from django_zklock.core.queue.release_request import ReleaseRequest
 
 logger = Logger("django_zklock.locks")
 

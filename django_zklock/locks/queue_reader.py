@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from django_zklock.core.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.protocol.node import ReplyGuard
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue import clients, order, release_request
+from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.nodes import Child, Payload
+from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply, to_datetime
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks.protocol.node import ReplyGuard
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import clients, order, release_request
-from django_zklock.queue.escaping import printable
-from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.operator_hold import OperatorHold, operator_hold
-from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk import process
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import NamesReply, Node, NodeReply, to_datetime
-from django_zklock.zk.requests import OnConnected
-from django_zklock.zk.session import Session
+from django_zklock.locks.requests import OnConnected
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,13 +12,13 @@ from typing import Any, NoReturn, SupportsFloat, TypeAlias
 
 from django_zklock import signals
 from django_zklock.conf.arguments import LockArguments, LockedOptions
+from django_zklock.core.execution.owner import Owner, running_loop
+from django_zklock.core.locks.lingering import LocalWaiter
+from django_zklock.core.protocol.contender import Busy, Contender, Outcome
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.owner import Owner, running_loop
 from django_zklock.locks import notify
-from django_zklock.locks.lingering import LocalWaiter
-from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue.nodes import Kind
 
 # --- wrong arguments ----------------------------------------------------------------------------------------------
 

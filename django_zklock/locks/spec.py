@@ -14,14 +14,15 @@ from typing import Any, Final
 from django_zklock.conf import Config
 from django_zklock.conf.options import DEFAULT_TIMEOUT, LockOptions, contradiction
 from django_zklock.conf.spelling import check_spelling
+from django_zklock.core.execution import work
+from django_zklock.core.execution.owner import Owner
+from django_zklock.core.protocol.grant import Policy
+from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockInTransaction
-from django_zklock.execution import trace, transactions, work
-from django_zklock.execution.owner import Owner
-from django_zklock.locks.protocol.grant import Policy
-from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.locks import trace, transactions
 from django_zklock.locks.refusals import refuse_arguments
-from django_zklock.queue import names
-from django_zklock.queue.nodes import Kind
+from django_zklock.names import template as names
 
 MOST_SPECS = 1000  # in the cache, for the next lock with the same name and options
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all, as there may be thousands of locks

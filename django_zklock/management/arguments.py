@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from django_zklock import conf
+from django_zklock.core.queue.escaping import show_tails, unescape
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.escaping import show_tails, unescape
-from django_zklock.queue.names import Template, is_escaped
+from django_zklock.names.template import Template, is_escaped
 
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
 _TIME: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ms|[smhd]|)")

@@ -10,8 +10,8 @@ from typing import Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
+from django_zklock.core.queue.escaping import printable
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
-from django_zklock.queue.escaping import printable
 
 
 class ExitCode(IntEnum):

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from django.core.management.base import OutputWrapper
 
-from django_zklock.queue.escaping import printable
+from django_zklock.core.queue.escaping import printable
 
 CELL: Final = 200  # characters of one cell or name
 LINE: Final = 4000  # characters of one line

@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.locks import notify
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.refusals import check_text
-from django_zklock.log import Logger
-from django_zklock.queue.escaping import printable
-from django_zklock.queue.operator_hold import OperatorHold
 
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.operations")

@@ -11,21 +11,21 @@ from functools import partial
 from typing import Final
 
 from django_zklock import signals
+from django_zklock.core.execution.owner import check_no_running_loop
+from django_zklock.core.protocol.interventions import RECORD_LASTS
+from django_zklock.core.queue import break_record, order
+from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.nodes import own_limit
+from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
-from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
-from django_zklock.locks.protocol.interventions import RECORD_LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
-from django_zklock.queue import break_record, order
-from django_zklock.queue.break_record import BreakRecord
-from django_zklock.queue.nodes import own_limit
-from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
-from django_zklock.zk.multi import Create
 
 LEFT_OVER_AFTER: Final = 60.0
 """Seconds after which a record counts as left over: the next break deletes it."""

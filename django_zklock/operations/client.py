@@ -6,17 +6,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
-from django_zklock import clock, conf
+from django_zklock import conf
+from django_zklock.core import clock
+from django_zklock.core.queue import holders, order
+from django_zklock.core.queue.nodes import own_limit
+from django_zklock.core.queue.order import Queue
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
+from django_zklock.core.zk.multi import Delete, Operation
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.refusals import check_seconds
-from django_zklock.queue import holders, names, order
-from django_zklock.queue.nodes import own_limit
-from django_zklock.queue.order import Queue
-from django_zklock.zk import process
-from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
-from django_zklock.zk.multi import Delete, Operation
-from django_zklock.zk.requests import Commit, Decide, Done, OptimisticUpdate, Step, WaitUntilGone, call, run
+from django_zklock.locks.requests import (
+    Commit,
+    Decide,
+    Done,
+    OptimisticUpdate,
+    Step,
+    WaitUntilGone,
+    call,
+    run,
+)
+from django_zklock.names import template as names
 
 REPLY_TIMEOUT: Final = 5.0
 """Seconds to wait for ZooKeeper's replies, in addition to those to wait for the lock."""

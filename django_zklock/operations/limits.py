@@ -22,20 +22,20 @@ from functools import partial
 
 from django_zklock import signals
 from django_zklock.conf import options
+from django_zklock.core.execution.owner import check_no_running_loop
+from django_zklock.core.queue import holders, markers, order
+from django_zklock.core.queue.escaping import SEQUENCE_TAIL
+from django_zklock.core.queue.markers import LimitRecord, SetLimit
+from django_zklock.core.queue.nodes import Child, own_limit
+from django_zklock.core.queue.order import Queue
+from django_zklock.core.zk.gateway import DirectoryState, Node
+from django_zklock.core.zk.multi import Create, Delete, SetData
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.execution.owner import check_no_running_loop
 from django_zklock.locks.notify import send_from
+from django_zklock.locks.requests import Commit, Done, Step
+from django_zklock.names.template import check_own_key
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
-from django_zklock.queue import holders, markers, order
-from django_zklock.queue.escaping import SEQUENCE_TAIL
-from django_zklock.queue.markers import LimitRecord, SetLimit
-from django_zklock.queue.names import check_own_key
-from django_zklock.queue.nodes import Child, own_limit
-from django_zklock.queue.order import Queue
-from django_zklock.zk.gateway import DirectoryState, Node
-from django_zklock.zk.multi import Create, Delete, SetData
-from django_zklock.zk.requests import Commit, Done, Step
 
 
 def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from django_zklock.core.execution.owner import check_no_running_loop
+from django_zklock.core.protocol.operator_holds import read_hold
+from django_zklock.core.queue import operator_hold, order, release_request
+from django_zklock.core.queue.holders import holder_indexes
+from django_zklock.core.queue.nodes import Child, Payload
+from django_zklock.core.queue.order import Queue
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
+from django_zklock.core.zk.gateway import Node
 from django_zklock.exceptions import LockChangedHands
-from django_zklock.execution.owner import check_no_running_loop
-from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold
-from django_zklock.queue import operator_hold, order, release_request
-from django_zklock.queue.holders import holder_indexes
-from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.order import Queue
-from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
-from django_zklock.zk.gateway import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 
+from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.formatting import (
     age,
     age_of,
@@ -21,7 +22,6 @@ from django_zklock.dashboard.formatting import (
     role_text,
     use_of,
 )
-from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo

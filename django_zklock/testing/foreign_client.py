@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from django_zklock.log import Logger
-from django_zklock.queue.nodes import Kind, Mark, Payload, new_guid, prefix
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer

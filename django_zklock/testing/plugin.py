@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_zklock.zk import process
+from django_zklock.core.zk import process
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.test import override_settings
 
-from django_zklock import clock, conf
+from django_zklock import conf
 from django_zklock.conf.arguments import KindOfLock
-from django_zklock.execution import abort
-from django_zklock.locks.held import held_locks
-from django_zklock.locks.lingering import LingeringLocks
+from django_zklock.core import clock
+from django_zklock.core.execution import abort
+from django_zklock.core.locks.held import held_locks
+from django_zklock.core.locks.lingering import LingeringLocks
+from django_zklock.core.queue import operator_hold
+from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.zk import process
+from django_zklock.core.zk.session import Session
 from django_zklock.locks.lock import Lock
-from django_zklock.queue import names, operator_hold
-from django_zklock.queue.escaping import session_hex
+from django_zklock.names import template as names
 from django_zklock.testing import queues
 from django_zklock.testing.foreign_client import ForeignClient
 from django_zklock.testing.queues import QueueEntry
-from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -31,7 +31,7 @@ else:
     from django_zklock import zk_locked as locked
 
 if BROKEN:
-    from django_zklock.queue import order
+    from django_zklock.core.queue import order
 
     def everybody(_queue: Sequence[Any], _me: str, /) -> order.Verdict:
         """Grant the lock to all callers at once. The tokens still rise."""

@@ -10,7 +10,7 @@ from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, Visitor, address
 from support.browser.site import Site
 
-from django_zklock.queue import nodes
+from django_zklock.core.queue import nodes
 
 Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper

@@ -17,8 +17,8 @@ from support.chaos.servers import repaired
 from support.ensemble import Ensemble
 from support.zoo import Zoo
 
-from django_zklock.queue import nodes
-from django_zklock.zk.troubles import SESSION_OVER
+from django_zklock.core.queue import nodes
+from django_zklock.core.zk.troubles import SESSION_OVER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -12,7 +12,7 @@ from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 from support.zoo import Zoo
 
-from django_zklock.queue.nodes import Kind
+from django_zklock.core.queue.nodes import Kind
 
 Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper

@@ -13,7 +13,7 @@ from support.proxy import Proxy
 from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
-from django_zklock.queue.operator_hold import is_operator
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.testing.server import DevServer
 
 CONTRACT = Path(__file__).parent

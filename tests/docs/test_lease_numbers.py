@@ -9,9 +9,9 @@ import pytest
 from support.docs import DOCS, text_of
 
 from django_zklock import conf
-from django_zklock.zk.client import STALL_SHARE
-from django_zklock.zk.lease import LEASE_SHARE, RELAY_SHARE
-from django_zklock.zk.session import BEAT_SHARE
+from django_zklock.core.zk.client import STALL_SHARE
+from django_zklock.core.zk.lease import LEASE_SHARE, RELAY_SHARE
+from django_zklock.core.zk.session import BEAT_SHARE
 
 PAGE = text_of("explanation/lease-and-abort.md")
 TWO_TICKS = 4.0

@@ -12,8 +12,8 @@ import pytest
 from support.docs import text_of
 
 import django_zklock
+from django_zklock.core.zk import troubles
 from django_zklock.operations import audit
-from django_zklock.zk import troubles
 
 PACKAGE = Path(django_zklock.__file__).parent
 METHODS = {

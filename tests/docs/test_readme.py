@@ -12,8 +12,8 @@ from support.zoo import Zoo
 
 from django_zklock import conf
 from django_zklock.conf.options import DEFAULT_TIMEOUT
+from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockBusy
-from django_zklock.zk.lease import LEASE_SHARE
 
 README = (DOCS.parent / "README.md").read_text()
 TICK = 2  # seconds: the default of ZooKeeper

@@ -19,10 +19,11 @@ from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.core.queue import escaping
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.multi import MultiHold, MultiLock
-from django_zklock.queue import escaping, names
+from django_zklock.names import template as names
 from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
+from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.protocol import spec as locks
+from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.acquisition import REPLY_TIMEOUT
-from django_zklock.locks.lingering import LingeringLocks, LocalWaiter
-from django_zklock.locks.protocol import spec as locks
-from django_zklock.locks.protocol.contender import Contender, Outcome
-from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
 from model.invariants import Invariants, Violation
 from model.process import Process

@@ -1,8 +1,8 @@
 """
 A simulation of kazoo's client, as far as a session can see it: its events, and the fate of requests.
 
-It stands in for `django_zklock.zk.client.Client`. What runs on kazoo's thread there runs by `run` here, which waits
-while the process is paused.
+It stands in for `django_zklock.core.zk.client.Client`. What runs on kazoo's thread there runs by `run` here, which
+waits while the process is paused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, 
 from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, Sync, Transaction
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
-from django_zklock.zk.client import Client
-from django_zklock.zk.connection import FIRST_RETRY, RETRY_SHARE, host_timeout
-from django_zklock.zk.options import SessionOptions
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.connection import FIRST_RETRY, RETRY_SHARE, host_timeout
+from django_zklock.core.zk.options import SessionOptions
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
 from model.server import CHANGED, CHILD, DELETED, Connection, Server

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_zklock.locks.lingering import LingeringLock, LocalGrant, LocalWaiter
-from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Kind
-from django_zklock.zk.lease import LEASE_SHARE
+from django_zklock.core.locks.lingering import LingeringLock, LocalGrant, LocalWaiter
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.zk.lease import LEASE_SHARE
 from model import reference
 from model.ensemble import Change, Ensemble
 from model.process import Process

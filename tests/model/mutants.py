@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_zklock import clock
-from django_zklock.locks.lingering import LingeringLock, LocalWaiter
-from django_zklock.locks.protocol.contender import Contender, Phase
-from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import ContenderNode, ReaderMarker, State
-from django_zklock.locks.protocol.operator_holds import Replacement
-from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import OwnNode, Registry
-from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.queue import nodes, order
-from django_zklock.queue.nodes import Child, Kind
-from django_zklock.queue.order import Queue
-from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Callback, Gateway, Node, WriteReply
-from django_zklock.zk.heartbeat import Heartbeat
-from django_zklock.zk.lease import Lease
-from django_zklock.zk.multi import Create
+from django_zklock.core import clock
+from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
+from django_zklock.core.protocol.contender import Contender, Phase
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.node import ContenderNode, ReaderMarker, State
+from django_zklock.core.protocol.operator_holds import Replacement
+from django_zklock.core.protocol.predecessors import Predecessors
+from django_zklock.core.protocol.registry import OwnNode, Registry
+from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.queue import nodes, order
+from django_zklock.core.queue.nodes import Child, Kind
+from django_zklock.core.queue.order import Queue
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, Gateway, Node, WriteReply
+from django_zklock.core.zk.heartbeat import Heartbeat
+from django_zklock.core.zk.lease import Lease
+from django_zklock.core.zk.multi import Create
 from model.explore import Report, exhaust, explore
 from model.patches import replaced
 from model.scenario import IDLE, LASTING, LINGERING, PERMITS, READERS, WAITING, Scenario

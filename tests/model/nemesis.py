@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django_zklock.queue.nodes import Mark
+from django_zklock.core.queue.nodes import Mark
 from model.callers import Caller
 from model.choices import FAULT
 from model.ensemble import Ensemble

@@ -14,12 +14,12 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from django_zklock import clock
-from django_zklock.locks.lingering import LingeringLock, LocalWaiter
-from django_zklock.locks.protocol import registry
-from django_zklock.locks.protocol.node import ContenderNode
-from django_zklock.queue import nodes
-from django_zklock.zk import session
+from django_zklock.core import clock
+from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
+from django_zklock.core.protocol import registry
+from django_zklock.core.protocol.node import ContenderNode
+from django_zklock.core.queue import nodes
+from django_zklock.core.zk import session
 from model.client import SimulatedClient
 from model.world import World
 

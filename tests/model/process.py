@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk import session as sessions
-from django_zklock.zk.loop import Timer
-from django_zklock.zk.options import SessionOptions
-from django_zklock.zk.session import Session
+from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import session as sessions
+from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.session import Session
 from model.choices import BACKLOG, EVENT, PREEMPT, TIMER
 from model.ensemble import Ensemble
 from model.server import Connection
@@ -23,7 +23,7 @@ _Call = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class SimulatedLoop:
-    """Stands in for `django_zklock.zk.loop.Loop`: runs what it is given when the simulation says so."""
+    """Stands in for `django_zklock.core.zk.loop.Loop`: runs what it is given when the simulation says so."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

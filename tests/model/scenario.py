@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from django_zklock.queue.nodes import Kind
+from django_zklock.core.queue.nodes import Kind
 from model.callers import Script
 from model.operator import LimitChange
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_zklock.locks.lingering import LingeringLocks
-from django_zklock.queue import markers, nodes
-from django_zklock.zk.options import SessionOptions
+from django_zklock.core.locks.lingering import LingeringLocks
+from django_zklock.core.queue import markers, nodes
+from django_zklock.core.zk.options import SessionOptions
 from model.callers import BASE, Caller
 from model.choices import Chooser
 from model.ensemble import Ensemble

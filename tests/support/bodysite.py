@@ -21,8 +21,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_zklock import zk_locked, zk_locks
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy
-from django_zklock.locks.held import held_locks
 from support.faults import BackgroundCall
 
 KEY = "report"

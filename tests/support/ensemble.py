@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from django_zklock import clock
+from django_zklock.core import clock
 from support import debian
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from unittest import mock
 
-from django_zklock import Hold, Lock, clock, zk_lock
+from django_zklock import Hold, Lock, zk_lock
+from django_zklock.core import clock
+from django_zklock.core.protocol import contender
+from django_zklock.core.zk import process
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost
-from django_zklock.locks.protocol import contender
-from django_zklock.zk import process
-from django_zklock.zk.client import Client
-from django_zklock.zk.session import Session
 from support.chaos import session_killer
 from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually

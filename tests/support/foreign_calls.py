@@ -20,7 +20,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.dispatch import Signal
 
-from django_zklock import log
+from django_zklock.core import log
 
 FILE = "TEST_FOREIGN_CALLS"
 """The variable with the path of the file that all processes of a test run write to."""

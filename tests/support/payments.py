@@ -22,8 +22,8 @@ from celery.exceptions import Retry, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
 from django_zklock import Hold, zk_lock, zk_locked
+from django_zklock.core.execution import abort
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken
-from django_zklock.execution import abort
 from support.celeryapp import HOME, app
 from support.chaos.history import Recorder
 from support.chaos.journal import Journal

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_zklock import Lock, zk_lock
+from django_zklock.core.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
+from django_zklock.core.queue.nodes import Kind, Mark, new_guid
+from django_zklock.core.zk import process
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
-from django_zklock.queue.nodes import Kind, Mark, new_guid
 from django_zklock.testing.server import DevServer
-from django_zklock.zk import process
 from support.chaos import session_killer
 from support.ensemble import Ensemble, four_letter
 from support.faults import BackgroundCall

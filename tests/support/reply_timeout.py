@@ -14,7 +14,7 @@ ADDED = "TEST_REPLY_TIMEOUT"
 
 def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
     """Add seconds to the time for an answer to a call that does not wait, and for the confirmation of a release."""
-    from django_zklock.locks import acquisition, held
+    from django_zklock.core.locks import acquisition, held
 
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
     set_(held, "RELEASE_TIMEOUT", held.RELEASE_TIMEOUT + seconds)

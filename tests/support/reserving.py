@@ -6,8 +6,8 @@ import time
 
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.record import Reservation, Verdict
-from django_zklock.zk.gateway import DirectoryState
-from django_zklock.zk.requests import Done, Step
+from django_zklock.core.zk.gateway import DirectoryState
+from django_zklock.locks.requests import Done, Step
 from support.zoo import Zoo
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_lock
-from django_zklock.execution.owner import current_owner
-from django_zklock.locks.held import held_locks
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 from support.faults import BackgroundCall

@@ -19,12 +19,12 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from django_zklock import clock
-from django_zklock.execution import abort
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.held import held_locks
-from django_zklock.queue import markers, nodes
-from django_zklock.queue.escaping import SEQUENCE_TAIL
+from django_zklock.core import clock
+from django_zklock.core.execution import abort
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.locks.held import held_locks
+from django_zklock.core.queue import markers, nodes
+from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.testing.server import DevServer
 from support.ensemble import Ensemble
 

@@ -16,11 +16,11 @@ from django.db import close_old_connections
 
 from django_zklock import conf
 from django_zklock.contrib.celery.schedule import Entry, LeadershipLost, RunRecord, ScheduleRecords
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.log import Logger
 from django_zklock.exceptions import ZkLockError
-from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.election import Leader, check_entry
 from django_zklock.locks.hold import Hold
-from django_zklock.log import Logger
 
 logger = Logger("django_zklock.beat")
 

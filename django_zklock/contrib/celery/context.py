@@ -23,14 +23,14 @@ from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wa
 from django_zklock.contrib.celery.introspection import functions_of, lock_around, work_of, work_of_message
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.spec import Caller
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution import trace
+from django_zklock.locks import trace
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
-from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.queue_reader import ContenderInfo, contenders
-from django_zklock.log import Logger
 
 logger = Logger("django_zklock.celery")
 

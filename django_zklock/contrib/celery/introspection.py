@@ -16,8 +16,8 @@ from celery.backends.base import DisabledBackend
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.contrib.celery import messages
-from django_zklock.execution.work import Work
-from django_zklock.log import Logger
+from django_zklock.core.execution.work import Work
+from django_zklock.core.log import Logger
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction

@@ -16,14 +16,14 @@ from celery.signals import task_postrun, task_prerun
 
 from django_zklock.contrib.celery.dispatch.result import WAIT_RESULT
 from django_zklock.contrib.celery.introspection import work_of
-from django_zklock.execution import abort, work
-from django_zklock.execution.abort import CleanupOnError
-from django_zklock.execution.owner import Owner, current_owner
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.execution.work import Work
-from django_zklock.locks.guard import Guard
-from django_zklock.locks.held import HeldLock, held_locks, wait_all
-from django_zklock.log import Logger
+from django_zklock.core.execution import abort, work
+from django_zklock.core.execution.abort import CleanupOnError
+from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.execution.work import Work
+from django_zklock.core.locks.guard import Guard
+from django_zklock.core.locks.held import HeldLock, held_locks, wait_all
+from django_zklock.core.log import Logger
 
 logger = Logger("django_zklock.locks")
 

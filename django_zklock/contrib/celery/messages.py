@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimit
 from celery.signals import task_revoked
 from celery.utils.time import maybe_make_aware
 
-from django_zklock import clock
+from django_zklock.core import clock
 
 CONFLICTS_HEADER: Final = "zklock_conflicts"
 """How often the task was sent again because others held its lock."""

@@ -21,9 +21,9 @@ from celery.exceptions import Ignore
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import finished_at
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER
+from django_zklock.core.queue.escaping import printable
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.queue.escaping import printable
 
 CHECKED_HEADER: Final = "zklock_redelivered_checked"
 """How often the copy has found no result under the lock since it met the other copy."""

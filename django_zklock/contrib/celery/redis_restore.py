@@ -14,8 +14,8 @@ from typing import Any
 from celery import bootsteps
 from celery.worker.state import active_requests
 
-from django_zklock import clock
-from django_zklock.log import Logger
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
 
 logger = Logger("django_zklock.celery")
 

@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 
 from celery.utils.time import maybe_make_aware
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.locks.held import held_of
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import escape
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
+from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
-from django_zklock.log import Logger
-from django_zklock.queue.escaping import escape
-from django_zklock.zk import process
-from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
-from django_zklock.zk.multi import Check, Create, Delete, SetData
-from django_zklock.zk.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, call, run_all
+from django_zklock.locks.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, call, run_all
 
 logger = Logger("django_zklock.beat")
 

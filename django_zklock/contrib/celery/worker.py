@@ -17,8 +17,8 @@ from celery.signals import (
 from django_zklock.contrib.celery import events, messages
 from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.introspection import unused_locks
-from django_zklock.log import Logger
-from django_zklock.zk import process
+from django_zklock.core.log import Logger
+from django_zklock.core.zk import process
 
 logger = Logger("django_zklock.celery")
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from django.dispatch import Signal
 
-from django_zklock import clock, signals
+from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Acted, Ended, Granted, TimedOut
 from django_zklock.contrib.events.writer import Writer
+from django_zklock.core import clock
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.zk import process
 from django_zklock.locks import notify
-from django_zklock.locks.protocol.grant import Grant
-from django_zklock.zk import process
 
 if TYPE_CHECKING:
     from django_zklock.operations.audit import Action

@@ -9,13 +9,14 @@ from typing import Final
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, router
 
-from django_zklock import clock, conf
+from django_zklock import conf
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Acted, Event
-from django_zklock.log import Logger
-from django_zklock.zk import process
-from django_zklock.zk.loop import Loop, quiet_thread
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.core.zk import process
+from django_zklock.core.zk.loop import Loop, quiet_thread
 
 _between: Final = random.SystemRandom().uniform
 logger = Logger("django_zklock.events")

@@ -10,11 +10,11 @@ from types import TracebackType
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.contrib.fences import rows
-from django_zklock.execution import abort, owner
-from django_zklock.execution.transactions import Transaction
+from django_zklock.core.execution import abort, owner
+from django_zklock.core.locks.held import check_before_commit, held_of
 from django_zklock.fencing.fence import Fence, check_fence, refusal
-from django_zklock.locks.held import check_before_commit, held_of
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.transactions import Transaction
 
 
 class FencedBlock:

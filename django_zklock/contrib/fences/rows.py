@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.db import connections
 
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.core.queue.escaping import shortened
 from django_zklock.exceptions import StaleToken
 from django_zklock.fencing.row_tokens import current
-from django_zklock.queue.escaping import shortened
 
 MAX_NAME = 255
 _INSERT = "INSERT INTO zklock_fences_fence (name, token) VALUES (%(name)s, %(token)s) "

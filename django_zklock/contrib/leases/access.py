@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from django_zklock import clock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Code, Refusal
-from django_zklock.log import Logger
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
 
 ANYBODY: Final = LeaseClient(name="anybody", max_rate=math.inf)
 """The client of a coordinator that has no clients in the settings."""

@@ -23,12 +23,12 @@ from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials
 from django_zklock.contrib.leases.lease import LEFT, RELEASED, Lease, LeaseLock
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import printable
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
-from django_zklock.log import Logger
-from django_zklock.queue import names
-from django_zklock.queue.escaping import printable
-from django_zklock.zk import process
+from django_zklock.names import template as names
 
 logger = Logger("django_zklock.leases")
 

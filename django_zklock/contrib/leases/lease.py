@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django_zklock.contrib.leases.refusal import Code, Refusal, over
+from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.log import Logger
 
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.leases")

@@ -24,8 +24,8 @@ from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator, Leas
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.core.zk import process
 from django_zklock.signals import connection_state_changed
-from django_zklock.zk import process
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
 LOOK_EVERY: Final = 1.0

@@ -24,17 +24,18 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from django_zklock import clock, conf, signals
+from django_zklock import conf, signals
+from django_zklock.core import clock
+from django_zklock.core.locks.guard import Receipt
+from django_zklock.core.locks.held import HeldLock, held_of
+from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.guard import Receipt
-from django_zklock.locks.held import HeldLock, held_of
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lingering import LingeringLocks, LocalWaiter
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.spec import kind_of
-from django_zklock.log import Logger
-from django_zklock.zk import process
 
 logger = Logger("django_zklock.metrics")
 

@@ -19,14 +19,15 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from django_zklock import __version__, clock, signals
+from django_zklock import __version__, signals
+from django_zklock.core import clock
+from django_zklock.core.locks.guard import Receipt
+from django_zklock.core.locks.held import held_of
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.exceptions import LockBusy
-from django_zklock.execution import trace
-from django_zklock.locks.guard import Receipt
-from django_zklock.locks.held import held_of
+from django_zklock.locks import trace
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.log import Logger
 
 logger = Logger("django_zklock.otel")
 

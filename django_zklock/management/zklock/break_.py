@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 from django_zklock import operations
+from django_zklock.core.queue.escaping import printable
 from django_zklock.dashboard.formatting import process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import to_json
@@ -14,7 +15,6 @@ from django_zklock.management.arguments import acting, add_answer, add_holder, a
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
-from django_zklock.queue.escaping import printable
 
 QUESTION: Final = """\
 {key} is {state} by

@@ -13,9 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
 from django_zklock.conf import url
+from django_zklock.core.queue.escaping import session_hex
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_line
-from django_zklock.queue.escaping import session_hex
 from django_zklock.testing.server import DevServer
 
 POLL_INTERVAL: Final = 0.2  # seconds between two reads of the sessions

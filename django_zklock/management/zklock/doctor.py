@@ -20,20 +20,21 @@ from functools import partial
 from importlib import metadata
 from typing import Any, Final, TypeAlias
 
-from django_zklock import clock, conf, inspection
+from django_zklock import conf, inspection
 from django_zklock.conf import Config
 from django_zklock.contrib.celery.unique import reservations
+from django_zklock.core import clock
+from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, keys_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.locks.requests import OnConnected, call
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
-from django_zklock.queue.escaping import session_hex
-from django_zklock.zk import process
-from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
-from django_zklock.zk.gateway import Callback, Gateway, Node
-from django_zklock.zk.requests import OnConnected, call
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 MAX_DEAD: Final = 5  # dead reservations that are listed

@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from django_zklock import clock, log
 from django_zklock.conf.options import ABORT_ON, KIND
+from django_zklock.core import clock, log
+from django_zklock.core.execution import abort
+from django_zklock.core.locks.held import held_of
+from django_zklock.core.queue.escaping import printable
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, ZkLockError
-from django_zklock.execution import abort
-from django_zklock.locks.held import held_of
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.management import child
 from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output
-from django_zklock.queue.escaping import printable
-from django_zklock.zk import process
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes

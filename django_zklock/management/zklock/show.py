@@ -11,6 +11,7 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
+from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard import formatting, past
 from django_zklock.dashboard.detail import Detail, Row, read_detail
 from django_zklock.inspection import LockInfo
@@ -19,7 +20,6 @@ from django_zklock.management.arguments import add_answer, add_name, did_you_mea
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
-from django_zklock.queue.escaping import session_hex
 
 HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5

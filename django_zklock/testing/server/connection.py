@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.testing.server.acl import Credential
 from django_zklock.testing.server.codes import MAX_FRAME
 from django_zklock.testing.server.database import Session

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import Credential, allows
 from django_zklock.testing.server.codes import Error, Event, Perm, Refused

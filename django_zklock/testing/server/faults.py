@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.testing.server.codes import Op
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.testing.server.database import now
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.testing.server.connection import Connection
 from django_zklock.testing.server.service import Service
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import authenticate
 from django_zklock.testing.server.codes import XID_PING, Error, Op, Refused

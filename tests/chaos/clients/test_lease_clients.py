@@ -13,7 +13,7 @@ from support.lease_clients import Holder
 from support.serving import Serving
 from support.zoo import Zoo, eventually
 
-from django_zklock.clock import now
+from django_zklock.core.clock import now
 from zklock_client import AsyncZkLockClient, LockLost
 
 pytestmark = [pytest.mark.timeout(600)]  # the first test of a language compiles its client

@@ -17,9 +17,9 @@ from support.faults import connected
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.inspection import scan, snapshot
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Payload
 
 pytestmark = [pytest.mark.zookeeper]
 

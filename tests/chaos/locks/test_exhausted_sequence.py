@@ -10,7 +10,7 @@ from support.chaos.worker_pool import WorkerPool
 from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually
 
-from django_zklock.queue.order import LAST_SEQUENCE
+from django_zklock.core.queue.order import LAST_SEQUENCE
 
 pytestmark = [pytest.mark.zookeeper]
 

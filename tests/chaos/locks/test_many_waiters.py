@@ -16,8 +16,8 @@ from support.proxy import Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.protocol.local_queue import MAX_WAITING
 from django_zklock.exceptions import LockLost
-from django_zklock.locks.protocol.local_queue import MAX_WAITING
 
 pytestmark = [pytest.mark.timeout(240)]
 

@@ -9,7 +9,7 @@ from support.chaos.servers import replace_client
 from support.chaos.worker_pool import WorkerPool
 from support.ensemble import Ensemble
 
-from django_zklock.zk.lease import LEASE_SHARE
+from django_zklock.core.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper]
 

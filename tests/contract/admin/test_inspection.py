@@ -19,14 +19,14 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SET_DA
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.execution.waiters import ThreadWaiter, run
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
 from django_zklock.locks import queue_reader
+from django_zklock.locks.requests import OnConnected
 from django_zklock.operations import clear_limit, request_release, set_limit
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Payload
-from django_zklock.zk.requests import OnConnected
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
 

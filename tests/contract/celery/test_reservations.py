@@ -15,11 +15,11 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import RequestRefused
+from django_zklock.core.zk.gateway import DirectoryState, Gateway
 from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk import process
-from django_zklock.zk.errors import RequestRefused
-from django_zklock.zk.gateway import DirectoryState, Gateway
 
 pytestmark = pytest.mark.zookeeper
 

@@ -22,7 +22,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
-from django_zklock.zk.gateway import Node
+from django_zklock.core.zk.gateway import Node
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,11 +13,11 @@ from support.faults import BackgroundCall, acquire_once, client, cut, proxied, s
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue import nodes
+from django_zklock.core.zk import process
 from django_zklock.exceptions import InvalidLockName, LockBusy, UnreadableQueue
 from django_zklock.inspection import look_at, snapshot
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import nodes
-from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 

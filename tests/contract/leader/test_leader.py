@@ -20,6 +20,7 @@ from support.work import lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, signals, zk_leader, zk_lock
+from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import (
     LockBusy,
     LockLost,
@@ -29,7 +30,6 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks.election import STOPPED
-from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper
 

@@ -14,10 +14,10 @@ from support.faults import within
 from support.work import in_each_thread, lose, lose_later, run_in_thread
 from support.zoo import Zoo, next_line
 
+from django_zklock.core.zk import process
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.lock import Lock
-from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 

@@ -15,8 +15,8 @@ from support.work import compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock import current_hold
+from django_zklock.core.execution import abort
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
-from django_zklock.execution import abort
 from django_zklock.locks.lock import Lock
 
 pytestmark = pytest.mark.zookeeper

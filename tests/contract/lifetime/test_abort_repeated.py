@@ -17,9 +17,9 @@ from support.faults import within
 from support.work import compute, in_each_thread, lose, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
+from django_zklock.core.execution import abort
+from django_zklock.core.execution.abort import ABORT_SIGNAL
 from django_zklock.exceptions import LockLost, LockLostInterrupt
-from django_zklock.execution import abort
-from django_zklock.execution.abort import ABORT_SIGNAL
 from django_zklock.locks.lock import Lock
 
 BaseExceptionGroup: Any = getattr(builtins, "BaseExceptionGroup", None)

@@ -13,15 +13,15 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.conf.arguments import KindOfLock
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.locks.acquisition import Acquisition
+from django_zklock.core.locks.held import held_of
+from django_zklock.core.protocol.contender import Outcome
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockTimeout
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.held import held_of
-from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.operations import hold_lock
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 

@@ -16,7 +16,8 @@ from support.proxy import PING
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
-from django_zklock import Hold, clock, zk_lock
+from django_zklock import Hold, zk_lock
+from django_zklock.core import clock
 from django_zklock.exceptions import LockLost, LockTimeout
 
 pytestmark = pytest.mark.zookeeper

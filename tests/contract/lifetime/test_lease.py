@@ -9,9 +9,10 @@ from support.faults import BackgroundCall, acquire_once, cut, expire, lose, sess
 from support.proxy import MULTI, PING, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import Hold, clock, zk_lock
+from django_zklock import Hold, zk_lock
+from django_zklock.core import clock
+from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
-from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 

@@ -11,7 +11,8 @@ import pytest
 from support.faults import BackgroundCall, acquire_once, expire, proxied, within
 from support.zoo import Zoo, eventually
 
-from django_zklock import clock, log, zk_lock
+from django_zklock import zk_lock
+from django_zklock.core import clock, log
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper

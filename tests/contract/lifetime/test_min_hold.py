@@ -13,12 +13,13 @@ from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import Lock, clock, zk_lock
+from django_zklock import Lock, zk_lock
+from django_zklock.core import clock
+from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
-from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 

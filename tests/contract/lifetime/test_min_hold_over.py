@@ -13,12 +13,12 @@ from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
+from django_zklock.core.queue.nodes import Mark, new_guid
+from django_zklock.core.queue.operator_hold import is_operator
+from django_zklock.core.zk import process
 from django_zklock.inspection import Snapshot, look_at, server_time, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
-from django_zklock.queue.nodes import Mark, new_guid
-from django_zklock.queue.operator_hold import is_operator
-from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
 

@@ -14,8 +14,8 @@ from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
-from django_zklock.locks.held import held_locks
 
 pytestmark = pytest.mark.zookeeper
 

@@ -22,9 +22,9 @@ from support.primitives import (
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost
-from django_zklock.queue.nodes import Kind
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 

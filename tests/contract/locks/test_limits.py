@@ -17,10 +17,10 @@ from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.queue import markers
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, clear_limit, limit_of, request_release, set_limit
-from django_zklock.queue import markers
 
 pytestmark = pytest.mark.zookeeper
 

@@ -16,11 +16,12 @@ from support.proxy import Proxy
 from support.signalled import signalled
 from support.zoo import Zoo, eventually, next_line
 
-from django_zklock import Hold, Lock, clock, zk_lock, zk_locks, zk_write
+from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
+from django_zklock.core import clock
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.operations import break_lock, request_release
-from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 

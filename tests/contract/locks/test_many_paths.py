@@ -17,10 +17,10 @@ from support.proxy import CREATE2, DELETE, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
+from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
+from django_zklock.core.zk import process
+from django_zklock.core.zk.client import GetEphemerals
 from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
-from django_zklock.zk import process
-from django_zklock.zk.client import GetEphemerals
 
 pytestmark = pytest.mark.zookeeper
 

@@ -15,14 +15,14 @@ from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.locks import acquisition
+from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.local_queue import MAX_WAITING
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import process
+from django_zklock.core.zk.client import MAX_IN_FLIGHT, STALL_SHARE
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import LockBusy, LockTimeout
-from django_zklock.locks import acquisition
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.local_queue import MAX_WAITING
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk import process
-from django_zklock.zk.client import MAX_IN_FLIGHT, STALL_SHARE
-from django_zklock.zk.gateway import Gateway
 
 pytestmark = pytest.mark.zookeeper
 

@@ -23,9 +23,9 @@ from support.primitives import Primitive
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock.core.locks import held as held_module
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
-from django_zklock.locks import held as held_module
-from django_zklock.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 
 pytestmark = pytest.mark.zookeeper

@@ -15,11 +15,11 @@ from support.primitives import KEY
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_write
+from django_zklock.core import protocol
+from django_zklock.core.queue import nodes
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockTimeout
-from django_zklock.locks import protocol
 from django_zklock.operations import break_lock
-from django_zklock.queue import nodes
-from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 

@@ -12,8 +12,8 @@ from support.proxy import GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo
 
 from django_zklock import Lock, zk_lock
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockBusy
-from django_zklock.queue.nodes import Kind
 
 pytestmark = pytest.mark.zookeeper
 

@@ -17,6 +17,7 @@ from support.work import in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
+from django_zklock.core.locks import acquisition
 from django_zklock.exceptions import (
     InvalidLockName,
     LockBusy,
@@ -26,7 +27,6 @@ from django_zklock.exceptions import (
     LockUpgradeRefused,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks import acquisition
 from django_zklock.locks.multi import MultiHold, MultiLock
 
 pytestmark = pytest.mark.zookeeper

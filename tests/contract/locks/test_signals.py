@@ -14,11 +14,11 @@ from support.signalled import Sent, signalled
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock
+from django_zklock.core.zk import process
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 pytestmark = pytest.mark.zookeeper
 NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")

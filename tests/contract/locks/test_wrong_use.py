@@ -20,9 +20,9 @@ from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock.core.queue import nodes
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout
 from django_zklock.operations import request_release
-from django_zklock.queue import nodes
 
 pytestmark = pytest.mark.zookeeper
 

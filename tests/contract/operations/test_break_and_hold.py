@@ -16,9 +16,10 @@ from support.primitives import Taker
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.protocol import contender
+from django_zklock.core.queue import break_record, nodes
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockChangedHands, LockLost, LockTimeout, UnreadableQueue
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.protocol import contender
 from django_zklock.operations import (
     Broken,
     OperatorHold,
@@ -29,7 +30,6 @@ from django_zklock.operations import (
     limit_of,
     set_limit,
 )
-from django_zklock.queue import break_record, nodes
 from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]

@@ -11,10 +11,10 @@ from support.faults import BackgroundCall, acquire_once, within
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import hold_lock
 from django_zklock.testing.server import database
-from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 

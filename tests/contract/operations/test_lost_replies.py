@@ -11,10 +11,10 @@ from support.faults import BackgroundCall, acquire_once, connected, expire, with
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import break_lock, end_hold, hold_lock
-from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 

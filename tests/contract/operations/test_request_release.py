@@ -19,13 +19,13 @@ from support.signalled import Sent, signalled
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, ReadWriteLock, zk_lock
+from django_zklock.core.protocol import contender
+from django_zklock.core.queue import nodes, release_request
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockChangedHands, LockLost, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
-from django_zklock.locks.protocol import contender
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
-from django_zklock.queue import nodes, release_request
-from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.release_request import ReleaseRequest
 
 pytestmark = pytest.mark.zookeeper
 

@@ -12,10 +12,10 @@ from kazoo.protocol.connection import ConnectionHandler
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.zk import process
-from django_zklock.zk.client import Client
-from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.options import SessionOptions
+from django_zklock.core.zk import process
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.gateway import Gateway
+from django_zklock.core.zk.options import SessionOptions
 
 pytestmark = pytest.mark.zookeeper
 

@@ -9,8 +9,8 @@ from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.protocol import node
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.protocol import node
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 

@@ -14,9 +14,9 @@ from support.ensemble import Ensemble
 from support.proxy import Proxy
 
 from django_zklock import inspection, zk_lock
-from django_zklock.log import on_protocol_thread
+from django_zklock.core.log import on_protocol_thread
+from django_zklock.core.zk import outside, process
 from django_zklock.testing.server import DevServer
-from django_zklock.zk import outside, process
 
 pytestmark = pytest.mark.zookeeper
 

@@ -17,10 +17,10 @@ from support.proxy import Proxy
 from support.zoo import eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.zk import process
+from django_zklock.core.zk.outage import CLOSED_EARLY, REFUSALS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.queries import check_quorum, connection
-from django_zklock.zk import process
-from django_zklock.zk.outage import CLOSED_EARLY, REFUSALS
 
 REQUIRES_AUTHENTICATION = -124
 GIVE_UP = 0.5  # seconds
@@ -136,7 +136,7 @@ def test_two_names_of_a_server_are_one_server() -> None:
 @pytest.mark.zookeeper
 def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a proxy accepts connections and closes them. Nobody asks for a lock, but metrics show the state."""
-    monkeypatch.setattr("django_zklock.zk.outage.IDLE_PAUSE", 1.0)
+    monkeypatch.setattr("django_zklock.core.zk.outage.IDLE_PAUSE", 1.0)
     with (
         Ensemble() as ensemble,
         Proxy(ensemble.hosts) as proxy,

@@ -10,12 +10,12 @@ from support.faults import BackgroundCall, session
 from support.proxy import GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.zk.errors import NodeMissing
+from django_zklock.core.zk.gateway import DirectoryState, Gateway
+from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.zk.errors import NodeMissing
-from django_zklock.zk.gateway import DirectoryState, Gateway
-from django_zklock.zk.multi import Create, SetData
-from django_zklock.zk.requests import (
+from django_zklock.locks.requests import (
     Commit,
     Done,
     FenceGone,

@@ -12,14 +12,14 @@ from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.zk import process
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
-from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.protocol.contender import Contender, Outcome
-from django_zklock.locks.protocol.spec import Caller
-from django_zklock.zk import process
-from django_zklock.zk.client import Client
-from django_zklock.zk.session import Session
 
 pytestmark = pytest.mark.zookeeper
 

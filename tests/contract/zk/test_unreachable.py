@@ -16,10 +16,10 @@ from support.ensemble import Ensemble, free_ports
 from support.zoo import eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.zk import process
+from django_zklock.core.zk.outage import CLOSED
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer
-from django_zklock.zk import process
-from django_zklock.zk.outage import CLOSED
 
 pytestmark = pytest.mark.zookeeper
 

@@ -14,9 +14,9 @@ from support.ensemble import free_ports
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy
 from django_zklock.operations import hold_lock
-from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

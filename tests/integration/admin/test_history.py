@@ -26,10 +26,10 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt, OperatorAction
+from django_zklock.core.zk import troubles
 from django_zklock.dashboard import past
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
-from django_zklock.zk import troubles
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

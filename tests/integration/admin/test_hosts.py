@@ -18,9 +18,9 @@ from support.adminsite import user_with
 from support.ensemble import Ensemble
 from support.zoo import Zoo
 
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.dashboard import holder_views
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Payload
 from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]

@@ -24,10 +24,10 @@ from support.zoo import Zoo, eventually
 from django_zklock import inspection, operations
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.dashboard import incidents
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Payload
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
 

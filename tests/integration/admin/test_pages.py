@@ -16,9 +16,9 @@ from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.dashboard.formatting import process_of
-from django_zklock.queue import nodes
-from django_zklock.queue.nodes import Payload
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

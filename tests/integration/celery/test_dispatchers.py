@@ -17,7 +17,7 @@ from support.waitingtasks import SLOW_LOOP, SLOW_RELEASE
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock import clock
+from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper

@@ -18,7 +18,7 @@ from support.hostiletasks import assert_excluded, hostile_messages
 from support.worker import Worker, outcome
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import clock
+from django_zklock.core import clock
 
 pytestmark = pytest.mark.zookeeper
 

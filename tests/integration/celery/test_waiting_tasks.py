@@ -19,10 +19,10 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.dispatch.dispatcher import MOST_IN_QUEUE
 from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
+from django_zklock.core.queue.nodes import Kind, Payload, prefix
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
-from django_zklock.queue.nodes import Kind, Payload, prefix
 
 pytestmark = pytest.mark.zookeeper
 

@@ -28,9 +28,9 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.core.queue.escaping import escape
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
 from django_zklock.fencing import require_fence
-from django_zklock.queue.escaping import escape
 
 pytestmark = [pytest.mark.zookeeper]
 

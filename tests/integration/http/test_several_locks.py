@@ -18,8 +18,8 @@ from support.ledger import Ledger
 from support.zoo import Zoo
 
 from django_zklock import current_hold, zk_locked, zk_locks
+from django_zklock.core.locks.held import held_of
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
-from django_zklock.locks.held import held_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 

@@ -18,10 +18,10 @@ from support.strike import functions_of, long_strides, sweep
 from support.zoo import Zoo
 
 from django_zklock import zk_locks
+from django_zklock.core.locks import acquisition, held
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost
-from django_zklock.execution import commit_hooks, transactions
-from django_zklock.locks import acquisition, base, held, hold, lock, multi
-from django_zklock.locks.held import held_locks
+from django_zklock.locks import base, commit_hooks, hold, lock, multi, transactions
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]

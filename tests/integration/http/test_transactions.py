@@ -24,8 +24,8 @@ from support.zoo import ROOM, Zoo, namespace
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks.held import held_locks
 from django_zklock.locks.hold import Hold
 from django_zklock.testing.server import DevServer
 

@@ -16,8 +16,8 @@ from support.zoo import Zoo
 
 from django_zklock import inspection, zk_leader, zk_lock, zk_locks
 from django_zklock.conf.arguments import Compat
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.nodes import Payload
 
 pytestmark = pytest.mark.zookeeper
 

@@ -11,9 +11,9 @@ import pytest
 from support.strike import LineStrike, Struck, alarm, functions_of
 from support.zoo import Zoo, eventually
 
-from django_zklock.execution import waiters
+from django_zklock.core.execution import waiters
+from django_zklock.core.zk import loop, process, session
 from django_zklock.locks.lock import Lock
-from django_zklock.zk import loop, process, session
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.zookeeper
 PRELUDE = """
 import os, sys, threading, time, traceback
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.locks.held import held_locks, held_of
+from django_zklock.core.locks.held import held_locks, held_of
 from django_zklock.zk import process
 
 def forked(child):
@@ -140,7 +140,7 @@ def wait():
         got.append(hold.token)
 thread = threading.Thread(target=wait, daemon=True)
 thread.start()
-from django_zklock.locks.protocol.registry import Registry
+from django_zklock.core.protocol.registry import Registry
 end = time.monotonic() + 5
 while time.monotonic() < end and not (process.peek() and process.current().attached(Registry).guids):
     time.sleep(0.01)

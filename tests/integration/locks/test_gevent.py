@@ -13,8 +13,8 @@ PRELUDE = """
 import threading, time
 import gevent
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.locks.held import held_locks
-from django_zklock.locks.protocol.registry import Registry
+from django_zklock.core.locks.held import held_locks
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.zk import process
 """
 

@@ -22,8 +22,9 @@ from support.strike import (
 from support.zoo import Zoo
 
 from django_zklock import zk_leader, zk_locks
-from django_zklock.execution import owner, waiters
-from django_zklock.locks import acquisition, base, guard, held, hold, lock
+from django_zklock.core.execution import owner, waiters
+from django_zklock.core.locks import acquisition, guard, held
+from django_zklock.locks import base, hold, lock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 

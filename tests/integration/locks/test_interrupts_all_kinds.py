@@ -21,13 +21,14 @@ from support.strike import (
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
+from django_zklock.core.execution import owner, waiters
+from django_zklock.core.locks import acquisition, guard, held, lingering
+from django_zklock.core.locks.held import held_locks
+from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy
-from django_zklock.execution import owner, waiters
-from django_zklock.locks import acquisition, base, guard, held, hold, lingering, lock, multi
-from django_zklock.locks.held import held_locks
+from django_zklock.locks import base, hold, lock, multi
 from django_zklock.locks.multi import MultiLock
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = [
     pytest.mark.zookeeper,

@@ -27,11 +27,12 @@ from support.strike import (
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
+from django_zklock.core.execution import owner, waiters
+from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
+from django_zklock.core.locks import acquisition, guard, held, lingering
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockNotAcquired
-from django_zklock.execution import owner, waiters
-from django_zklock.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.locks import acquisition, base, guard, held, hold, lingering, lock, multi
-from django_zklock.locks.held import held_locks
+from django_zklock.locks import base, hold, lock, multi
 
 pytestmark = [
     pytest.mark.zookeeper,

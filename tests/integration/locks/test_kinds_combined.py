@@ -11,9 +11,9 @@ from support.ledger import Ledger
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
+from django_zklock.core.locks.held import held_locks
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockUpgradeRefused
-from django_zklock.locks.held import held_locks
-from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = pytest.mark.zookeeper
 

@@ -23,6 +23,7 @@ from django_zklock import zk_lock
 from django_zklock.contrib.events import recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
+from django_zklock.core.zk import process, troubles
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 from django_zklock.operations import (
@@ -34,7 +35,6 @@ from django_zklock.operations import (
     request_release,
     set_limit,
 )
-from django_zklock.zk import process, troubles
 
 pytestmark = pytest.mark.zookeeper
 

@@ -19,8 +19,8 @@ from support.locking import MANAGE, as_json, ending, zklock
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
+from django_zklock.core.queue import nodes
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.queue import nodes
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

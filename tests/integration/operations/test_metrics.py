@@ -20,10 +20,10 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.locks.held import held_locks
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
-from django_zklock.execution.owner import current_owner
-from django_zklock.locks.held import held_locks
-from django_zklock.locks.protocol.registry import Registry
 from django_zklock.operations import break_lock, request_release
 from django_zklock.signals import waiting_tasks_changed
 

@@ -18,11 +18,11 @@ from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
 from django_zklock.contrib.celery.unique.record import Reservation, State
+from django_zklock.core.queue import nodes
+from django_zklock.core.zk import process as zk_process
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.queue import nodes
 from django_zklock.testing.server import DevServer
 from django_zklock.testing.server.four_letter import COMMANDS
-from django_zklock.zk import process as zk_process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # the doctor looks at fenced rows
 

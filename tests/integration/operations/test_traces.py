@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually, next_line
 from django_zklock import zk_lock, zk_locks
 from django_zklock.contrib.otel import spans as module
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
-from django_zklock.execution import trace
+from django_zklock.locks import trace
 from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper

@@ -14,8 +14,9 @@ from support.faults import BackgroundCall
 from support.locking import MANAGE, as_json, zklock
 from support.zoo import Zoo, eventually
 
-from django_zklock import clock, zk_lock
+from django_zklock import zk_lock
 from django_zklock.contrib.metrics import connect, disconnect
+from django_zklock.core import clock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timed]
 

@@ -11,9 +11,9 @@ from support.faults import BackgroundCall, within
 from support.zoo import eventually
 
 from django_zklock import zk_leader, zk_lock, zk_locks
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.testing import DevServer, LockTester
-from django_zklock.zk import process
 
 
 @pytest.fixture(scope="module")

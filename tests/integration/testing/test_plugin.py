@@ -247,7 +247,7 @@ def test_the_time_may_be_frozen_before_the_package_is_imported(runs: Runs) -> No
         "frozen.py",
         "import sys\n"
         "from freezegun import freeze_time\n"
-        "assert 'django_zklock.clock' not in sys.modules\n"
+        "assert 'django_zklock.core.clock' not in sys.modules\n"
         "freeze_time('1970-01-01').start()\n",
     )
     result = runs.pytest(

@@ -16,8 +16,8 @@ from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
-from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 

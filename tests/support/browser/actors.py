@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
-from django_zklock.queue import nodes
+from django_zklock.core.queue import nodes
 from support.zoo import Zoo, eventually
 
 # One thread for each lock that this process acquires; what it does is written down line by line.
 SCRIPT = """
 import json, sys, threading
 from django_zklock.exceptions import ZkLockError
-from django_zklock.execution.work import Work, begin
+from django_zklock.core.execution.work import Work, begin
 
 say_one_at_a_time = threading.Lock()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_zklock.queue.nodes import Kind
+from django_zklock.core.queue.nodes import Kind
 from support.browser.actors import Part, Stage
 
 

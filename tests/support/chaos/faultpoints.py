@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.node import ContenderNode
-from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import OwnNode, SharedListing
+from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.node import ContenderNode
+from django_zklock.core.protocol.predecessors import Predecessors
+from django_zklock.core.protocol.registry import OwnNode, SharedListing
 
 Faultpoint: TypeAlias = Literal[
     "before_create",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from django_zklock.execution import abort
+from django_zklock.core.execution import abort
 from support.chaos.store import Store
 
 SCHEMA = "CREATE TABLE effects (key TEXT NOT NULL, ref TEXT NOT NULL, token INTEGER NOT NULL, value INTEGER NOT NULL)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from django_zklock.queue import markers
+from django_zklock.core.queue import markers
 
 if TYPE_CHECKING:
     from support.chaos.worker_pool import WorkerPool

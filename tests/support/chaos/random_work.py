@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
-from django_zklock.execution import abort
+from django_zklock.core.execution import abort
 from support.chaos.history import Recorder
 from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, WRITE
 from support.chaos.store import Store

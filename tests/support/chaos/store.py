@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from django_zklock.execution import abort
+from django_zklock.core.execution import abort
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS fenced (key TEXT PRIMARY KEY, token INTEGER NOT NULL, value INTEGER NOT NULL);

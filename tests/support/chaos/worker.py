@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from django_zklock.execution import abort
+from django_zklock.core.execution import abort
 from support.chaos.history import Recorder
 from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
 from support.chaos.store import Store

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from django.utils import translation
 
+from django_zklock.core.zk.options import SessionOptions
 from django_zklock.inspection import ServerReport
 from django_zklock.inspection.ensemble import _ask, _findings, _report
-from django_zklock.zk.options import SessionOptions
 
 LEADER = ServerReport(address="zk1:2181", role="leader", version="3.9.3", latency=0.001)
 FOLLOWER = ServerReport(address="zk2:2181", role="follower", version="3.9.3", latency=0.001)

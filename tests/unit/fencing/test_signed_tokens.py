@@ -25,7 +25,7 @@ from django_zklock import conf
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
 from django_zklock.fencing import signing as tokens
 from django_zklock.fencing.signing import FenceVerifier, TokenHolder, VerifiedToken, seal, unseal
-from django_zklock.queue.names import MAX_KEY, Template
+from django_zklock.names.template import MAX_KEY, Template
 
 OLD, NEW, THEIRS = ("old" * 12, "new" * 12, "theirs" * 6)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from django_zklock.core.execution.abort import ThreadAbort, _is_shielded, _set_async_exception
 from django_zklock.exceptions import LockLostInterrupt
-from django_zklock.execution.abort import ThreadAbort, _is_shielded, _set_async_exception
 
 
 class Work:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from django_zklock import clock
+from django_zklock.core import clock
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.protocol.grant import Grant, Policy
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.execution.owner import current_owner
-from django_zklock.locks.held import HeldLock
-from django_zklock.locks.protocol.grant import Grant, Policy
 
 
 class Turbulent:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
-from django_zklock import clock
-from django_zklock.locks.protocol.local_queue import MAX_WAITING, LocalQueue
+from django_zklock.core import clock
+from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 
 
 class Caller:

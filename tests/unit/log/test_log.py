@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import django_zklock
-from django_zklock import log
-from django_zklock.zk.loop import protocol_thread
+from django_zklock.core import log
+from django_zklock.core.zk.loop import protocol_thread
 
 PACKAGE = Path(django_zklock.__file__).parent
 

@@ -60,7 +60,7 @@ def test_an_older_kazoo_is_refused_at_once() -> None:
     older = "import kazoo.exceptions; del kazoo.exceptions.RequestTimeoutError"
     tried = """
 try:
-    import django_zklock.zk.session
+    import django_zklock.core.zk.session
 except ImportError as error:
     print(error)
 """
@@ -88,7 +88,7 @@ settings.configure(
 )
 django.setup()
 {more}
-print(*(name for name in ("kazoo", "django_zklock.locks.protocol.contender", "celery") if name in sys.modules))
+print(*(name for name in ("kazoo", "django_zklock.core.protocol.contender", "celery") if name in sys.modules))
 """)
     assert started.splitlines()[-1:] in ([], ["System check identified no issues (4 silenced)."])
 

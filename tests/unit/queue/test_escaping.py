@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue.escaping import MAX_SHOWN, printable, session_hex
+from django_zklock.core.queue.escaping import MAX_SHOWN, printable, session_hex
 
 
 @given(st.text(st.characters(codec=None)), st.integers(1, 100))

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.field_values import text_of
-from django_zklock.queue.names import Template
+from django_zklock.names.field_values import text_of
+from django_zklock.names.template import Template
 
 
 class Size(str, enum.Enum):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import holders, order
-from django_zklock.queue.nodes import Child, Kind
-from django_zklock.queue.order import Queue
+from django_zklock.core.queue import holders, order
+from django_zklock.core.queue.nodes import Child, Kind
+from django_zklock.core.queue.order import Queue
 
 
 def queue(kinds: list[Kind]) -> Queue:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import markers, nodes, order
-from django_zklock.queue.escaping import MAX_BY, MAX_REASON
-from django_zklock.queue.markers import LimitRecord
+from django_zklock.core.queue import markers, nodes, order
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON
+from django_zklock.core.queue.markers import LimitRecord
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))

@@ -15,10 +15,20 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from django_zklock.core.queue.escaping import MAX_SEGMENT
+from django_zklock.core.queue.nodes import parse
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.escaping import MAX_SEGMENT
-from django_zklock.queue.names import MAX_KEY, Template, check_key, escape, is_key, key_of, own_key, path, unescape
-from django_zklock.queue.nodes import parse
+from django_zklock.names.template import (
+    MAX_KEY,
+    Template,
+    check_key,
+    escape,
+    is_key,
+    key_of,
+    own_key,
+    path,
+    unescape,
+)
 
 ENDINGS = st.sampled_from(["", "0", "1234567890", "0000000005", "-000000005", "-2147483648", "__lock__0000000001"])
 # Nearly all of them fit to be names, or hypothesis would give up: what is refused has tests of its own.

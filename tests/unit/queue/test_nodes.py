@@ -10,9 +10,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from django_zklock.core.queue.nodes import (
+    MAX_PAYLOAD,
+    Child,
+    Kind,
+    Mark,
+    Payload,
+    has_guid,
+    new_guid,
+    parse,
+    prefix,
+)
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.execution import trace
-from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Mark, Payload, has_guid, new_guid, parse, prefix
+from django_zklock.locks import trace
 
 GUID = "2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111"
 HEX = "2bd53a55ce0a4d7b9a4fa8e7f2e1d111"

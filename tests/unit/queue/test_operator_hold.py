@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_zklock.queue import nodes, operator_hold, order
-from django_zklock.queue.break_record import BreakRecord
-from django_zklock.queue.escaping import MAX_BY, MAX_REASON
-from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.operator_hold import LONGEST
+from django_zklock.core.queue import nodes, operator_hold, order
+from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
+from django_zklock.core.queue.operator_hold import LONGEST
 
 TEXT = st.text(max_size=600)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_zklock.core.queue.nodes import Kind, Mark, new_guid, prefix
+from django_zklock.core.queue.order import LAST_SEQUENCE, ordered
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.nodes import Kind, Mark, new_guid, prefix
-from django_zklock.queue.order import LAST_SEQUENCE, ordered
 
 PREFIXES = st.builds(lambda kind: prefix(new_guid(Mark.OWN), kind), st.sampled_from(Kind)) | st.builds(
     lambda guid, word: f"{guid.hex}__{word}__", st.uuids(), st.sampled_from(["lock", "rlock"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import clients
+from django_zklock.core.queue import clients
 
 
 @pytest.mark.parametrize(

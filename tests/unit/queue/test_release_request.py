@@ -10,8 +10,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.release_request import BY_CURATOR, CURATOR, release_request, requested, with_request
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
+from django_zklock.core.queue.release_request import (
+    BY_CURATOR,
+    CURATOR,
+    release_request,
+    requested,
+    with_request,
+)
 
 TEXT = st.text(max_size=600)
 LOCK = "\U0001f512" * 600

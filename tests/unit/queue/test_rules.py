@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue.nodes import Child, Kind, Mark, new_guid, prefix
-from django_zklock.queue.order import (
+from django_zklock.core.queue.nodes import Child, Kind, Mark, new_guid, prefix
+from django_zklock.core.queue.order import (
     LAST_SEQUENCE,
     Absent,
     Granted,

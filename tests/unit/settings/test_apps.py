@@ -6,7 +6,7 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.apps import session_options
-from django_zklock.zk.options import SessionOptions, TlsOptions
+from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 
 def test_changed_settings_are_seen() -> None:

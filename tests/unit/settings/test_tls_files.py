@@ -13,10 +13,10 @@ from django.test import override_settings
 from support.certificates import authority, certificate, openssl, skip_without_tls
 
 from django_zklock import zk_lock
+from django_zklock.core.zk import process
+from django_zklock.core.zk.options import TlsOptions, TlsProblem
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import ensemble
-from django_zklock.zk import process
-from django_zklock.zk.options import TlsOptions, TlsProblem
 
 #: What is wrong: the files by setting, the setting that the error names, its words, and whether it is absent only.
 WRONG = {

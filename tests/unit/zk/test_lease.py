@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_zklock.zk.lease import LastContact
+from django_zklock.core.zk.lease import LastContact
 
 T = 12.0  # seconds: the session timeout; a follower reports its contacts within 3 s
 

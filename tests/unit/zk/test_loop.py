@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_zklock.zk.loop import Loop
+from django_zklock.core.zk.loop import Loop
 
 
 @pytest.fixture

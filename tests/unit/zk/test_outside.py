@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_zklock.zk import outside
-from django_zklock.zk.outage import Outage
-from django_zklock.zk.outside import Outside, resolve
+from django_zklock.core.zk import outside
+from django_zklock.core.zk.outage import Outage
+from django_zklock.core.zk.outside import Outside, resolve
 
 HOST = ("zk.example", 2181)
 
@@ -157,7 +157,7 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[obj
 def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once after the first time, as that may be a restart; and not at all once nobody waits."""
     now = 0.0
-    monkeypatch.setattr("django_zklock.clock.now", lambda: now)
+    monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
     host, outage, wanted = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)]), True
     tries: list[float] = []
     while now < 180:
@@ -179,7 +179,7 @@ def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.M
 def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody may ask while it is disconnected: probes and alerts look at its state only. It tries once a minute."""
     now = 0.0
-    monkeypatch.setattr("django_zklock.clock.now", lambda: now)
+    monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
     host, outage, tries = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)]), 0
     outage.accepted()
     while now < 600:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kazoo.retry import KazooRetry
 
-from django_zklock.zk.client import Client
-from django_zklock.zk.options import SessionOptions
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.options import SessionOptions
 
 
 @pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])

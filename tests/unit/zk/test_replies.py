@@ -12,10 +12,10 @@ from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import GetChildren
 
-from django_zklock import clock
-from django_zklock.zk.client import Client
-from django_zklock.zk.errors import OutcomeUnknown, translate
-from django_zklock.zk.options import SessionOptions
+from django_zklock.core import clock
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.errors import OutcomeUnknown, translate
+from django_zklock.core.zk.options import SessionOptions
 
 UNKNOWN_CODE = -999
 

@@ -18,7 +18,6 @@ from celery import bootsteps
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 
-from django_zklock import clock
 from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
@@ -31,8 +30,9 @@ from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.redelivery import is_copy
 from django_zklock.contrib.celery.unique import lifecycle
-from django_zklock.locks.protocol.local_queue import LocalQueue
-from django_zklock.log import Logger
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.local_queue import LocalQueue
 
 logger = Logger("django_zklock.celery")
 

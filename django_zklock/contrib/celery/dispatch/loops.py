@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from django_zklock.log import Logger
-from django_zklock.zk.loop import Loop, users_thread
+from django_zklock.core.log import Logger
+from django_zklock.core.zk.loop import Loop, users_thread
 
 logger = Logger("django_zklock.celery")
 

@@ -16,18 +16,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.pool_slots import has_ended
 from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
-from django_zklock.execution import trace
-from django_zklock.locks.held import HeldLock
-from django_zklock.locks.protocol.grant import GrantObserver
-from django_zklock.log import Logger
-from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk import process
-from django_zklock.zk.session import Session
+from django_zklock.core import clock
+from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import GrantObserver
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk import process
+from django_zklock.core.zk.session import Session
+from django_zklock.locks import trace
 
 logger = Logger("django_zklock.celery")
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from celery.worker import state
 
-from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.loops import is_pool, run_logged
 from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
+from django_zklock.core import clock
 
 READY_WITHIN: Final = 10.0  # seconds. If no process was ready for so long, all count as ready
 

@@ -12,15 +12,15 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
+from django_zklock.core import clock
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.loop import Loop, users_thread
 from django_zklock.locks import notify
-from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk import troubles
-from django_zklock.zk.loop import Loop, users_thread
 
 READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
 CONFIRM_AFTER: Final = 0.001  # seconds until the first look whether the main process has released a lock

@@ -13,13 +13,13 @@ from celery.signals import worker_process_init
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.dispatch.proxy import ContenderProxy, SessionProxy
 from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants, memories
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.locks import guard
+from django_zklock.core.locks.held import HeldLock, held_locks
+from django_zklock.core.protocol.spec import Caller
 from django_zklock.exceptions import ZkLockError
-from django_zklock.execution import trace
-from django_zklock.execution.owner import current_owner
-from django_zklock.locks import guard, notify
-from django_zklock.locks.held import HeldLock, held_locks
+from django_zklock.locks import notify, trace
 from django_zklock.locks.multi import Locks, locks_of
-from django_zklock.locks.protocol.spec import Caller
 from django_zklock.locks.spec import LockSpec, check_no_open_transaction
 
 PAYLOAD: Final = "zklock_wait"

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django_zklock import clock
 from django_zklock.contrib.celery.dispatch.loops import WakeupPipe
+from django_zklock.core import clock
 
 RECORDS: Final = 1000  # grants that the pool processes of one worker can have at a time
 PROCESSES: Final = 1022  # pool processes that can say that they are ready

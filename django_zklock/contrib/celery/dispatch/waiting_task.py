@@ -7,17 +7,18 @@ import time
 import weakref
 from typing import Any, Final
 
-from django_zklock import clock, exceptions
+from django_zklock import exceptions
 from django_zklock.contrib.celery.messages import received_at
 from django_zklock.contrib.celery.redelivery import has_copy
+from django_zklock.core import clock
+from django_zklock.core.execution.owner import Owner
+from django_zklock.core.execution.waiters import Routine
+from django_zklock.core.locks.acquisition import Acquisition
+from django_zklock.core.zk import process
 from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.owner import Owner
-from django_zklock.execution.waiters import Routine
-from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
-from django_zklock.zk import process
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
 

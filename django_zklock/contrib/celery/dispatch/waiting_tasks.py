@@ -11,7 +11,7 @@ from celery.worker import state
 
 from django_zklock import signals
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
-from django_zklock.zk import process
+from django_zklock.core.zk import process
 
 
 class WaitingTasks:

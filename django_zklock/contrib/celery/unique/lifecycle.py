@@ -28,7 +28,7 @@ from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.queue.names import escape
+from django_zklock.names.template import escape
 
 UNIQUE_HEADER: Final = "zklock_unique"
 """The key of the reservation that a unique task has."""

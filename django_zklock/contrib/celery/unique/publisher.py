@@ -24,10 +24,10 @@ from django_zklock.contrib.celery.introspection import arguments, finished_at, f
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER, unique_key, unique_prefix
 from django_zklock.contrib.celery.unique.reservations import Duplicate, Reserved
+from django_zklock.core.log import Logger
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
-from django_zklock.log import Logger
 
 logger = Logger("django_zklock.celery")
 

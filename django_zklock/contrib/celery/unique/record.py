@@ -8,9 +8,9 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeGuard
 
+from django_zklock.core.queue.escaping import quoted, show_tails
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.escaping import quoted, show_tails
-from django_zklock.queue.names import MAX_KEY, path
+from django_zklock.names.template import MAX_KEY, path
 
 DIRECTORY: Final = "!unique"
 """Below the base of all locks. It is no key: keys have `%21` instead of `!`."""

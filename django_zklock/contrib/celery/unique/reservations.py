@@ -18,18 +18,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from django_zklock import clock, conf
+from django_zklock import conf
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
+from django_zklock.core import clock
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NamesReply
+from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.log import Logger
-from django_zklock.zk import process
-from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NamesReply
-from django_zklock.zk.multi import Check, Create, Delete, SetData
-from django_zklock.zk.requests import (
+from django_zklock.locks.requests import (
     UNKNOWN,
     Commit,
     Decide,

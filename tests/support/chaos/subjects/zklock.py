@@ -13,10 +13,10 @@ from typing import Any
 import django
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks
+from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk import process
 from support.chaos import faultpoints
 from support.chaos.faultpoints import Faultpoint
 from support.chaos.subjects import Held, Lost, Refused, Subject

@@ -1,0 +1,1 @@
+"""The lock, without Django."""

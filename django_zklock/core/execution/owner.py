@@ -1,0 +1,186 @@
+"""The owner of a lock: the current asyncio task, else the greenlet, else the thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_zklock.core.errors import ZkLockError
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """
+    One task, greenlet or thread; or a message of Celery, before its work begins. Equal owners are the same object.
+
+    An owner refers to that object, because Python reuses the ids of objects. A context of `contextvars` cannot be an
+    owner: the children of `asyncio.gather` inherit it.
+    """
+
+    kind: Literal["task", "greenlet", "thread", "message"]
+    subject: Any
+
+    def __hash__(self) -> int:
+        return hash(self.subject)
+
+    def __str__(self) -> str:
+        name = self.subject.get_name() if self.kind == "task" else getattr(self.subject, "name", self.number)
+        return f"{self.kind} {name!r}"
+
+    @property
+    def number(self) -> int:
+        """The number of this owner in its process, never reused; 0 if weak references to it are impossible."""
+        try:
+            return _numbers.get(self.subject) or _numbers.setdefault(self.subject, next(_next_number))
+        except TypeError:
+            return 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        if self.kind == "task":
+            return bool(self.subject.done())
+        if self.kind == "greenlet":
+            return bool(self.subject.dead)
+        return self.kind == "thread" and not self.subject.is_alive()
+
+
+_next_number = itertools.count(1)
+_numbers: weakref.WeakKeyDictionary[Any, int] = (
+    weakref.WeakKeyDictionary()
+)  # any thread: each step is one operation of a dict
+
+
+def current_owner() -> Owner:
+    """Return the owner that runs the caller."""
+    greenlet = sys.modules.get("greenlet")
+    if asyncio._get_running_loop() is not None:  # cheap; without a loop, `current_task` raises
+        task = asyncio.current_task()
+        if task is not None and (greenlet is None or loop_is_running() or _is_running(task, greenlet)):
+            return Owner("task", task)
+    if greenlet is not None:
+        current = greenlet.getcurrent()
+        # If gevent has patched threads, the first greenlet of a thread is scheduled like the others.
+        if current.parent is not None or gevent_patched():
+            return Owner("greenlet", current)
+    try:
+        return _thread_local.owner
+    except AttributeError:
+        _thread_local.owner = Owner("thread", threading.current_thread())
+        return _thread_local.owner
+
+
+def _is_running(task: asyncio.Task[Any], greenlet: Any) -> bool:
+    """Return whether the task runs the caller. While Playwright's loop waits in a greenlet, plain code goes on."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame is not getattr(task.get_coro(), "cr_frame", None):
+        frame = frame.f_back
+    return frame is not None or greenlet.getcurrent().parent is not None  # such as SQLAlchemy's, which a task waits for
+
+
+class _ThreadLocal(threading.local):
+    """The facts about the current thread."""
+
+    owner: Owner  # created once
+    is_pooled = True  # whether a thread pool may have called what runs
+
+
+_thread_local = _ThreadLocal()
+
+
+_POOLS = {"asgiref.sync", "asgiref.current_thread_executor", "concurrent.futures.thread", "multiprocessing.pool"}
+_POOLS |= {"anyio._backends._asyncio", "trio._threads"}
+_CALLERS = _POOLS | {"threading"}  # the modules whose functions call what a thread is to run
+
+
+def pool_call(frame: FrameType | None) -> Callable[[], bool]:
+    """
+    Return a function that tells whether the call that a thread pool runs in this frame has ended.
+
+    Raises `ZkLockError` if the frame is the pool's own. Then the call does nothing else than acquire the lock.
+    """
+    while frame is not None and (caller := frame.f_globals.get("__name__")) == "contextlib":  # an ExitStack
+        frame = frame.f_back
+    if frame is not None and caller in _CALLERS:
+        raise ZkLockError(
+            "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
+            'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'
+        )
+    # Without a coroutine of `async_to_sync`, only the threads of pools run such calls. The other threads look once.
+    asgiref: Any = sys.modules.get("asgiref.sync")
+    if not _thread_local.is_pooled and not (asgiref and asgiref.AsyncToSync.loop_thread_executors):
+        return bool
+    is_pooled = False
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _POOLS:
+            is_pooled = True
+            variables = frame.f_locals if frame.f_code.co_name == "run" else {}
+            future = getattr(variables.get("self"), "future", variables.get("future"))
+            if future is not None:
+                return functools.partial(_is_over, weakref.ref(future))
+        frame = frame.f_back
+    _thread_local.is_pooled = is_pooled
+    return bool
+
+
+def _is_over(reference: weakref.ref[Any]) -> bool:
+    future = reference()
+    # If nobody waits for it any more, anyio cancels the future of a call that goes on.
+    return future is None or (future.done() and not future.cancelled())
+
+
+def gevent_patched() -> bool:
+    """Return whether gevent has replaced the threads of this process by greenlets."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def eventlet_patched() -> bool:
+    """Return whether eventlet has replaced the threads of this process by greenlets."""
+    eventlet = sys.modules.get("eventlet")
+    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched("thread"))
+
+
+def threads_are_greenlets() -> bool:
+    """Return whether the threads of this process are greenlets of one thread."""
+    return gevent_patched() or eventlet_patched()
+
+
+def loop_is_running() -> bool:
+    """Return whether an event loop runs in this thread that no call may block. Django's variable allows it."""
+    # `get_running_loop` is not as cheap, because it raises.
+    return asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+
+
+def check_no_running_loop(method: str, instead: str) -> None:
+    """Raise if a blocking call would stop the event loop."""
+    trio = sys.modules.get("trio.lowlevel")
+    if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
+        instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
+    elif not loop_is_running():
+        return
+    raise SynchronousOnlyOperation(
+        f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+    )
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return asyncio's loop of this thread. Raise `ZkLockError` if there is none, as under trio."""
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        raise ZkLockError(
+            "Coroutines can use locks only under asyncio, and no asyncio loop runs here. Under trio, use the lock in a "
+            "sync function and call that by: await trio.to_thread.run_sync(function)"
+        )
+    return loop

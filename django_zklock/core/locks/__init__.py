@@ -1,0 +1,1 @@
+"""One acquisition: its holds, its block, and what aborts its work."""

@@ -1,0 +1,451 @@
+"""
+One acquisition of one lock, or of several as one: from the call until the release of all, with its block.
+
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the caller. So the caller
+changes an acquisition by single steps, and `release` works after any of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from django_zklock import signals
+from django_zklock.core import clock
+from django_zklock.core.errors import (
+    LockBusy,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    ZkLockError,
+    ZooKeeperUnavailable,
+)
+from django_zklock.core.execution import abort
+from django_zklock.core.execution.abort import Finalizers
+from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.waiters import Routine, ThreadWaiter
+from django_zklock.core.locks.guard import Guard, LossReport, apply_bounds, send_lost
+from django_zklock.core.locks.held import HeldLock, Inherited, held_locks, inherited_holds
+from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.zk import process
+from django_zklock.locks import notify, transactions
+from django_zklock.locks.refusals import refusal, report_failure, report_wait
+from django_zklock.locks.spec import LockSpec, check_no_open_transaction
+from django_zklock.locks.transactions import Transaction
+
+REPLY_TIMEOUT = 0.7
+"""
+Seconds that ZooKeeper's first replies may take beyond the timeout, for all locks of a call together.
+
+Even a call with `timeout=0` needs a reply, to learn whether the lock is free. A call ends at most one second after
+its deadline. The rest of that second is for a process that gets no processor for a while.
+"""
+SHORTEST_WAIT = 0.001  # seconds; with a timeout above 0, the call waits for each lock, even if no time remains
+
+OpenBlocks: TypeAlias = "dict[object, list[Acquisition]]"
+"""The acquisitions of one lock object whose blocks are open, by owner; the innermost one last."""
+
+
+class Acquisition:
+    """
+    One call of one owner to acquire locks: their specs, and the holds that the owner has so far.
+
+    All processes acquire locks in the order of their keys. So a caller that waits for a key holds only smaller keys,
+    and no two callers can wait for each other.
+    """
+
+    __slots__ = (
+        "_began",
+        "_loss_observers",
+        "_since",
+        "_timeout",
+        "block",
+        "contender",
+        "contenders",
+        "finalizers",
+        "holds",
+        "mark",
+        "open_blocks",
+        "outcome",
+        "owner",
+        "specs",
+        "waiter",
+    )
+
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner or current_owner()
+        self._timeout: float | None = None  # seconds, for all locks together
+        self._began = self._since = 0.0  # on clock.now(): when the call began; when the wait for the present lock began
+        self.mark = object()  # its key in the `uses` of its holds; the acquisition itself would be a reference cycle
+        self.specs: tuple[LockSpec, ...] = ()
+        self.holds: list[HeldLock] = []  # of the first specs, in their order
+        self._loss_observers: list[_LossObserver] = []  # of these holds, while it waits for another lock
+        self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
+        self.contender: Contender | LocalWaiter | None = None  # the one that waits
+        self.waiter: Any = None  # for its outcome
+        self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
+        self.block: Block | None = None
+        self.open_blocks: OpenBlocks = {}  # of the lock object; it has this acquisition while the block is open
+        self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
+
+    # --- acquire --------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        specs: tuple[LockSpec, ...],
+        timeout: float | None,
+        new_waiter: Callable[[], Any],
+        on_wait: Callable[[Any], None] | None = None,
+        *,
+        by_acquire: bool = False,
+    ) -> Routine[None]:
+        """
+        Acquire all locks, within `timeout` seconds; when this raises, all are released.
+
+        If one of several is lost during the wait for another, no work has begun: all are acquired again. `on_wait` is
+        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
+        """
+        self.specs, self._timeout = specs, timeout
+        self._began = self._since = clock.now()
+        while True:
+            self.contenders.clear()
+            try:
+                for spec in specs:
+                    held = held_locks.find(self.owner, spec.key)
+                    if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
+                        continue
+                    if new_waiter is ThreadWaiter and transactions.connections_in_blocks():
+                        check_no_open_transaction(spec)
+                    seconds, seconds_for_reply = self._time_to_wait()
+                    waiter = new_waiter()
+                    if on_wait is not None:
+                        on_wait(waiter)
+                    contender = self.start(spec, waiter, seconds)
+                    outcome = yield from waiter.outcome(seconds)
+                    if outcome is None and not (contender.waits and contender.placed):
+                        outcome = yield from waiter.outcome(seconds_for_reply)
+                    # A busy event loop may run the caller's timer first, so look at `self.outcome`, too.
+                    self.conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
+                for hold in self.holds if len(specs) > 1 else ():
+                    hold.grant.check()  # it may have been lost during the wait for another
+                return
+            except BaseException as error:
+                if not self._release_after(error):
+                    raise
+
+    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, by_acquire: bool) -> bool:
+        """Add a use to the lock, which the owner holds already. Return False if it has just ceased to."""
+        if held.is_over:
+            if held.grant.why_invalid() is None:
+                raise ZkLockError(
+                    f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
+                    "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
+                    lock=spec.key,
+                )
+            held.release_uses()
+        if held_locks.find(self.owner, spec.key) is not held:
+            return False  # it was lost, or another thread has released it for a call that has ended
+        if spec.kind is Kind.READ:
+            held = held_locks.find(self.owner, spec.key, reads=True) or held
+        share = held.share_for(spec.kind)
+        if not spec.reentrant and (share.uses or share.observer):
+            raise LockBusy(
+                f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.",
+                lock=spec.key,
+            )
+        self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
+        share.uses[self.mark] = by_acquire
+        if by_acquire or share is not held:
+            held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
+        return True
+
+    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
+        """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
+        session = process.current()
+        now = clock.now()
+        if self.holds:
+            self._since = now  # the wait for the first lock began with the call
+        self.waiter = waiter
+        self.outcome = None
+        waits = seconds is None or seconds > 0
+        caller = spec.caller(self.owner)
+        on_outcome = functools.partial(self._on_outcome, waiter)
+        contender: Contender | LocalWaiter
+        if spec.linger:
+            contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
+        else:
+            deadline = None if seconds is None else now + seconds
+            contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
+        contender.since = self._since
+        self.contender = contender
+        self.contenders.append(contender)
+        if waiter.on_queued is not None or notify.has_receivers(signals.lock_waiting):
+            contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
+        contender.start()
+        for hold in self.holds:
+            observer = _LossObserver(self, hold.grant)
+            self._loss_observers.append(observer)
+            hold.grant.observe(observer)
+        return contender
+
+    def conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
+        """Record the lock as held by the owner, or raise the error that the outcome means."""
+        contender = self.contender
+        assert contender is not None
+        if not isinstance(outcome, Grant):
+            raise refusal(contender, self.owner, outcome, clock.now() - self._since)
+        outcome.on_release_request = notify.send_release_requested
+        held = HeldLock(contender, outcome, self.owner, spec.policy)
+        self.holds.append(held)
+        held.uses[self.mark] = by_acquire
+        self.contender = None
+        if self._loss_observers:
+            self._detach_observers()
+        held_locks.add(held, keep=by_acquire)
+        if self.owner.kind != "message":  # else the process that runs the task does this
+            if spec.max_hold is not None or spec.warn_after is not None:
+                apply_bounds(outcome, contender, spec)
+            notify.send(outcome, held, signals.lock_acquired, waited=outcome.since - self._since)
+        if by_acquire and notify.has_receivers(signals.lock_lost):
+            outcome.observe(LossReport(outcome, held))
+
+    def _detach_observers(self) -> None:
+        while self._loss_observers:
+            observer = self._loss_observers[-1]
+            observer.grant.detach(observer)
+            self._loss_observers.pop()
+
+    def _time_to_wait(self) -> tuple[float | None, float]:
+        """Return the seconds to wait for the next lock, and how many more ZooKeeper's first reply may take."""
+        if self._timeout is None:
+            return None, REPLY_TIMEOUT
+        remaining = self._timeout - (clock.now() - self._began)
+        seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
+        return seconds, max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+
+    @abort.shielded
+    def _release_after(self, error: BaseException) -> bool:
+        """Release all because of an error, and report it. Return whether to acquire all again."""
+        waiting = self.contender
+        self.release()  # first, because another exception may strike the rest
+        now = clock.now()
+        if waiting is not None:
+            report_failure(waiting, error, now - self._since, waits=bool(self._timeout))
+        if len(self.specs) == 1:
+            return False
+        fresh = [contender.spec.key for contender in self.contenders]
+        if isinstance(error, LockLost) and error.lock in fresh:  # no work has begun under it
+            if self._timeout is None or now - self._began < self._timeout:
+                return True
+            raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
+        if isinstance(error, LockTimeout):
+            keys = ", ".join(repr(spec.key) for spec in self.specs)
+            message = f"Not all of the locks {keys} were free within {now - self._began:.1f} s. {error}"
+            raise LockTimeout(message, lock=error.lock) from error
+        return False
+
+    # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------
+
+    def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
+        """Wake the caller. A second call with the same outcome changes nothing."""
+        if waiter is not self.waiter or (self.outcome is not None and self.outcome is not outcome):
+            return
+        self.outcome = outcome
+        if not waiter.set(outcome) and self.contender is not None:
+            self.contender.abandon()  # the loop of the coroutine is closed
+
+    def cancel(self, error: ZkLockError) -> None:
+        """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
+        if self.outcome is None:
+            if self.contender is not None:
+                self.contender.abandon()
+            self._on_outcome(self.waiter, error)
+
+    # --- the block and the release --------------------------------------------------------------------------------
+
+    @abort.shielded
+    def open_block(self, open_blocks: OpenBlocks) -> None:
+        """Open the block under the locks."""
+        self.block = Block(self.owner, tuple(self.holds), self.specs)
+        self.open_blocks = open_blocks
+        open_blocks.setdefault(self.owner.subject, []).append(self)
+        self.block.open()
+
+    @abort.shielded
+    def end_block(
+        self, error: BaseException | None, new_waiter: Callable[[], Any] | None = None
+    ) -> tuple[BaseException | None, list[Any]]:
+        """End the block, if there is one. Return the error to raise, and what `release` returns."""
+        if self.block is not None:
+            error = self.block.close(error)
+        waiters = self.release(new_waiter)
+        self.finalizers = None
+        return error, waiters
+
+    @abort.shielded
+    def release(self, new_waiter: Callable[[], Any] | None = None) -> list[Any]:
+        """
+        Release all that the acquisition has, in any state; the last lock first. The call is idempotent.
+
+        Waits for nothing. Returns a waiter of `new_waiter` for the confirmation of each release.
+        """
+        waiters = []
+        if self.block is not None:
+            acquisitions = self.open_blocks.get(self.owner.subject, [])
+            if self in acquisitions:
+                acquisitions.remove(self)
+            if not acquisitions:
+                self.open_blocks.pop(self.owner.subject, None)
+            if self.block.is_open:
+                self.block.discard()
+        if self.contender is not None:
+            self.contender.abandon()
+            self.contender = None
+        if self._loss_observers:
+            self._detach_observers()
+        while self.holds:
+            hold, spec = self.holds[-1], self.specs[len(self.holds) - 1]
+            waiter = None if new_waiter is None else new_waiter()
+            release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
+            hold.release_use(self.mark, release_on, None if waiter is None else waiter.set)
+            if waiter is not None:
+                waiters.append(waiter)
+            self.holds.pop()
+        return waiters
+
+
+def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) -> None:
+    if waiter.on_queued is not None:
+        waiter.on_queued()
+    report_wait(contender, owner)
+
+
+class _LossObserver(GrantObserver):
+    """Cancels the wait for one of several locks when a lock is lost that was acquired before."""
+
+    def __init__(self, acquisition: Acquisition, grant: Grant) -> None:
+        self._acquisition = acquisition
+        self.grant = grant
+
+    def on_lost(self, reason: str) -> None:
+        self._acquisition.cancel(self.grant.loss(reason))
+
+
+class Block:
+    """One open `with` block, under one lock or several."""
+
+    __slots__ = ("_guards", "_holds", "_inherited", "_owner", "_transaction", "is_open")
+
+    def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
+        self._owner = owner
+        self._holds = holds  # in the order of their keys
+        self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
+        self._transaction = Transaction(specs[-1].atomic) if specs[-1].atomic else None
+        self._inherited: tuple[Inherited | None, Inherited | None] = None, None  # around the block, and in it
+        self.is_open = True
+
+    @abort.shielded
+    def open(self) -> None:
+        """Arm the guards, and begin the transaction and the work."""
+        for guard in self._guards:
+            held_locks.open_block(self._owner, guard)
+            guard.arm()
+        around = inside = inherited_holds.get()
+        for hold in self._holds:
+            inside = weakref.ref(hold), inside
+        self._inherited = around, inside
+        inherited_holds.set(inside)
+        if self._transaction is not None:
+            self._transaction.begin()
+        for hold in self._holds:
+            hold.grant.begun = True
+
+    @abort.shielded
+    def close(self, error: BaseException | None) -> BaseException | None:
+        """End the block, but do not release its locks. Return the error to raise, if any."""
+        outer_guards = self._disarm()  # first, so that no abort interrupts COMMIT
+        committed = False
+        inherited = self._holds[0].grant.inherited  # then the locks are the parent's
+        if self._transaction is not None:
+            error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
+        for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
+            if guard.abort_requested_at is not None or not hold.uses or hold.grant.why_invalid() is not None:
+                error = self._report_losses(error, outer_guards, committed=committed) or error
+                break
+        self.is_open = False
+        return error
+
+    @abort.shielded
+    def _end_transaction(
+        self, transaction: Transaction, error: BaseException | None, *, inherited: bool
+    ) -> tuple[BaseException | None, bool]:
+        """
+        Commit if the locks are still held; roll back if `error` has ended the block.
+
+        Return the error to raise, and whether the work was committed. After a commit, the loss of a lock is no failure.
+        """
+        if inherited:
+            transaction.forget()
+            return error, False
+        try:
+            transaction.end(error, self._check)
+        except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
+            transaction.abandon()  # its end may not have begun
+            return failed, False
+        return error, error is None
+
+    @abort.shielded
+    def discard(self) -> None:
+        """End what remains of a block that an exception has destroyed: disarm its guards, and roll back."""
+        self._disarm()
+        if self._transaction is not None and self._holds[0].grant.inherited:
+            self._transaction.forget()
+        elif self._transaction is not None:
+            self._transaction.abandon()
+        self.is_open = False
+
+    @abort.shielded
+    def _disarm(self) -> list[Guard]:
+        """Disarm the guards. Return those of the blocks around this one, outermost first. The call is idempotent."""
+        outer_guards: list[Guard] = []
+        for guard in reversed(self._guards):
+            guard.disarm()
+            outer_guards = held_locks.close_block(self._owner, guard)
+        around, inside = self._inherited
+        if inherited_holds.get() is inside:  # not in another context, nor in a block inside that is still open
+            inherited_holds.set(around)
+        return outer_guards
+
+    def _check(self) -> None:
+        for hold, guard in zip(self._holds, self._guards, strict=True):
+            if guard.loss_matters:
+                hold.check()
+
+    @abort.shielded
+    def _report_losses(
+        self, error: BaseException | None, outer_guards: list[Guard], *, committed: bool
+    ) -> ZkLockError | None:
+        """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
+        guards = outer_guards + self._guards
+        lost: ZkLockError | None = None
+        for held in reversed(self._holds):
+            guard = guards.pop()
+            cause = lost or error
+            stopped = guard.stopped(cause)
+            reason = held.grant.why_invalid()
+            if reason is None:
+                if not held.uses and cause is None:
+                    lost = LockNotHeld("The lock was released inside the block.", lock=held.key)
+                continue
+            receipt = guard.receipt(stopped=stopped)
+            if not any(outer.grant is held.grant for outer in guards):
+                send_lost(held.grant, held, reason, receipt)
+            outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
+            if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
+                lost = held.grant.loss(reason)
+        return lost

@@ -1,0 +1,493 @@
+"""
+The locks that this process holds: how often each is used, what keeps it, and how it is released.
+
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the owner. So a release is
+a few single steps, each of which is idempotent, and a hold that is dropped gives its lock back.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Container
+from contextvars import ContextVar
+from typing import Final, TypeAlias, cast
+
+from django_zklock import signals
+from django_zklock.core import clock, log
+from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.core.execution import abort, work
+from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.core.locks.guard import Guard, release_if_overdue, send_lost
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantSession, Policy
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.locks import commit_hooks, notify, transactions
+from django_zklock.locks.hold import Hold
+
+logger = Logger("django_zklock.locks")
+
+_TableKey: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
+
+OWNER_INTERVAL = 5.0  # seconds between two looks for owners that have ended
+RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
+
+
+@abort.shielded
+def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
+    """Wait for the confirmation of releases, at most `RELEASE_TIMEOUT` seconds in all."""
+    deadline = clock.now() + RELEASE_TIMEOUT
+    for waiter in waiters:
+        waiter.wait(deadline - clock.now())
+
+
+async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
+    """Wait in a coroutine, as `wait_all` does in a thread."""
+    deadline = clock.now() + RELEASE_TIMEOUT
+    for waiter in waiters:
+        await waiter.wait(deadline - clock.now())
+
+
+class KeptUse:
+    """A use of a lock that no `with` ends: its lock object, and whether its call in a thread pool `has_ended`."""
+
+    __slots__ = ("has_ended", "is_reported", "lock")
+
+    def __init__(self, lock: object, has_ended: Callable[[], bool] = bool) -> None:
+        self.lock = lock
+        self.has_ended = has_ended
+        self.is_reported = False  # protocol's thread only
+
+
+class HeldLock(Hold):
+    """
+    A hold, with what this package does with it: one owner's share of a grant.
+
+    Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
+    """
+
+    __slots__ = (
+        "_reference",
+        "contender",
+        "grant",
+        "observer",
+        "owner",
+        "policy",
+        "reads",
+        "table_key",
+        "uses",
+        "work",
+    )
+
+    def __init__(
+        self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+    ) -> None:
+        self.contender = contender
+        self.grant = self._grant = grant
+        self.owner = owner
+        self.policy = self._policy = policy
+        self.work = work.current()  # in which it was acquired
+        # The acquisitions that use it. True: by `acquire`, so that no block ends it. Changed by its owner only.
+        self.uses: dict[object, bool] = {}
+        self._uses = self.uses
+        self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
+        self.reads = self._reads = reads or grant.kind is Kind.READ
+        self.table_key: _TableKey = owner.subject, grant.key, self.reads
+        reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
+        self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
+        grant.shares[reference] = self.reads
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether no block and no transaction would notice that the lock is lost."""
+        return self.observer is None and all(list(self.uses.values()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
+        uses = list(self.uses)
+        return bool(uses) and all(map(self._is_use_over, uses))
+
+    def _is_use_over(self, use: object) -> bool:
+        return isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over)
+
+    # --- acquiring it again ---------------------------------------------------------------------------------------
+
+    def share_for(self, kind: Kind) -> HeldLock:
+        """
+        Return the share by which the owner acquires the lock again: this one, or a new one that only reads.
+
+        `kind` is what the owner asks for now. Raises `LockUpgradeRefused` if the owner would wait for its own release,
+        and `LockLost` if the lock is lost.
+        """
+        self._refuse_upgrade(kind)
+        reason = self.grant.why_invalid()
+        if reason is not None:
+            reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
+            raise self.grant.loss(reason)
+        reads = kind is Kind.READ
+        if self.reads is reads:
+            return self
+        return HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)  # the writer may go first
+
+    def _refuse_upgrade(self, kind: Kind) -> None:
+        shared = Kind.READ if self.reads else self.grant.kind
+        if shared in (Kind.LOCK, Kind.WRITE, kind):
+            return
+        held, instead = "a permit of", "Release the permit first."
+        if shared is Kind.READ:
+            held = "a read lock on"
+            instead = (
+                'Release it first, or acquire it with kind="write" from the start: a writer becomes a reader without a '
+                "gap by hold.downgrade()."
+            )
+        raise LockUpgradeRefused(
+            f"The caller holds {held} {self.key!r}, which it shares with others, and would wait for its own release. "
+            f"{instead}",
+            lock=self.key,
+        )
+
+    def downgrade(self) -> None:
+        grant = self.grant
+        if grant.inherited or self._is_released:
+            raise LockNotHeld(lock=self.key)
+        grant.check()
+        if self.reads or grant.kind is Kind.READ:
+            return
+        if grant.kind is not Kind.WRITE:
+            raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
+        if len(self.uses) > 1 or sum(not reads for reads in list(grant.shares.values())) > 1:
+            raise ZkLockError(
+                f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
+                lock=self.key,
+            )
+        if self._reference is not None:
+            grant.shares[self._reference] = True  # if an exception strikes now, the caller may do it again
+            self.contender.downgrade(asked=True)
+
+    # --- release --------------------------------------------------------------------------------------------------
+
+    def last_use(self, lock: object = None) -> object | None:
+        """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
+        # If the call that acquired it has ended, the caller may be another one of the same thread.
+        mine = {
+            use: by_acquire
+            for use, by_acquire in list(self.uses.items())
+            if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())
+        }
+        return ([use for use, by_acquire in mine.items() if by_acquire] or list(mine) or [None])[-1]
+
+    @abort.shielded
+    def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
+        """
+        End one use. Release the lock with the last one, unless open transactions keep it.
+
+        Waits for nothing, and is idempotent. `done` is called once: on the protocol's thread with True when the znode
+        is gone, or with False when it is clear that this takes longer; at once with True if the lock stays.
+        """
+        if self.grant.inherited:  # the lock is the parent's
+            if done is not None:
+                done(True)
+            return
+        # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
+        is_last = len(self.uses) <= (use in self.uses)  # no other use remains
+        if (release_on == "commit" or (release_on is None and is_last)) and transactions.connections_in_blocks():
+            self._keep_for_transactions()
+        if is_last and isinstance(use, KeptUse) and use.has_ended():
+            held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
+        self.uses.pop(use, None)
+        self._release_unused(done)
+
+    @abort.shielded
+    def release_uses(self, done: Callable[[bool], object] | None = None, *, except_for: Container[object] = ()) -> None:
+        """End all uses but some, as `release_use` does, even inside open transactions."""
+        for use in [use for use in self.uses if use not in except_for]:
+            self.uses.pop(use, None)
+        if not self.grant.inherited:
+            self._release_unused(done)
+        elif done is not None:
+            done(True)
+
+    @abort.shielded
+    def _release_acquired(self) -> None:
+        use = self.last_use()
+        if self.uses.get(use) and self.owner == current_owner():
+            self.release_use(use, None)
+
+    release_acquired = _release_acquired  # for `MultiHold`; a `Hold` has no such public method
+
+    @abort.shielded
+    def _keep_for_transactions(self) -> None:
+        """Let the open transactions keep the lock. Otherwise their work would be committed after the release."""
+        connections = transactions.connections_in_transaction()
+        if connections:
+            observer = self.observer or commit_hooks.TransactionObserver(
+                functools.partial(check_before_commit, self), functools.partial(_transactions_ended, self)
+            )
+            observer.observe(connections)
+            self.observer = observer
+
+    @abort.shielded
+    def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
+        """Release the lock if nothing uses it and no transaction keeps it. Not in a forked child."""
+        grant = self.grant
+        if not self.uses and self.observer is None:
+            held_locks.remove(self)  # first, or its owner could acquire again what is being released
+            # First drop this share, then look at the others: of two released at the same time, one sees none left.
+            if self._reference is not None:
+                grant.shares.pop(self._reference, None)
+            if not grant.shares:
+                self.contender.abandon(done)
+                self._reference = None
+                if grant.claim_end() and notify.has_receivers(signals.lock_released, signals.lock_lost):
+                    self._report_end()
+                return
+            self._reference = None
+            downgrade_if_all_read(self.contender, grant)
+        release_if_overdue(grant, self.contender)
+        if done is not None:
+            done(True)
+
+    def _report_end(self) -> None:
+        """Send `lock_released`, or `lock_lost` if the lease was over before the release."""
+        reason = self.grant.why_invalid()
+        if reason is None:
+            notify.send(self.grant, self, signals.lock_released, held=clock.now() - self.grant.since)
+        else:
+            send_lost(self.grant, self, reason, None)
+
+
+def held_of(hold: Hold) -> HeldLock:
+    """Return the hold with the methods that only this package uses."""
+    return cast("HeldLock", hold)
+
+
+def check_before_commit(held: HeldLock) -> None:
+    """Raise `LockLost` unless the lease is valid now, or `abort_on` is "never"."""
+    if held.policy.abort_on != "never" or held.grant.overdue:
+        held.check()
+
+
+@abort.shielded
+def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserver) -> Callable[[], object] | None:
+    """Release a lock that only its transactions have kept; return a call that waits for the confirmation."""
+    if held.observer is observer:
+        held.observer = None
+    if held.grant.inherited or held.uses or held.observer is not None:
+        return None
+    confirmed: ThreadWaiter[bool] = ThreadWaiter()
+    deadline = clock.now() + RELEASE_TIMEOUT
+    held.release_uses(confirmed.set)
+    return lambda: confirmed.wait(deadline - clock.now())
+
+
+def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
+    """Turn a write lock into a read lock, once all shares of it only read."""
+    shares = list(grant.shares.values())  # none, if the last one has just gone
+    if grant.kind is Kind.WRITE and shares and all(shares):
+        contender.downgrade()
+
+
+def _on_dropped(
+    contender: GrantedContender,
+    grant: Grant,
+    reference: weakref.ref[HeldLock],
+    is_finalizing: Callable[[], bool] = sys.is_finalizing,
+) -> None:
+    """
+    Release the lock when the last share of a grant is dropped without being released.
+
+    This is no `__del__`, which would run for every share: Python swallows an exception that a signal's handler raises
+    in one, such as a soft time limit.
+    """
+    if is_finalizing() or grant.inherited:
+        return  # the session has been closed, or is the parent's
+    grant.shares.pop(reference, None)
+    if grant.shares:
+        downgrade_if_all_read(contender, grant)
+        return
+    held_locks.drop_blocks(grant)
+    contender.abandon()
+    message = f"the hold of {grant.key!r} was dropped without being released"
+    log.defer(warnings.warn, message, ResourceWarning)  # the garbage collector runs on any thread
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+class HeldLocks:
+    """
+    The held locks of this process, by owner, key, and whether they are held only for reading.
+
+    This table makes locks reentrant. Only an owner's own thread reads and writes its entries. For locks that were
+    acquired by `with` it has weak references only, because their block keeps them.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all, as a forked child does."""
+        self._kept: dict[_TableKey, HeldLock] = {}  # acquired by `acquire`: `release` will be called
+        self._weak: weakref.WeakValueDictionary[_TableKey, HeldLock] = weakref.WeakValueDictionary()
+        self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
+
+    def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
+        """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
+        if not self._kept and not self._weak:
+            return None
+        for only_reads in (False, True) if reads is None else (reads,):
+            table_key = owner.subject, key, only_reads
+            held = self._kept.get(table_key) or self._weak.get(table_key)
+            if held is not None:
+                return held
+        return None
+
+    def all(self) -> list[HeldLock]:
+        """Return every held lock of this process."""
+        # Lists made in one step: other threads add and remove meanwhile.
+        every = dict.fromkeys(list(self._kept.values()))
+        every.update(dict.fromkeys(held for reference in self._weak.valuerefs() if (held := reference()) is not None))
+        return list(every)
+
+    def kept(self) -> list[HeldLock]:
+        """Return those that were acquired by `acquire`."""
+        return list(self._kept.values())
+
+    def of_ended_owner(self, lock: object, key: str, *, reads: bool) -> tuple[HeldLock, object]:
+        """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
+        ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
+        for held in ended:
+            for use, by_acquire in reversed(list(held.uses.items())):
+                if by_acquire and isinstance(use, KeptUse) and use.lock is lock:
+                    return held, use
+        raise not_held(key, _OVER if ended else "")
+
+    def add(self, held: HeldLock, *, keep: bool) -> None:
+        """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
+        table = self._kept if keep else self._weak
+        table[held.table_key] = held
+        if keep:
+            held.grant.session.attached(OwnerWatch).start()
+
+    def remove(self, held: HeldLock) -> None:
+        """Remove a held lock. The call is idempotent."""
+        for table in (self._kept, self._weak):
+            if table.get(held.table_key) is held:
+                del table[held.table_key]
+
+    # --- open blocks ----------------------------------------------------------------------------------------------
+
+    def open_block(self, owner: Owner, guard: Guard) -> None:
+        """Add the guard of a block that begins."""
+        self._guards.setdefault(owner.subject, []).append(guard)
+
+    def close_block(self, owner: Owner, guard: Guard) -> list[Guard]:
+        """Remove the guard of a block; return the guards of the owner's other open blocks, outermost first."""
+        guards = self._guards.get(owner.subject, [])
+        if guard in guards:
+            guards.remove(guard)
+        if not guards:
+            self._guards.pop(owner.subject, None)
+        return list(guards)
+
+    def guards(self, owner: Owner) -> list[Guard]:
+        """Return the guards of the open blocks of an owner, outermost first."""
+        return list(self._guards.get(owner.subject, []))
+
+    def drop_blocks(self, grant: Grant) -> None:
+        """Disarm the guards of a grant whose blocks were destroyed by an exception; from any thread."""
+        for subject, guards in list(self._guards.items()):
+            for guard in [guard for guard in guards if guard.grant is grant]:
+                guard.disarm()
+                guards.remove(guard)
+            if not guards:
+                self._guards.pop(subject, None)
+
+
+held_locks: Final = HeldLocks()
+
+Inherited: TypeAlias = "tuple[weakref.ref[HeldLock], Inherited | None]"  # the innermost hold, and the others
+inherited_holds: ContextVar[Inherited | None] = ContextVar("zklock_holds", default=None)
+"""The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=held_locks.clear)
+
+
+class OwnerWatch:
+    """Warns of locks of `acquire` whose owner has ended; one of each session."""
+
+    def __init__(self, session: GrantSession) -> None:
+        self._session = session
+        self._is_started = False
+
+    def start(self) -> None:
+        """Look from time to time, as long as there are such locks; from any thread."""
+        if not self._is_started:
+            self._is_started = True
+            self._session.post(lambda: self._session.loop.call_later(OWNER_INTERVAL, self._look))
+
+    def _look(self) -> None:
+        self._is_started = False
+        for held in held_locks.kept():
+            self.start()
+            use = next(iter(dict(held.uses)), None)
+            if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
+                use.is_reported = True
+                logger.warning(
+                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
+                    "the same lock object, or run: manage.py zklock break %s%s",
+                    held.key,
+                    held.grant.what,
+                    "a call in " if use.has_ended() else "",
+                    held.owner,
+                    shlex.quote(held.key),
+                    work.log_suffix(held.grant.about),
+                    extra=held.grant.log_fields(),
+                )
+
+
+def current_hold(key: str | None = None) -> Hold:
+    """
+    Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
+
+    It is for the body of a function under `@zk_locked`, and for work that inherits the context of the block: a child
+    task, or a function under `async_to_sync`, `sync_to_async` or `asyncio.to_thread`. Pass the hold to other threads.
+    Raises `LockNotHeld` if the caller (this asyncio task, greenlet or thread) is in no such block and works for none,
+    or if the lock was released. A lock that it holds by `acquire()` is found by its key only.
+    """
+    owner = current_owner()
+    for guard in reversed(held_locks.guards(owner)):
+        held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
+        if held is not None:
+            return held
+    held = None if key is None else held_locks.find(owner, key)
+    if held is not None and held.uses:
+        return held
+    inherited = inherited_holds.get()
+    while inherited is not None:
+        reference, inherited = inherited
+        held = reference()
+        if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
+            return held
+    raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+
+
+_OVER: Final = (
+    " Its owner has ended: a thread, a task, or a call in a thread pool, as by sync_to_async(). Only the lock object "
+    "that acquired it can release it. In coroutines, use await lock.aacquire()."
+)
+
+
+def not_held(key: str, hint: str = "") -> LockNotHeld:
+    """Return the error for a caller that does not hold the lock of this key."""
+    return LockNotHeld(
+        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.{hint}",
+        lock=key,
+    )

@@ -1,0 +1,650 @@
+"""
+With `linger`, this process keeps a lock after a release, so that its next owner gets it without ZooKeeper.
+
+One contender is in ZooKeeper's queue for all owners of this process. Each owner has a `LocalWaiter`, in a queue of this
+process; the first in it has the lock while the lock is here. Each owner has a grant of its own, with the token of the
+znode. If there is any doubt about the contender's grant when an owner gets the lock, the lingering lock ends, and all
+waiters queue again.
+
+Owners pass the lock on without the protocol's thread: two switches of threads for each grant would take a third of its
+time. A waiter is appended and removed by a single operation, which no signal and no other thread interrupts. Every
+thread that changes the queue calls `grant_first()`, which is idempotent. The protocol's thread does the rest: it waits
+for ZooKeeper, ends an idle lock, looks for waiters of other processes, writes the present owner into the znode, and
+forwards events to the owner's grant.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
+from typing import Any, Final
+
+from django_zklock.core import clock
+from django_zklock.core.errors import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.core.protocol.contender import Busy, Contender, Outcome
+from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.queue import order
+from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk.client import Watch
+from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.gateway import NamesReply
+from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.session import Session, SessionObserver
+
+CHECK_EVERY: Final = 1.0
+"""Seconds at most between two checks whether a lock has been idle for too long."""
+SHORTEST_PAUSE: Final = 0.001
+"""Seconds at least between two of them."""
+PUBLISH_AFTER: Final = 0.9
+"""Seconds for which an owner or an idle time has to last, or the znode to be wrong, before it is written."""
+KEPT: Final = "kept for the next user"
+"""The work that the znode shows while the lock is idle."""
+SEVERAL: Final = "several, one after another"
+"""The work that the znode shows while no owner lasts and their work differs."""
+
+
+class LocalGrant(Grant):
+    """The grant of one owner. It is valid while that of the contender is."""
+
+    def __init__(self, base: Grant, caller: Caller) -> None:
+        super().__init__(base.session, base.key, base.path, base.token, base.kind)
+        self.session_id = base.session_id
+        self.what, self.about = caller.what, caller.about
+        self.template = base.template
+        self._base = base
+
+    def why_invalid(self) -> str | None:
+        if self.lost_reason is not None:
+            return self.lost_reason
+        return self._base.why_invalid() or (self.why_overdue if self.overdue else None)
+
+
+class LocalWaiter:
+    """One owner in the queue of this process; the owner uses it as its contender."""
+
+    def __init__(
+        self,
+        locks: LingeringLocks,
+        spec: QueueSpec,
+        caller: Caller,
+        on_outcome: Callable[[Outcome], object],
+        *,
+        waits: bool,
+    ) -> None:
+        self.session = locks.session
+        self._locks = locks
+        self.spec = spec
+        self.caller = caller
+        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
+        self.lock: LingeringLock | None = None
+        self.gone = False
+        self.since: float | None = None  # when the caller began to wait, on clock.now()
+        self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
+        self.waits = waits
+        # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
+        # `lock`, so read the dict first.
+        self._outcomes: dict[LingeringLock | None, Outcome | None] = {}
+        self._was_placed = False
+        self._pid = os.getpid()  # the process of this machine that does the work
+
+    def __repr__(self) -> str:
+        return f"<waiter for {self.spec.key!r}>"
+
+    # --- from any thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Queue. If the lock is here and free, it is granted before this returns."""
+        lock = self._locks.find(self.spec)
+        if lock is None:
+            self.session.post(self.queue_again)
+        else:
+            lock.append(self)
+            self.wait_or_conclude_busy(lock)
+            if not self.session.connected:
+                self.session.post(
+                    self.session.loop.call_later, self.session.options.connect_timeout, self.on_no_session
+                )
+
+    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
+        """
+        Pass the lock on, or leave the queue. It is idempotent.
+
+        `done` is called as by `Contender.abandon`; at once if the lock is kept here.
+        """
+        self.gone = True
+        lock = self.lock
+        if lock is not None:
+            grant = self.grant
+            if grant is not None:
+                if lock.first is self and lock.ends_on_release(self.spec, grant):
+                    lock.ended = True
+                grant.released = True
+                if grant.has_observers:
+                    self.session.post(grant.tell_released)
+            lock.remove(self)
+            if lock.ended:
+                self.session.post(lock.end, done)
+                return
+        if done is not None:
+            done(True)
+
+    def downgrade(self, *, asked: bool = False) -> None:
+        """Make the write lock a read lock; see `Contender.downgrade`. The lingering lock ends with it."""
+        lock, grant = self.lock, self.grant
+        if lock is not None and grant is not None:
+            lock.contender.downgrade(asked=asked)
+            grant.kind = Kind.READ
+
+    def set_process(self, pid: int) -> None:
+        """Show others in the queue that this process of the machine does the work."""
+        self._pid = pid
+        if self.lock is not None:
+            self.session.post(self.lock.publish_owner, self)
+
+    def grant_now(self, lock: LingeringLock) -> None:
+        """Take the lock as the first in the queue. It is idempotent, and called by any thread."""
+        outcomes, on_outcome = self._outcomes, self._on_outcome
+        if self.lock is not lock:
+            return  # it has queued again
+        if lock not in outcomes:
+            outcomes.setdefault(lock, lock.new_grant(self.caller))
+        outcome = outcomes[lock]
+        if outcome is None:
+            lock.ended = True
+            self.session.post(lock.end)
+        elif isinstance(outcome, Grant) and on_outcome is not None:
+            on_outcome(outcome)
+            self._on_outcome = self.on_queued = None  # they refer to the hold, which may be dropped without a release
+            if lock.base is not None and lock.base.has_events:
+                self.session.post(lock.forward_events)  # they may have come just before the grant
+
+    # --- read by the owner ----------------------------------------------------------------------------------------
+
+    @property
+    def grant(self) -> Grant | None:
+        """Its grant, once it has the lock."""
+        outcome = self._outcomes.get(self.lock)
+        return outcome if isinstance(outcome, Grant) else None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a caller waits for its outcome; from any thread."""
+        return self.waits and not self.gone and self._on_outcome is not None
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The fields of the znode's payload while it has the lock."""
+        return description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the position of this process in ZooKeeper's queue is known, or was before it queued again."""
+        lock = self.lock
+        return self._was_placed or (lock is not None and (lock.base is not None or lock.contender.placed))
+
+    @property
+    def ahead(self) -> Payload | None:
+        """The contender just ahead, if it is known; None once it has the lock."""
+        if self.lock is None or self.grant is not None:
+            return None
+        first = self.lock.first
+        if self.lock.base is None or first is None or first is self:
+            return self.lock.contender.ahead
+        caller, host = first.caller, socket.gethostname()
+        return Payload(
+            guid="",
+            host=host,
+            pid=os.getpid(),
+            thread=caller.thread,
+            what=caller.what,
+            since="",
+            template="",
+            about=caller.about,
+        )
+
+    @property
+    def guid(self) -> str:
+        """The guid of the znode of this process; empty if it has none."""
+        return "" if self.lock is None else self.lock.contender.guid
+
+    @property
+    def operator(self) -> OperatorHold | None:
+        """An operator hold ahead, if one is known."""
+        return None if self.lock is None else self.lock.contender.operator
+
+    @property
+    def in_local_queue(self) -> bool:
+        """Whether many other callers of this process wait."""
+        return self.lock is not None and self.lock.contender.in_local_queue
+
+    # --- on the protocol's thread, unless `LingeringLocks.find` found a lock ------------------------------------------
+
+    def queue_again(self) -> None:
+        """Join the current lock, or create one."""
+        self._locks.queue_again([self])
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it wants the lock, and is in no queue."""
+        return not self.gone and (self.lock is None or self.lock.ended)
+
+    def join(self, lock: LingeringLock) -> None:
+        """Belong to this lock from now on."""
+        self._was_placed = self.placed
+        self.lock = lock
+        self._outcomes = {}  # last, so that no outcome of an earlier lock gets in
+
+    def is_waiting(self, lock: LingeringLock) -> bool:
+        """Return whether it still waits for this lock."""
+        return not self.gone and self.lock is lock and self._outcomes.get(lock) is None
+
+    def is_granted(self, lock: LingeringLock) -> bool:
+        """Return whether it has the lock. If not, it does not get it from this object any more."""
+        return self.lock is lock and isinstance(self._outcomes.setdefault(lock, None), Grant) and not self.gone
+
+    def on_no_session(self) -> None:
+        """Give up if there is still no connection; those that came before the outage wait on."""
+        lock = self.lock
+        if lock is not None and self.is_waiting(lock) and not self.session.connected:
+            why = self.session.explain(self.session.options.connect_timeout)
+            self.conclude(lock, ZooKeeperUnavailable(why, lock=self.spec.key))
+
+    def wait_or_conclude_busy(self, lock: LingeringLock) -> None:
+        """Wait, unless the owner does not, or too many of this process wait already."""
+        if lock in self._outcomes or lock.ended:
+            return
+        busy = Busy(max(0, len(lock.queue) - 2) if self.waits else None)  # without itself, and the first
+        if self.is_refused(busy):
+            self.conclude(lock, busy)
+        else:
+            self.report_queued()
+
+    def is_refused(self, outcome: Outcome) -> bool:
+        """Return True if this owner must accept the shared contender's refusal."""
+        if not isinstance(outcome, Busy) or not self.waits:
+            return True
+        waiters, most = outcome.waiters, self.spec.max_waiters
+        return waiters is not None and most is not None and waiters >= most
+
+    def report_queued(self) -> None:
+        """Tell the owner that it has to wait."""
+        on_queued, self.on_queued = self.on_queued, None
+        if on_queued is not None:
+            on_queued()
+
+    def conclude(self, lock: LingeringLock, outcome: Outcome) -> None:
+        """End the wait with this outcome, unless the owner has the lock."""
+        outcomes, on_outcome = self._outcomes, self._on_outcome
+        if self.lock is lock and outcomes.setdefault(lock, outcome) is outcome and on_outcome is not None:
+            self.gone = True
+            lock.remove(self)
+            on_outcome(outcome)
+
+
+class LingeringLock(GrantObserver):
+    """
+    A lock that this process shares among its owners, until it passes the lock on; and the wait before it.
+
+    The owners that wait for the one contender are in `queue`.
+    """
+
+    def __init__(self, locks: LingeringLocks, founder: LocalWaiter) -> None:
+        self.queue: deque[LocalWaiter | None] = deque()  # None: the protocol's thread, to end an idle lock
+        self.ended = False  # written by the first in the queue, if the lock is here
+        self.base: Grant | None = None  # the contender's; None while this process waits for the lock
+        self.has_other_waiters: bool | None = None  # whether another process waits for the lock; None: not known yet
+        self.idle_since = clock.now()
+        self.session = founder.session
+        self.spec = founder.spec
+        self.contender = Contender(
+            founder.session,
+            founder.spec,
+            founder.caller._replace(owner=0),
+            self._on_outcome,
+            waits=founder.waits,
+        )
+        self.contender.on_queued = founder.report_queued
+        self.contender.placed = founder.waits and founder.placed  # then it waits as long, and is not refused any more
+        self._locks = locks
+        self._linger = founder.spec.linger
+        self._checks_at = math.inf  # on clock.now(): when the protocol's thread next checks for how long it was idle
+        self._last = founder  # the last waiter that had the lock
+        # Protocol's thread only.
+        self._has_left = False
+        self._watch: Watch | None = None
+        self._timer: Timer | None = None
+        # In the znode: since when the lock is idle, or the fields of the owner.
+        self._published: float | Mapping[str, Any] = founder.description
+        self._stale_since: float | None = None  # when a check found that the znode is wrong
+
+    # --- on any thread --------------------------------------------------------------------------------------------
+
+    def append(self, waiter: LocalWaiter) -> None:
+        """Append a waiter; it has the lock at once if it is the first."""
+        waiter.join(self)
+        self.queue.append(waiter)
+        if waiter.gone:
+            self.remove(waiter)
+        elif self.ended:
+            self.session.post(waiter.queue_again)
+        else:
+            self.grant_first()
+
+    def remove(self, waiter: LocalWaiter) -> None:
+        """Remove a waiter, and grant the lock to the first one then. It is idempotent."""
+        self._linger, self.idle_since = waiter.spec.linger, clock.now()
+        if waiter.grant is not None:
+            self._last = waiter
+        try:
+            self.queue.remove(waiter)
+        except ValueError:
+            pass
+        self.grant_first()
+        if self.first is None:  # no waiter is first; the queue is empty, or the protocol's thread is the first
+            if self.base is None or self.has_other_waiters:
+                self.session.post(self.end_if_idle)
+            elif self.idle_since + self._linger < self._checks_at:  # an earlier owner had a longer `linger`
+                self.session.post(self.check_idle)
+
+    def grant_first(self) -> None:
+        """Grant the lock to the first in the queue, if the lock is here."""
+        first = self.first  # read before `ended`: the one that ends this sets that before it leaves the queue
+        if first is not None and self.base is not None and not self.ended:
+            first.grant_now(self)
+
+    @property
+    def first(self) -> LocalWaiter | None:
+        """The waiter that has the lock, or will have it next."""
+        try:
+            return self.queue[0]
+        except IndexError:
+            return None
+
+    def new_grant(self, caller: Caller) -> Grant | None:
+        """Return a grant for this caller; None if the lock may be lost."""
+        return None if self.base is None or self.may_be_lost else LocalGrant(self.base, caller)
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether it is uncertain that this process has the lock."""
+        base = self.base
+        return base is None or self.session.suspect or base.why_invalid() is not None
+
+    def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
+        """Return whether the lock leaves this process when the owner with this grant releases it."""
+        base = self.base
+        if base is None or base.has_events or base.node_gone or self.session.closing:
+            return True  # the lease is not looked at: `new_grant` does that for the next owner
+        if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
+            return True
+        if len(self.queue) == 1 and (self.has_other_waiters or self._locks.are_too_many):
+            return True
+        return self.has_other_waiters is not False and clock.now() - base.since >= spec.linger
+
+    # --- on the protocol's thread -----------------------------------------------------------------------------------
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Grant):
+            outcome.is_quiet = True
+            self.base = outcome
+            outcome.attach(self)
+            self.grant_first()
+            if self._locks.are_too_many:
+                self._locks.end_longest_idle()
+            self._watch_others()
+            self.check_idle()
+            return
+        self.ended = self._has_left = True
+        self._locks.forget(self)
+        waiters = self.waiting()
+        for waiter in waiters:
+            if waiter.is_refused(outcome):
+                waiter.conclude(self, _copy(outcome))
+        self._locks.queue_again(waiters)
+
+    def end(self, done: Callable[[bool], object] | None = None) -> None:
+        """Leave ZooKeeper's queue, unless an owner is at work: then its release does that. All waiters queue again."""
+        if not any(waiter is not None and waiter.is_granted(self) for waiter in list(self.queue)):
+            self.contender.abandon(done)
+        if self._has_left:
+            return
+        self._has_left = True
+        self._locks.forget(self)
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._locks.queue_again(self.waiting())
+
+    def waiting(self) -> list[LocalWaiter]:
+        """Return the waiters without the lock, in their order."""
+        return [waiter for waiter in list(self.queue) if waiter is not None and waiter.is_waiting(self)]
+
+    def end_if_idle(self) -> None:
+        """End this unless an owner uses or awaits the lock. Waiters that come meanwhile queue again."""
+        if self.ended or self.queue:
+            return
+        self.queue.append(None)  # if it is the first, no waiter gets the lock meanwhile
+        if self.first is None:
+            self.ended = True
+        self.queue.remove(None)
+        if self.ended:
+            self.end()
+        else:
+            self.grant_first()
+
+    def check_idle(self) -> None:
+        """End this when it has been idle for too long."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        remaining = self._linger
+        if not self.queue:
+            remaining += self.idle_since - clock.now()
+            if remaining <= 0:
+                self.end_if_idle()
+        if not self.ended:
+            self._correct_published()
+            pause = min(max(remaining, SHORTEST_PAUSE), CHECK_EVERY)
+            self._checks_at = clock.now() + pause
+            self._timer = self.session.loop.call_later(pause, self.check_idle)
+
+    def _correct_published(self) -> None:
+        """Write the znode if it has been wrong for some time; never for each of many short owners."""
+        now, first = clock.now(), self.first
+        grant = None if first is None else first.grant
+        since = self.idle_since if first is None else now if grant is None else grant.since
+        present, in_turn = (first or self._last).description, description(os.getpid(), SEVERAL)
+        if now - since >= PUBLISH_AFTER:
+            state: float | Mapping[str, Any] = self.idle_since
+            if grant is not None:
+                state = {**present, "waited": self.contender.waited(grant.since)}
+            if state != self._published:
+                self._publish(state)
+        elif self._published in (present, in_turn):
+            self._stale_since = None
+        elif self._stale_since is None:
+            self._stale_since = now
+        elif now - self._stale_since >= PUBLISH_AFTER:
+            is_same = not isinstance(self._published, float) and {**self._published, "waited": 0} == present
+            self._publish(present if is_same else in_turn)
+
+    def publish_owner(self, waiter: LocalWaiter) -> None:
+        """Show others in the queue this owner, if it has the lock."""
+        if self.first is waiter:
+            self._publish(waiter.description)
+
+    def _publish(self, state: float | Mapping[str, Any]) -> None:
+        def on_written() -> None:
+            self._published, self._stale_since = state, None
+
+        if not isinstance(state, float):
+            fields = state
+        else:
+            idle_since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - state)
+            fields = description(os.getpid(), KEPT, idle=idle_since.isoformat(timespec="milliseconds"))
+        self.contender.describe(fields, on_written)
+
+    def _watch_others(self) -> None:
+        self._unwatch()
+        gateway = self.session.attached(Registry).gateway
+        self._watch = gateway.children(self.spec.parent, self._on_names, self._on_children_changed)
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def _on_children_changed(self, deleted: bool) -> None:
+        self._watch = None
+        if not self.ended and not self.has_other_waiters:
+            self.has_other_waiters = None  # until the next listing
+            self._watch_others()
+
+    def _on_names(self, reply: NamesReply) -> None:
+        if isinstance(reply, ZkError) or self.base is None:
+            return  # without a connection, the lock is in doubt
+        own = self.base.path.rpartition("/")[2]
+        try:
+            self.has_other_waiters = any(child.name != own for child in order.ordered(reply))
+        except UnreadableQueue:
+            self.has_other_waiters = True
+        if self.has_other_waiters:
+            self._unwatch()
+            self.end_if_idle()
+
+    # --- events of the contender's grant, for the owner that has the lock -------------------------------------------
+
+    def on_suspect(self, reason: str) -> None:
+        self.forward_events()
+
+    def on_confirmed(self) -> None:
+        self.forward_events()
+        if not self.ended:
+            self._watch_others()  # the old watch ended with the connection
+
+    def on_lost(self, reason: str) -> None:
+        self.forward_events()
+        if not self.session.closing:  # else no waiter queues again
+            self.ended = True
+            self.end()  # queue the waiters again now; the aborted work may take a while
+
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        self.forward_events()
+
+    def forward_events(self) -> None:
+        """Forward to the owner's grant what happened to the lock; end an idle lock."""
+        base, first = self.base, self.first
+        grant = first.grant if first is not None else None
+        if base is None or grant is None:
+            self.end_if_idle()
+            return
+        if base.lost_reason is not None:
+            grant.lose(base.lost_reason)
+        elif base.suspect_since is not None:
+            grant.suspect(base.suspect_reason)
+        else:
+            grant.confirmed()
+        request = base.release_request
+        if request is not None and request != grant.release_request:
+            grant.request_release(request)
+            if grant.on_release_request is not None:
+                grant.on_release_request(grant, request)
+
+
+class LingeringLocks(SessionObserver):
+    """The lingering locks of one session: one object for each lock at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._locks: dict[tuple[str, Kind, str | None], LingeringLock] = {}  # written on the protocol's thread
+
+    def find(self, spec: QueueSpec) -> LingeringLock | None:
+        """Return the current lingering lock, or None; from any thread."""
+        lock = self._locks.get(_key_of(spec))
+        return None if lock is None or lock.ended else lock
+
+    def queue_again(self, waiters: list[LocalWaiter]) -> None:
+        """Append these waiters for one lock, in their order, to its current lingering lock, or to a new one."""
+        if not waiters:
+            return
+        spec = waiters[0].spec
+        before = self._locks.get(_key_of(spec))
+        if before is not None and before.ended:
+            before.end()  # its waiters come first; perhaps these are among them
+        waiters = [waiter for waiter in waiters if waiter.is_outside]
+        lock = self.find(spec)
+        if lock is not None:
+            for waiter in waiters:
+                lock.append(waiter)
+                waiter.wait_or_conclude_busy(lock)
+        elif waiters:
+            lock = LingeringLock(self, waiters[0])
+            for waiter in waiters:
+                lock.append(waiter)
+            self.session.observers[self] = None
+            self.session.attached(Registry).on_nearly_full = self.end_longest_idle
+            self._locks[_key_of(spec)] = lock  # last: waiters that find it come after these
+            lock.contender.start()
+
+    def forget(self, lock: LingeringLock) -> None:
+        """Forget a lingering lock that has ended."""
+        if self._locks.get(_key_of(lock.spec)) is lock:
+            del self._locks[_key_of(lock.spec)]
+
+    def waiting(self) -> list[LocalWaiter]:
+        """Return the waiters without a lock; from any thread."""
+        return [waiter for lock in list(self._locks.values()) for waiter in lock.waiting()]
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether a lock that becomes idle has to end; from any thread."""
+        return len(self._locks) > self.session.options.max_lingering
+
+    def end_longest_idle(self) -> None:
+        """End the lock that was idle for the longest time."""
+        idle = [lock for lock in self._locks.values() if not lock.queue]
+        if idle:
+            min(idle, key=lambda lock: lock.idle_since).end_if_idle()
+
+    def end_idle(self) -> None:
+        """End all idle lingering locks."""
+        for lock in list(self._locks.values()):
+            lock.end_if_idle()
+
+    needs_connection = False  # the contender of each lock is another observer
+
+    def on_closed(self) -> None:
+        """Refuse all waiters, which would never be granted."""
+        why = "The ZooKeeper session of this process was closed."
+        for lock in list(self._locks.values()):
+            for waiter in lock.waiting():
+                waiter.conclude(lock, ZooKeeperUnavailable(why, lock=waiter.spec.key))
+
+
+def description(
+    pid: int, what: str, thread: str = "", about: Mapping[str, str] = MappingProxyType({}), idle: str = ""
+) -> Mapping[str, Any]:
+    """Return the fields of a payload that change from owner to owner."""
+    return {"pid": pid, "what": what, "thread": thread, "about": about, "idle": idle, "waited": 0}
+
+
+def _copy(outcome: Outcome) -> Outcome:
+    """Return an outcome for one waiter. An error that two threads raise would show the frames of both."""
+    copied = copy.copy(outcome)
+    if isinstance(copied, Exception) and isinstance(outcome, Exception):
+        copied.__cause__ = outcome.__cause__
+    return copied
+
+
+def _key_of(spec: QueueSpec) -> tuple[str, Kind, str | None]:
+    return spec.parent, spec.kind, spec.compat

@@ -1,0 +1,300 @@
+"""One grant of a lock by ZooKeeper: whether its lease is valid, and the observers of its changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from django_zklock.core import clock
+from django_zklock.core.errors import LockLost
+from django_zklock.core.execution import work
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.loop import Loop
+
+logger = Logger("django_zklock.locks")
+
+_Attached = TypeVar("_Attached")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When the work under a lock is stopped."""
+
+    abort_on: str = "suspended"
+    """`suspended`, `lost` or `never`."""
+    grace: float = 0.0
+    """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
+
+
+class GrantLease(Protocol):
+    """The lease of a grant's session."""
+
+    @property
+    def until(self) -> float:
+        """When it ends, on `clock.now()`."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether it lasts."""
+
+
+class GrantSession(Protocol):
+    """The part of a session that a holder needs. In a Celery pool process, it is the session of the main process."""
+
+    loop: Loop
+
+    @property
+    def session_id(self) -> int | None:
+        """Its id; None if it is over."""
+
+    @property
+    def lease(self) -> GrantLease:
+        """The lease that all its grants have."""
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the protocol's thread; from any thread."""
+
+    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the thread for users' code; from any thread."""
+
+    def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
+        """Return the one object of this kind that belongs to the session."""
+
+
+class GrantedContender(Protocol):
+    """The part of a contender that a holder needs."""
+
+    @property
+    def ahead(self) -> Payload | None:
+        """The payload of the contender that was just ahead, if it is known."""
+
+    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
+        """Release the lock; see `Contender.abandon`."""
+
+    def downgrade(self, *, asked: bool = False) -> None:
+        """Keep the lock as a reader; see `Contender.downgrade`."""
+
+
+class GrantObserver:
+    """An observer of a grant. Its methods are called on the protocol's thread; each does nothing unless overridden."""
+
+    def on_suspect(self, reason: str) -> None:
+        """No quorum confirms the session at the moment."""
+
+    def on_confirmed(self) -> None:
+        """A quorum has confirmed the session again."""
+
+    def on_lost(self, reason: str) -> None:
+        """The lock is lost, for good."""
+
+    def on_released(self) -> None:
+        """The holder has released the lock."""
+
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        """A release request has arrived."""
+
+
+class Grant:
+    """
+    One grant of a lock by ZooKeeper. The protocol's thread and the holder share it.
+
+    Any thread reads it. Only the protocol's thread writes it, except where a comment says otherwise. Each attribute is
+    a plain value. `lost_reason` is final.
+    """
+
+    def __init__(self, session: GrantSession, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
+        self.session = session
+        self.session_id = session.session_id
+        self.pid = os.getpid()
+        self.key = key
+        self.path = path
+        self.token = token
+        self.kind = kind  # READ after a downgrade; written by its owner
+        self.what = ""  # the work that the lock was acquired for
+        self.about: Mapping[str, str] = {}  # that work, item by item
+        self.template = ""  # of the key
+        self.since = clock.now()
+        self.suspect_since: float | None = None  # on clock.now()
+        self.suspect_reason = ""
+        self.lost_reason: str | None = None
+        self.node_gone = False  # its znode was deleted; `lost_reason` follows when the record of a break was read
+        self.max_hold = 0.0  # seconds, if it has a maximum hold
+        self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
+        self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
+        self.release_request: ReleaseRequest | None = None  # the last one
+        self.shares: dict[weakref.ref[Any], bool] = {}  # those that are not released yet; True: it only reads
+        self.begun = False  # the work under the lock has begun; written by its owner
+        self.released = False
+        self.is_quiet = False  # its loss is not logged
+        self._end = [None]  # the caller that reports the end removes the item, by `pop`: a single step for all threads
+        self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
+        self._observers: dict[GrantObserver, None] = {}  # changed by single operations
+
+    why_deleted: ClassVar[str] = "its znode was deleted by another session"
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a forked child, which holds nothing of its parent."""
+        return self.pid != os.getpid()
+
+    def log_fields(self) -> dict[str, object]:
+        """Return the extra fields of a log record about this grant."""
+        return {"lock": self.key, "token": self.token, **work.log_fields(self.about)}
+
+    def why_invalid(self) -> str | None:
+        """Return why the lease is not valid now, or None. It reads the clock, so a paused process notices at once."""
+        # Read the lease first. While this thread is paused, the lease may be extended after a loss, or become that of
+        # the next session. But the attributes below are always set before that.
+        valid = self.session.lease.valid
+        if self.lost_reason is not None:
+            return self.lost_reason
+        if self.node_gone:
+            return self.why_deleted
+        if self.inherited:
+            return "it is the lock of the process that this one was forked from"
+        if self.session.session_id != self.session_id:
+            return troubles.SESSION_OVER
+        if not valid:
+            return troubles.LEASE_OVER
+        return self.why_overdue if self.overdue else None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether `max_hold` is over, by the clock."""
+        return self.ends_at is not None and clock.now() >= self.ends_at
+
+    @property
+    def why_overdue(self) -> str:
+        """The reason of a loss by `max_hold`."""
+        return f"it was held for longer than max_hold, {self.max_hold:g} s"
+
+    def check(self) -> None:
+        """Raise `LockLost` unless the lease is valid now."""
+        reason = self.why_invalid()
+        if reason is not None:
+            raise self.loss(reason)
+
+    def loss(self, reason: str) -> LockLost:
+        """Return the error for the holder."""
+        return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
+
+    def held_shares(self) -> list[Any]:
+        """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
+        return [held for reference in list(self.shares) if (held := reference()) is not None]
+
+    def claim_end(self) -> bool:
+        """Return True to the first caller only: it reports the end of the grant."""
+        try:
+            self._end.pop()
+        except IndexError:
+            return False
+        return True
+
+    # --- observers, from any thread -----------------------------------------------------------------------------
+
+    def observe(self, observer: GrantObserver) -> None:
+        """Add an observer. It soon gets the events that it has missed; some may come twice."""
+        self._observers[observer] = None
+        if self.has_events:
+            self.session.post(self._tell_missed, observer)
+
+    def detach(self, observer: GrantObserver) -> None:
+        """Remove an observer."""
+        self._observers.pop(observer, None)
+
+    def is_observed_by(self, observer: GrantObserver) -> bool:
+        """Return whether this observer is attached."""
+        return observer in self._observers
+
+    @property
+    def has_observers(self) -> bool:
+        """Whether there is any observer."""
+        return bool(self._observers)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there is an event that a new observer has missed."""
+        return self.suspect_since is not None or self.lost_reason is not None or self.release_request is not None
+
+    # --- on the protocol's thread -------------------------------------------------------------------------------
+
+    def attach(self, observer: GrantObserver) -> None:
+        """Add an observer. It gets the events that it has missed at once."""
+        self._observers[observer] = None
+        self._tell_missed(observer)
+
+    def _tell_missed(self, observer: GrantObserver) -> None:
+        if observer not in self._observers:
+            return
+        if self.lost_reason is not None:
+            observer.on_lost(self.lost_reason)
+        elif self.suspect_since is not None:
+            observer.on_suspect(self.suspect_reason)
+        if self.release_request is not None:
+            observer.on_release_requested(self.release_request)
+        if self.released:
+            observer.on_released()
+
+    def has_observer_of(self, kind: type) -> bool:
+        """Return whether an observer of this class is attached."""
+        return any(isinstance(observer, kind) for observer in self._observers)
+
+    def suspect(self, reason: str) -> None:
+        """Mark the hold as suspect: no quorum confirms the session at the moment."""
+        if self.suspect_since is None and self.lost_reason is None:
+            self.suspect_reason = reason
+            self.suspect_since = clock.now()
+            self._tell(lambda observer: observer.on_suspect(reason))
+
+    def confirmed(self) -> None:
+        """Mark the hold as held again: a quorum has confirmed the session."""
+        if self.suspect_since is not None:
+            self.suspect_since = None
+            self._tell(lambda observer: observer.on_confirmed())
+
+    def lose(self, reason: str, level: int = logging.WARNING) -> None:
+        """Mark the lock as lost, for good. `level` is that of the log record."""
+        if self.lost_reason is not None:
+            return
+        self.lost_reason = reason
+        self._tell(lambda observer: observer.on_lost(reason))
+        if not self.is_quiet:  # last, because a log handler may be slow
+            logger.log(
+                level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()
+            )
+
+    def request_release(self, request: ReleaseRequest) -> None:
+        """Record a release request."""
+        self.release_request = request
+        self._tell(lambda observer: observer.on_release_requested(request))
+
+    def release(self) -> None:
+        """Mark the lock as released, and notify the observers, once."""
+        if not self.released:
+            self.released = True
+            self.tell_released()
+
+    def tell_released(self) -> None:
+        """Notify the observers that it was released."""
+        self._tell(lambda observer: observer.on_released())
+
+    def _tell(self, call: Callable[[GrantObserver], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                call(observer)
+            except Exception:
+                # The failure of one observer must not keep the abort from the others.
+                logger.exception(
+                    "%r failed on a change of the hold on %r%s",
+                    observer,
+                    self.key,
+                    work.log_suffix(self.about),
+                    extra=self.log_fields(),
+                )

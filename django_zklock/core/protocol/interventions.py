@@ -1,0 +1,69 @@
+"""Handle what other sessions do to the znode of a holder: they break the lock, or request a release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from django_zklock.core.execution import work
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.queue import break_record, release_request
+from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.zk.errors import NodeMissing
+from django_zklock.core.zk.gateway import Gateway, Node, NodeReply
+
+logger = Logger("django_zklock.locks")
+
+REPLY_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
+RECORD_LASTS = 10.0  # seconds until that record is deleted
+
+
+def lose(gateway: Gateway, grant: Grant) -> None:
+    """
+    End a grant whose znode was deleted by another session. If an operator broke the lock, the record has the reason.
+
+    The grant is invalid at once. The work is aborted when the record was read, or after `REPLY_TIMEOUT`.
+    """
+    session = gateway.session
+    grant.node_gone = True
+    path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
+    timer = session.loop.call_later(REPLY_TIMEOUT, lambda: on_read(NodeMissing()))
+
+    def on_read(reply: NodeReply) -> None:
+        timer.cancel()
+        record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
+        if record is not None:
+            session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
+        if not grant.released:
+            grant.lose(grant.why_deleted if record is None else str(record))
+
+    gateway.read(path, on_read)
+
+
+def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
+    """
+    Receive a release request, which is in the data of `node`. `own` is the data that this process has written last.
+
+    Curator's request replaces all data. So this writes our data back, with the request in our form.
+    """
+    request = release_request.requested(node.data)
+    if request is None or grant.released:
+        return
+    if node.data == release_request.CURATOR:
+        before = grant.release_request
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        request = before if before is not None and request.same(before) else replace(request, at=now)
+        gateway.write(node.path, release_request.with_request(own, request), node.version, lambda reply: None)
+    if request == grant.release_request:
+        return  # the znode was only read again
+    grant.request_release(request)
+    if grant.on_release_request is not None:
+        grant.on_release_request(grant, request)
+    logger.warning(
+        "the holder of lock %r is asked to release by %s%s",
+        grant.key,
+        request,
+        work.log_suffix(grant.about),
+        extra={**grant.log_fields(), "user": request.by, "reason": request.reason},
+    )

@@ -1,0 +1,102 @@
+"""
+Limit the waiters of this process in the queue of one key.
+
+At most `most_waiting` contenders of a process wait in ZooKeeper. The others wait in the local queue here, and enter in
+the order in which they came. A waiter with too little time for a grant lets the others go first. Otherwise, under
+overload, each would enter just before it gives up. With a thousand callers that wait half a second, that doubled the
+work and halved the grants.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from django_zklock.core import clock
+
+MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a znode
+ENOUGH = 1.25  # times the last wait in ZooKeeper: with less remaining time, a waiter lets the others go first
+
+
+class LocalContender(Protocol):
+    """A contender that may have to wait in the local queue."""
+
+    deadline: float | None
+    """When it gives up, on `clock.now()`."""
+
+    def on_admitted(self) -> None:
+        """Create the znode now: there is room in the directory."""
+
+
+class LocalQueue:
+    """The contenders of this process that wait for one key. It exists as long as there are any."""
+
+    most_waiting = MAX_WAITING  # a Celery worker sets more, as its main process waits for all its tasks
+    __slots__ = ("_admitted", "_admitting", "_drop", "_last_wait", "_late", "_parent", "_queue")
+
+    def __init__(self, parent: str, drop: Callable[[str], object]) -> None:
+        self._parent = parent
+        self._drop = drop  # called with the parent when no contender waits any more
+        self._admitted: dict[LocalContender, float] = {}  # in ZooKeeper's queue, or about to enter; since when
+        self._queue: OrderedDict[LocalContender, None] = OrderedDict()  # first come, first served
+        self._late: OrderedDict[LocalContender, None] = OrderedDict()  # moved here from `_queue`: too little time
+        self._last_wait = 0.0  # seconds that the last granted contender had waited in ZooKeeper
+        self._admitting = False
+
+    @property
+    def length(self) -> int:
+        """How many contenders wait here."""
+        return len(self._queue) + len(self._late)
+
+    @property
+    def waiting(self) -> int:
+        """How many contenders of this process wait, here or in ZooKeeper."""
+        return len(self._admitted) + self.length
+
+    def admit(self, contender: LocalContender) -> bool:
+        """Admit a contender if there is room. Return whether it may create its znode now."""
+        if contender in self._admitted:
+            return True
+        if len(self._admitted) < self.most_waiting and not self._queue and not self._late:
+            self._admitted[contender] = clock.now()
+            return True
+        return False
+
+    def append(self, contender: LocalContender) -> None:
+        """Have a contender wait until it is admitted."""
+        self._queue[contender] = None
+
+    def remove(self, contender: LocalContender, *, granted: bool = False) -> None:
+        """Remove a contender, which may have been `granted` the lock, and admit the next one."""
+        admitted_at = self._admitted.pop(contender, None)
+        if granted and admitted_at is not None:
+            self._last_wait = clock.now() - admitted_at
+        self._queue.pop(contender, None)
+        self._late.pop(contender, None)
+        if self._admitting:
+            return  # the loop below is running, and has called this
+        self._admitting = True
+        try:
+            while (self._queue or self._late) and len(self._admitted) < self.most_waiting:
+                now = clock.now()
+                admitted = self._pop_next(now)
+                self._admitted[admitted] = now
+                admitted.on_admitted()
+        finally:
+            self._admitting = False
+        if not self._admitted:
+            self._drop(self._parent)
+
+    def _pop_next(self, now: float) -> LocalContender:
+        first_late = next(iter(self._late), None)
+        if first_late is None or not self._has_time(first_late, now):  # grants may be faster now
+            while self._queue:
+                contender, _ = self._queue.popitem(last=False)
+                if self._has_time(contender, now):
+                    return contender
+                self._late[contender] = None
+        return self._late.popitem(last=False)[0]
+
+    def _has_time(self, contender: LocalContender, now: float) -> bool:
+        return contender.deadline is None or contender.deadline - now >= ENOUGH * self._last_wait

@@ -1,0 +1,223 @@
+"""
+Create operator holds in place of a holder's znode, and delete them when their time is over.
+
+An operator hold needs no session. It lasts until a time by ZooKeeper's clock. The process that created it deletes it;
+if that process has ended, the contenders behind the hold do so. They may race, but no other znode ever gets its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.queue import operator_hold
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
+from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
+from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node, NodeReply, WriteReply
+from django_zklock.core.zk.multi import Create, Delete, Operation
+from django_zklock.core.zk.session import Session
+
+audit = Logger("zklock.audit")
+
+RETRY = 1.0  # seconds until a refused or interrupted request is sent again
+SOONEST = 0.01  # seconds until the next check, at least
+LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedHolds:
+    """The result of a check."""
+
+    ended: frozenset[str]
+    """Names of the holds that this check has deleted, or that were gone already."""
+    remaining: Mapping[str, OperatorHold]
+    """The holds that are not over, by their names, in the order of the queue."""
+    now: float | None
+    """The time by ZooKeeper's clock, in seconds since 1970; None if it is unknown."""
+
+    @property
+    def first(self) -> OperatorHold | None:
+        """The hold that is first in the queue, for messages."""
+        return next(iter(self.remaining.values()), None)
+
+    def next_check(self, names: Iterable[str]) -> float | None:
+        """Return the seconds until the next check of these holds; None if none of them remains."""
+        ends = [self.remaining[name].until.timestamp() for name in names if name in self.remaining]
+        if not ends or self.now is None:
+            return RETRY if ends else None
+        seconds = min(ends) - self.now
+        return min(max(seconds, SOONEST), LATEST) if seconds > 0 else RETRY  # if it is over, its delete was refused
+
+
+class HoldCheck:
+    """
+    One check of operator holds: read them, ask for the time if one may be over, delete those that are over.
+
+    `guard` wraps the callback of each request.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        key: str,
+        parent: str,
+        guard: Callable[[Callback[Any]], Callback[Any]] = lambda callback: callback,
+    ) -> None:
+        self._gateway = gateway
+        self._key = key
+        self._parent = parent
+        self._guard = guard
+        self._clock = gateway.clock
+        self._ended: set[str] = set()
+        self._remaining: dict[str, OperatorHold] = {}
+        self._done: Callable[[CheckedHolds | None], object]
+
+    def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
+        """Check the holds with these names, in the order of the queue. `done` gets None if the connection broke."""
+        self._done = done
+        replies: list[NodeReply] = []
+
+        def on_read(name: str, reply: NodeReply) -> None:
+            replies.append(reply)
+            hold = read_hold(self._key, reply) if isinstance(reply, Node) else None
+            if isinstance(reply, NodeMissing):
+                self._ended.add(name)
+            elif hold is not None:  # else it is a contender with the name of a hold
+                self._remaining[name] = hold
+            if len(replies) == len(names):
+                self._on_all_read(replies)
+
+        for name in names:
+            self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
+
+    def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
+        latest = self._clock.latest()
+        if any(map(_interrupted, replies)):
+            self._done(None)
+        elif any(latest is None or hold.is_over(latest) for hold in self._remaining.values()):
+            # The local clock does not prove that a hold is over. So ask the server for its time.
+            self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
+        else:
+            self._report()
+
+    def _on_time(self, reply: WriteReply) -> None:
+        now = None if isinstance(reply, ZkError) else self._clock.now()
+        ended = [name for name, hold in self._remaining.items() if now is not None and hold.is_over(now)]
+        if _interrupted(reply):
+            self._done(None)
+        elif ended:
+            deletes = [Delete(path=self._remaining[name].path) for name in ended]
+            self._gateway.commit(deletes, self._guard(partial(self._on_deleted, ended)))
+        else:
+            self._report()
+
+    def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
+        if _interrupted(reply):
+            self._done(None)
+            return
+        # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
+        gone = reply is None or isinstance(reply, NodeMissing)
+        for name in names if gone else ():
+            hold = self._remaining.pop(name)
+            self._ended.add(name)
+            if reply is None:
+                extra = {"lock": self._key, "token": hold.token}
+                audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
+        self._report()
+
+    def _report(self) -> None:
+        self._done(CheckedHolds(frozenset(self._ended), self._remaining, self._clock.now()))
+
+
+def _interrupted(reply: object) -> bool:
+    return isinstance(reply, (OutcomeUnknown, SessionGone))
+
+
+def read_hold(key: str, node: Node) -> OperatorHold | None:
+    """Return the operator hold in a znode, or None if the znode is no hold."""
+    return operator_hold.operator_hold(
+        Payload.decode(node.data), key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime
+    )
+
+
+def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
+    """Delete a hold in `seconds`, when its time is over. Otherwise it would stay while no caller wants the lock."""
+    parent, _, name = path.rpartition("/")
+
+    def check() -> None:
+        HoldCheck(session.attached(Gateway), key, parent).run((name,), on_checked)
+
+    def on_checked(checked: CheckedHolds | None) -> None:
+        pause = RETRY if checked is None else checked.next_check((name,))
+        if pause is not None:
+            session.loop.call_later(pause, check)
+
+    session.loop.call_later(seconds, check)
+
+
+class Replacement:
+    """
+    The operator hold that replaces one holder's znode: for a minimum hold, or for a person.
+
+    One transaction deletes the holder's znode and creates the hold with the same sequence number, so the hold has the
+    same position in the queue. The next waiter does not mistake that delete for its turn: the guid of such a holder has
+    a mark, which makes the waiter list the queue again. If the process crashes before the transaction, the lock stays
+    held until the session timeout is over. Then it is free.
+    """
+
+    def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
+        self._spec = spec
+        self._label = caller.operator
+        self._own = own
+        self._ends_at = ends_at  # on clock.now()
+        self._seconds = 0.0
+        self._tried = False  # the transaction was sent
+        self._guid = new_guid(Mark.OPERATOR)
+        name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
+        self._path = f"{spec.parent}/{name}"
+
+    def changes(self) -> tuple[Operation, ...]:
+        """Return the transaction that replaces the znode; nothing if the time is over, so that a delete is enough."""
+        payload = Payload.decode(self._own.data)
+        least, label = self._spec.min_hold, self._label
+        # A person gets the full time, from this write on.
+        self._seconds = least if label is not None else self._ends_at - clock.now()
+        if self._seconds <= 0 or payload is None:
+            return ()
+        self._tried = True
+        data = operator_hold.hold_data(
+            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0, release_request={}),
+            by=label.by if label is not None else payload.what or "python",
+            reason=label.reason if label is not None else f"held for at least {least:g} s",
+            seconds=self._seconds,
+            minimum=label is None,
+        )
+        return (Delete(path=self._own.path), Create(path=self._path, data=data))
+
+    def end_in_time(self, session: Session) -> None:
+        """Have this process delete the hold when its time is over, if the hold was created."""
+        if self._tried:
+            end_in_time(session, self._spec.key, self._path, self._seconds)
+
+
+def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:
+    """
+    Return the operator hold for the rest of a minimum hold; None if it is over.
+
+    A lock that was lost gets none. Nor does a lock that was released before its work began: the caller gave up at the
+    grant, or did not get the other locks that it needs.
+    """
+    if grant is None or node is None:
+        return None
+    if not grant.begun or grant.why_invalid() is not None:
+        return None
+    ends_at = grant.since + spec.min_hold
+    return Replacement(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None

@@ -1,0 +1,37 @@
+"""The lock that a contender wants, and the work that it describes to the others in the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.operator_hold import HoldLabel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSpec:
+    """The lock that a contender wants."""
+
+    key: str
+    parent: str  # path of the key's directory
+    kind: Kind
+    limit: int | None = None  # of permits, if it is a semaphore
+    compat: str | None = None  # the client whose processes share the queue, and whose names its znodes get
+    min_hold: float = 0.0  # seconds from the grant; on a release before, an operator hold replaces the znode
+    max_waiters: int | None = None  # how many may wait; one more gives up at once
+    max_hold: float | None = None  # seconds from the grant, after which the holder loses the lock
+    linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
+    template: str = ""  # of the key
+
+
+class Caller(NamedTuple):
+    """The work that a contender describes to others in the queue."""
+
+    thread: str  # its name
+    what: str  # the work
+    about: Mapping[str, str] = MappingProxyType({})  # the work, item by item
+    owner: int = 0  # the number of the thread, greenlet or task in this process
+    operator: HoldLabel | None = None  # the person who is to hold the lock; None if it is for work

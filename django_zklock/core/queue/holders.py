@@ -1,0 +1,101 @@
+"""Find the holders of a queue, and the contender that each waiter waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.order import Granted, Queue, rule_for
+
+Limits: TypeAlias = Mapping[str, int]
+"""The limits in the code of contenders, by name. They apply if no limit is set for all processes."""
+
+UNKNOWN_LIMITS: Final[Limits] = MappingProxyType({})
+_SHARE: Final = (Kind.READ, Kind.PERMIT)
+
+
+def holder_indexes(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
+    """
+    Return the indexes of the holders: one, or all readers at the front, or as many as there are permits.
+
+    The holders are the first in the queue, with one exception: if the limits in the code of contenders differ, a waiter
+    with a low limit may be between holders with higher ones.
+    """
+    if not queue:
+        return ()
+    kind = queue[0].kind
+    if kind not in _SHARE:
+        return (0,)
+    front = range(_same_kind_at_front(queue))
+    return tuple(front) if kind is Kind.READ else tuple(index for index in front if _has_permit(queue, index, limits))
+
+
+def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
+    """Return the index just behind the last holder; 0 if there is none."""
+    indexes = holder_indexes(queue, limits)
+    return indexes[-1] + 1 if indexes else 0
+
+
+def by_own_limit(queue: Queue) -> list[str]:
+    """Return the names of the contenders whose own limits decide who has a permit, in the order of the queue."""
+    if queue.limit is not None or not queue or queue[0].kind is not Kind.PERMIT:
+        return []
+    return [child.name for child in queue[: _same_kind_at_front(queue)]]
+
+
+def may_hold(queue: Queue, index: int, own_limit: int, before: int) -> bool:
+    """
+    Return whether a contender that came before the last change of the limit may hold a permit by an earlier limit.
+
+    It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
+    one in the contender's code. A contender at an index beyond both has never had a permit.
+    """
+    return index < _same_kind_at_front(queue) and queue[index].kind is Kind.PERMIT and index < max(own_limit, before)
+
+
+def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
+    """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
+    index = queue.index_of(name)
+    kind = queue[0].kind
+    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
+    return max(0, (index or 0) - min(permits, _same_kind_at_front(queue)))
+
+
+def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
+    """Return whether a contender holds the lock; `limit` is the one in its code, if it wants a permit."""
+    index = queue.index_of(name)
+    return index is not None and isinstance(rule_for(queue[index].kind, limit)(queue, name), Granted)
+
+
+def waits_for(queue: Queue, index: int, indexes: Container[int] | None = None) -> str:
+    """
+    Return the name of the contender that the one at `index` waits for; empty for a holder.
+
+    `indexes` is the result of `holder_indexes`; without it, no own limits are known.
+    """
+    if index in (holder_indexes(queue) if indexes is None else indexes):
+        return ""
+    kind = queue[index].kind
+    if kind in _SHARE:
+        others = (child.name for child in reversed(queue[:index]) if child.kind is not kind)
+        return next(others, queue[index - 1].name)
+    return queue[index - 1].name
+
+
+def kind_of_queue(queue: Queue) -> str:
+    """Return the kind of a lock by its queue: `lock`, `read-write` or `semaphore`."""
+    kinds = {child.kind for child in queue}
+    if queue.limit is not None or Kind.PERMIT in kinds:
+        return "semaphore"
+    return "lock" if kinds <= {Kind.LOCK} else "read-write"
+
+
+def _same_kind_at_front(queue: Queue) -> int:
+    """Return how many contenders at the front of the queue are of one kind."""
+    return next((index for index, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
+
+
+def _has_permit(queue: Queue, index: int, limits: Limits) -> bool:
+    return index < (limits.get(queue[index].name, 1) if queue.limit is None else queue.limit)

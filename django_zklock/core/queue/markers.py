@@ -1,0 +1,123 @@
+"""
+Markers: the children of a lock's directory that are no contenders, but information about them.
+
+One listing of the directory returns the contenders and the markers together. The rules of the queue need only
+the name of a marker. Its data are for people.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Final
+
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
+from django_zklock.core.queue.nodes import json_object
+
+START: Final = "!"
+"""The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
+
+MOST_PERMITS: Final = 10_000
+"""The highest limit of a semaphore."""
+
+_MAX_READ: Final = 4096  # bytes
+_LIMIT: Final = "!limit:"
+_LIMIT_NAME: Final = re.compile(r"!limit:(?P<value>[0-9]{1,5}):")
+_READER_NAME: Final = re.compile(r"!reads:(?P<guid>[0-9a-fA-F-]{32,36}):")
+
+
+def is_marker(name: str) -> bool:
+    """Return whether the name of a child is that of a marker, or reserved for one."""
+    return name.startswith(START)
+
+
+# --- a writer that only reads ---------------------------------------------------------------------------------------
+
+
+def reader_marker(guid: str) -> str:
+    """Return the name of the marker that says: the write contender with this guid only reads from now on."""
+    return f"!reads:{guid}:"
+
+
+def reader_of(name: str) -> str:
+    """Return the guid that a reader marker names; empty for any other name."""
+    match = _READER_NAME.fullmatch(name)
+    return match["guid"] if match else ""
+
+
+# --- a limit for all processes --------------------------------------------------------------------------------------
+
+
+def limit_marker(limit: int) -> str:
+    """Return the name of the marker that sets the limit of a semaphore; 0 says that the limit was cleared."""
+    return f"{_LIMIT}{limit}:"
+
+
+def limit_in(name: str) -> int | None:
+    """Return the limit that a marker sets, 0 if it was cleared; None for any other name."""
+    match = _LIMIT_NAME.fullmatch(name)
+    return int(match["value"]) if match else None
+
+
+def is_limit_marker(name: str) -> bool:
+    """Return whether a marker is about the limit, even if this release cannot read it."""
+    return name.startswith(_LIMIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLimit:
+    """The limit of a semaphore that a person has set for all processes."""
+
+    limit: int
+    by: str
+    reason: str
+    when: datetime | None = None
+    """The time of the change, by ZooKeeper's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRecord:
+    """The data of one change of a limit. Its marker and the directory of the lock both have them."""
+
+    by: str
+    reason: str
+    before: int = MOST_PERMITS
+    """The highest earlier limit by which a contender may still hold a permit; 0 if none may."""
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    """The id of the change, by which its author recognizes it after a lost reply."""
+
+    def encode(self) -> bytes:
+        """Return JSON."""
+        texts = {"by": printable(self.by, MAX_BY), "reason": printable(self.reason, MAX_REASON)}
+        return json.dumps({"version": 1, **asdict(self), **texts}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LimitRecord:
+        """Return the record in `data`. A missing text, or one of another type, is empty. Never raises."""
+        fields = json_object(data, _MAX_READ)
+        by, reason, change_id = (
+            text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id")
+        )
+        before = fields.get("before")
+        return cls(
+            by=printable(by, MAX_BY),
+            reason=printable(reason, MAX_REASON),
+            before=before if isinstance(before, int) and 0 <= before <= MOST_PERMITS else MOST_PERMITS,
+            id=change_id[:MAX_BY],
+        )
+
+
+def set_limit(name: str, data: bytes, ctime: float) -> SetLimit | None:
+    """Return the limit that a marker sets, and what its data say about it; None if it sets none. Never raises."""
+    limit = limit_in(name)
+    if not limit:
+        return None
+    record = LimitRecord.decode(data)
+    try:
+        when = datetime.fromtimestamp(ctime, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        when = None
+    return SetLimit(limit=limit, by=record.by, reason=record.reason, when=when)

@@ -1,0 +1,311 @@
+"""The znodes of contenders: the grammar of their names with their guids, and the payload in their data."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from django_zklock.core.errors import UnreadableQueue
+from django_zklock.core.queue.escaping import SEQUENCE_TAIL, quoted
+
+MAX_PAYLOAD = 1024
+"""Bytes a payload may have."""
+
+_MAX_READ = 64 * 1024  # bytes; larger data are no payload
+_SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
+_MOST_ITEMS = 8  # items of `about` that are kept
+_ITEM = 64  # characters that the name of an item of `about` keeps
+# The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
+_CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
+
+# In the order of the JSON.
+_FIELDS = (
+    "guid",
+    "host",
+    "pid",
+    "thread",
+    "what",
+    "since",
+    "template",
+    "limit",
+    "owner",
+    "max_hold",
+    "session_timeout",
+    "idle",
+    "waited",
+)
+_NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited"})
+_TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
+_OPTIONAL = (_NUMBERS | {"idle"}) - {"version", "pid"}  # left out if they are 0 or empty
+_UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
+
+_to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+
+_SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
+_CURATOR = re.compile(
+    r"_c_(?P<guid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)"
+    + _SEQUENCE
+)
+_LATCH = re.compile(r"_c_[0-9a-fA-F-]{36}-latch-" + _SEQUENCE)
+_KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _SEQUENCE)
+
+_GUID_VERSION: Final = "8"  # of the UUID: "custom" by RFC 9562, which no client generates by chance
+_GUID_VERSION_INDEX: Final = 12  # among the hexadecimal digits
+
+
+class Mark(enum.Enum):
+    """The first characters of a guid. The version alone is not enough: another program may use it, too."""
+
+    OWN = "0c1a"
+    """A contender of this package."""
+    REPLACEABLE = "0e57"
+    """A contender of this package. At its release, an operator hold with its sequence number may replace its znode."""
+    OPERATOR = "0be7"
+    """An operator hold."""
+
+
+_MARKS: Final = {mark.value: mark for mark in Mark}
+
+
+class Kind(enum.Enum):
+    """The request of a contender: the exclusive lock, one side of a read-write lock, or a permit of a semaphore."""
+
+    LOCK = "lock-"
+    READ = "__READ__"
+    WRITE = "__WRIT__"
+    PERMIT = "lease-"
+
+    __hash__ = object.__hash__  # that of `Enum` runs Python code, and a scan asks thousands of times
+
+    @property
+    def word(self) -> str:
+        """The name of the kind in views and messages."""
+        return _WORDS[self]
+
+
+_WORDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.PERMIT: "semaphore"}
+# kazoo gives the same name to an exclusive lock and to the write side of a read-write lock. Both exclude all others.
+_KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
+_KAZOO_NAMES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
+_CURATOR_START = "_c_"
+
+
+class Child(NamedTuple):
+    """A contender, as described by the name of its znode."""
+
+    name: str
+    kind: Kind
+    guid: str
+    sequence: int
+
+    @property
+    def replaceable(self) -> bool:
+        """True if the next contender must list again after its delete: an operator hold may have replaced it."""
+        return mark_of(self.guid) is Mark.REPLACEABLE
+
+    @property
+    def by_us(self) -> bool:
+        """Whether a process with this package created it, in any grammar."""
+        return mark_of(self.guid) is not None
+
+    @property
+    def in_grammar_of_curator(self) -> bool:
+        """Whether its name is in the grammar of Apache Curator."""
+        return self.name.startswith(_CURATOR_START)
+
+    @property
+    def by_curator(self) -> bool:
+        """Whether Apache Curator created it."""
+        return self.in_grammar_of_curator and not self.by_us
+
+
+def new_guid(mark: Mark) -> str:
+    """Return a new guid with this mark, as a UUID of 36 characters."""
+    digits = uuid.uuid4().hex
+    return f"{mark.value}{digits[4:8]}-{digits[8:12]}-{_GUID_VERSION}{digits[13:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def mark_of(guid: str) -> Mark | None:
+    """Return the mark of a guid, with or without dashes; None if it is a guid of another client."""
+    index = _GUID_VERSION_INDEX + 2 if len(guid) > 32 else _GUID_VERSION_INDEX
+    return _MARKS.get(guid[:4]) if guid[index : index + 1] == _GUID_VERSION else None
+
+
+def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
+    """
+    Return the name to create a contender with; the server appends the sequence number.
+
+    This is Apache Curator's grammar (its protected mode), so that its `InterProcessMutex` and
+    `InterProcessReadWriteLock` share the queue. With compat="kazoo" it is that of kazoo, which cannot see Curator's.
+    `guid` is a UUID of 36 characters. By it, the znode is found if the reply to the create was lost.
+    """
+    if compat == "kazoo":
+        return f"{guid.replace('-', '')}{_KAZOO_NAMES[kind]}"
+    return f"{_CURATOR_START}{guid}-{kind.value}"
+
+
+def has_guid(name: str, guid: str) -> bool:
+    """Return whether a znode's name has this guid, for a contender of any kind and in any grammar."""
+    return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(name: str) -> Child | None:
+    """
+    Return the contender with this name, or None for a name without a sequence number.
+
+    Such a name is the directory of a nested key, or a marker. The names of Curator and kazoo are known. Raises
+    `UnreadableQueue` for any other name with a sequence number. If a contender were ignored, the lock might be granted
+    twice.
+
+    Results are cached, because a waiter sees the same names again and again.
+    """
+    match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
+    if match is None:
+        if SEQUENCE_TAIL.search(name):
+            raise _unreadable(name)
+        return None
+    # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
+    kind, guid, sequence = match.group("recipe", "guid", "sequence")
+    child = Child(name, _KINDS[kind], guid, int(sequence))
+    if child.kind is Kind.PERMIT and not child.by_us:
+        raise UnreadableQueue(
+            f"The queue of the lock holds {quoted(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
+            "share a queue with other clients. Give one of the programs another path."
+        )
+    return child
+
+
+def _unreadable(name: str) -> UnreadableQueue:
+    if _LATCH.fullmatch(name):
+        return UnreadableQueue(
+            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
+            "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
+            "shares a queue with zk_leader."
+        )
+    return UnreadableQueue(
+        f"The queue of the lock holds {quoted(name)}, which no known client writes. So the order of the queue "
+        "is unknown. Find out which program created it, and delete it or give that program another path."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """The description of a contender, for people who look at the queue. It never has the arguments of a call."""
+
+    version: int = 1
+    guid: str
+    host: str
+    pid: int
+    thread: str
+    what: str
+    """The work: the name of a view, or the name and id of a task."""
+    since: str
+    """When the contender entered the queue: ISO 8601 in UTC, by the clock of its host."""
+    template: str
+    about: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The work of `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
+    "request": its method and route. With traces, there are "trace" and "span", see `execution.trace`."""
+    limit: int = 0
+    """The limit in the code of this contender; 0 if it wants no permit."""
+    owner: int = 0
+    """The number of its thread, greenlet or asyncio task, unique in its session; 0 if unknown."""
+    max_hold: int = 0
+    """Milliseconds after which a holder loses the lock by itself; 0 if it does not."""
+    session_timeout: int = 0
+    """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
+    idle: str = ""
+    """Since when a lock that lingers is idle, in the form of `since`; empty if it is in use."""
+    waited: int = 0
+    """Milliseconds from the creation of the znode to the grant. A holder writes it after a second; 0 before that."""
+    release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
+
+    def encode(self) -> bytes:
+        """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
+        for limit, item in _CUTS:
+            data = self._json(limit, item)
+            if len(data) <= MAX_PAYLOAD:
+                return data
+        return self._json(4, 0)  # it always fits, because JSON writes each character in at most six bytes
+
+    def _json(self, limit: int, item: int) -> bytes:
+        fields: dict[str, object] = {"version": self.version}
+        for name in _FIELDS:
+            value = getattr(self, name)
+            most = _SHORT if name in _UNCUT else limit
+            if isinstance(value, int):
+                value = value if 0 <= value < 2**31 else 0
+            elif not value.isascii() or len(value) > most:
+                value = _text(value, most)
+            if value or name not in _OPTIONAL:
+                fields[name] = value
+        fields["about"] = about = {}
+        if item:
+            for name, value in list(self.about.items())[:_MOST_ITEMS]:
+                about[_text(name, _ITEM)] = _text(value, item)
+        if self.release_request:
+            fields["release_request"] = dict(self.release_request)
+        return _to_json(fields).encode()
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Payload | None:
+        """
+        Return the payload in `data`, or None if it is not one of ours. Never raises.
+
+        Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
+        one of another type, is empty or 0. Fields of later versions are ignored.
+        """
+        fields = json_object(data, _MAX_READ)
+        if not isinstance(fields.get("guid"), str) or not fields["guid"]:
+            return None
+        values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
+        values |= {name: _number(fields.get(name)) for name in _NUMBERS}
+        about, request = _items(fields.get("about")), _items(fields.get("release_request"))
+        return cls(**values, about=about, release_request=request)
+
+    def is_of(self, child: Child) -> bool:
+        """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""
+        return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
+
+
+def json_object(data: bytes | None, most: int) -> dict[str, Any]:
+    """Return the JSON object in at most `most` bytes of data; an empty one for any other data. Never raises."""
+    try:
+        fields = json.loads(data) if data is not None and len(data) <= most else None
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def own_limit(data: bytes) -> int:
+    """Return the limit in the code of the contender with this data; 1 if it has none."""
+    payload = Payload.decode(data)
+    return max(1, payload.limit) if payload is not None else 1
+
+
+def _text(value: object, limit: int | None = None) -> str:
+    if not isinstance(value, str):
+        return ""
+    # With a lone surrogate, no page or log line could encode the payload. Its escape counts with all its characters.
+    text = value[:MAX_PAYLOAD]
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _items(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {_text(name): _text(item) for name, item in list(value.items())[:_MOST_ITEMS] if isinstance(item, str)}
+
+
+def _number(value: object) -> int:
+    # Bounded, because Python refuses to print an int of more than 4300 digits. A bool is an int, but no pid.
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else 0

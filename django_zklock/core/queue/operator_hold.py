@@ -1,0 +1,152 @@
+"""
+The operator hold: a znode in a queue that lasts without a session, until a time by ZooKeeper's clock.
+
+Its guid has a mark, by which a listing shows it. Its payload says who holds the lock, why, and for how many seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from django_zklock.core.errors import UnreadableQueue
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
+from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse
+from django_zklock.core.queue.order import Queue
+
+# The items of `Payload.about` that describe a hold.
+OPERATOR: Final = "operator"
+REASON: Final = "reason"
+SECONDS: Final = "seconds"
+MINIMUM: Final = "minimum"
+
+LONGEST: Final = 7 * 24 * 3600.0
+"""Seconds that a hold may last."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLabel:
+    """The person who holds a lock as an operator, and the reason."""
+
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorHold:
+    """
+    A lock that is held for a time and belongs to no session: by a person, or as a minimum hold (`min_hold`).
+
+    It ends `seconds` after its znode was made, by ZooKeeper's clock. No text in it has control characters.
+    """
+
+    key: str
+    path: str
+    """The path of its znode."""
+    token: int
+    """The czxid of its znode. `end_hold` asks for it."""
+    by: str
+    """The person who holds the lock; the work that held it, if this is a minimum hold."""
+    reason: str
+    since: datetime
+    """When its znode was made."""
+    seconds: float
+    minimum: bool = False
+    """Whether it is a minimum hold."""
+
+    @property
+    def until(self) -> datetime:
+        """When it ends by itself, by ZooKeeper's clock."""
+        return self.since + timedelta(seconds=self.seconds)
+
+    @property
+    def who(self) -> str:
+        """The holder, for messages."""
+        return self.by if self.minimum else f"operator {self.by}"
+
+    def is_over(self, now: float) -> bool:
+        """Return whether its time is over at `now`: seconds since 1970 by ZooKeeper's clock."""
+        return now >= self.until.timestamp()
+
+    def __str__(self) -> str:
+        """Return the holder, the end and the reason, in one line."""
+        return f"{self.who} until {self.until:%Y-%m-%d %H:%M:%S} UTC: {self.reason}"
+
+
+def is_operator(name: str) -> bool:
+    """Return whether a znode with this name is an operator hold; never raises."""
+    try:
+        child = parse(name)
+    except UnreadableQueue:
+        return False
+    return child is not None and mark_of(child.guid) is Mark.OPERATOR
+
+
+def holds_ahead(queue: Queue, me: str) -> tuple[str, ...]:
+    """Return the names of the operator holds ahead of the contender `me`, the first in the queue first."""
+    return tuple(child.name for child in queue[: queue.index_of(me)] if _is_hold(child))
+
+
+def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, ...]:
+    """
+    Return the names of the holds that the waiter `me` has to end: those it watches, and those just ahead of it.
+
+    If another waiter of ours is in between, that one ends the hold. When that waiter leaves, `me` lists the queue
+    again. A client of Curator or kazoo in between does not count, because it ends no hold.
+    """
+    names: list[str] = []
+    between = False
+    for child in reversed(queue[: queue.index_of(me)]):
+        if not _is_hold(child):
+            between = between or child.by_us
+        elif not between or child.name in watched:
+            names.append(child.name)
+    return tuple(names)
+
+
+def _is_hold(child: Child) -> bool:
+    return mark_of(child.guid) is Mark.OPERATOR
+
+
+def operator_hold(
+    payload: Payload | None, *, key: str, path: str, token: int, owner: int, ctime: float
+) -> OperatorHold | None:
+    """
+    Return the operator hold in a znode with this payload, or None; never raises.
+
+    `owner` is the session of an ephemeral znode, 0 for a hold. `ctime` is in seconds since 1970.
+    """
+    if payload is None or owner or not payload.about.get(OPERATOR) or not is_operator(path.rpartition("/")[2]):
+        return None
+    try:
+        seconds = float(payload.about.get(SECONDS, ""))
+        since = datetime.fromtimestamp(ctime, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    if not 0 <= seconds <= LONGEST:  # also for NaN
+        return None
+    return OperatorHold(
+        key=key,
+        path=path,
+        token=token,
+        by=printable(payload.about[OPERATOR], MAX_BY),
+        reason=printable(payload.about.get(REASON, ""), MAX_REASON),
+        since=since,
+        seconds=seconds,
+        minimum=bool(payload.about.get(MINIMUM)),
+    )
+
+
+def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False) -> bytes:
+    """Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit."""
+    by, reason = printable(by, MAX_BY), printable(reason, MAX_REASON)
+    while True:
+        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({MINIMUM: "yes"} if minimum else {})}
+        data = replace(payload, what=f"{'' if minimum else 'operator '}{by}: {reason}", about=about).encode()
+        decoded = Payload.decode(data)
+        if decoded is not None and decoded.about == about:
+            return data
+        # They did not fit into a payload.
+        by, reason = by[: MAX_BY // 2], printable(reason, max(1, len(reason) * 3 // 4))

@@ -1,0 +1,494 @@
+"""
+The kazoo client of a session, and the requests that are sent with it.
+
+`Client` has the hosts, the credentials, TLS, and the timeout that the server granted. `Requests` has the requests of a
+session that have no reply yet, and those that wait until fewer are in flight; it uses one client after another. A
+`PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
+
+These private names of kazoo are used here and in `connection`, `gateway` and `session`:
+`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
+`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`,
+`_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
+`_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
+`tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError
+from kazoo.loggingsupport import BLATHER
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.serialization import Auth, CloseInstance, Connect
+from kazoo.protocol.states import EventType, KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
+
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import SEQUENCE
+from django_zklock.core.zk.connection import FIRST_RETRY, Connection, new_handler
+from django_zklock.core.zk.errors import OutcomeUnknown, ZkError, failure, translate
+from django_zklock.core.zk.lease import LastContact
+from django_zklock.core.zk.loop import Loop, Timer
+from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.outage import Outage, address
+
+if TYPE_CHECKING:
+    from kazoo.protocol.states import WatchedEvent
+
+logger = Logger("django_zklock.zk")
+
+# Part of the session timeout. After so long without a reply, the connection counts as dead. The lease still lasts then.
+STALL_SHARE = 1 / 6
+MAX_IN_FLIGHT = 200  # requests without a reply; others wait here, so a heartbeat never queues behind many
+
+PERMISSIONS = "rwcda"
+"""Letters for the permissions to read, write, create, delete and administer, in the order of their bits."""
+
+
+def acls(options: SessionOptions) -> list[ACL]:
+    """Return the access list of new znodes. It is always given, as kazoo's default is open."""
+    if isinstance(options.acl, str):
+        return list(CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE)
+    return [
+        ACL(sum(1 << PERMISSIONS.index(letter) for letter in set(letters)), Id(scheme, ident))
+        for scheme, ident, letters in options.acl
+    ]
+
+
+def acl_path(request: Any) -> str:
+    """Return the path of the znode whose ACL decides about a request, or "". A create or delete needs the parent's."""
+    path: str = getattr(request, "path", "")
+    return (path.rpartition("/")[0] or "/") if isinstance(request, _OF_CHILDREN) else path
+
+
+_OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
+_READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync)  # they change nothing, so they have no outcome
+
+
+class Client(KazooClient):
+    """A kazoo client with our handler and connection, bounded pauses, and the negotiated timeout."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+        handler = new_handler(options)
+        super().__init__(
+            hosts=",".join(map(address, options.hosts)),
+            timeout=options.session_timeout,
+            handler=handler,
+            default_acl=acls(options),
+            auth_data=list(options.auth),
+            use_ssl=options.tls is not None,
+            connection_retry=KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func),
+            logger=KAZOO_LOGGER,
+        )
+        self._connection = Connection(self, self._conn_retry.copy(), logger=self.logger)
+        self.outage = Outage(options.hosts)
+        self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
+        self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
+        self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
+        self.is_wanted: Callable[[], bool] = lambda: True  # asked before a server that refuses is tried again
+
+    def end(self) -> None:
+        """
+        End the session if there is a connection, or stop connecting; return at once.
+
+        `on_ended` is called when kazoo's thread has ended. kazoo's own `stop` waits for that in a thread that may not
+        run any more at the exit of the process.
+        """
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        try:
+            if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
+                self._connection.close()
+                self.on_ended()
+            else:
+                self._connection.wake()
+        except Exception as error:  # noqa: BLE001 - `close` raises no narrower one
+            # The thread sees `_stopped`, now or when it begins. Then it ends, and calls `on_ended`.
+            self.logger.debug("the connection ends by itself: %r", error)
+
+    def join(self) -> None:
+        """Wait until kazoo's thread has ended. That takes only moments after the end of the session."""
+        thread = self._connection._connection_routine
+        if thread is not None:
+            thread.join(1.0)
+
+    def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
+        """Send requests together, each with the object that takes its reply; on a client that has a connection."""
+        if self._connection._write_sock is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):
+            for request, result in requests:
+                self._call(request, result)  # it fails with the right error
+            return
+        self._queue.extend(requests)
+        try:
+            self._connection.wake()
+        except OSError:
+            for _, result in requests:
+                result.set_exception(ConnectionClosedError("Connection has been closed"))
+
+    @property
+    def negotiated_timeout(self) -> float:
+        """The session timeout that the server granted, in seconds."""
+        return float(self._connection.negotiated_timeout)
+
+    @property
+    def connect_sent_at(self) -> float:
+        """When the connect of the present connection was sent, on `clock.now()`."""
+        return float(self._connection.connect_sent_at)
+
+    @property
+    def session_id(self) -> int | None:
+        """The id of the present session, and `ephemeralOwner` of its znodes."""
+        session_id = self._session_id
+        return int(session_id) if session_id else None
+
+    @property
+    def server(self) -> str:
+        """The server of the present connection, or of the last one, as "address:port"; "" if there was none."""
+        host = self._connection.last_host
+        return "" if host is None else address(host)
+
+    @property
+    def host(self) -> tuple[str, int]:
+        """The server that was tried last, as spelled in the settings."""
+        return self._connection.host
+
+    def drop_connection(self) -> None:
+        """Cut the connection, not the session. kazoo then connects again, to another server if there is one."""
+        self._connection.answered = True  # the server does not refuse it
+        sock = self._connection._socket
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is closed already
+
+    def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
+        """Forget a watcher. kazoo would keep it until something happens to the znode."""
+        for watched in (self._data_watchers, self._child_watchers):
+            watchers = watched.get(path)
+            if watchers is not None:
+                watchers.discard(watcher)
+
+    def forget_sockets(self) -> None:
+        """Close a forked child's copies of the sockets. Nothing is sent, so the parent's connection stays open."""
+        for sock in (self._connection._socket, self._connection._read_sock, self._connection._write_sock):
+            if sock is not None:
+                try:
+                    sock.close()
+                except OSError:
+                    pass
+
+
+class _Redact(logging.Filter):
+    """Remove credentials and session passwords from kazoo's log lines of every level."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "session_passwd" in str(record.msg):
+            return False
+        if isinstance(record.args, tuple):
+            record.args = tuple(_redacted(arg) for arg in record.args)
+        return True
+
+
+def _redacted(arg: object) -> object:
+    if isinstance(arg, Auth):
+        return arg._replace(auth="...")
+    if isinstance(arg, Connect):
+        return arg._replace(passwd=b"...")  # with it and the session id, anyone could take the session over
+    return arg
+
+
+class _Quiet(logging.Filter):
+    """
+    Log kazoo's lines about each try to connect at DEBUG.
+
+    `Outage.log` logs once for all tries why there is no connection, and the session logs each change of its state.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if logging.DEBUG < record.levelno < logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return record.levelno != logging.DEBUG or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+def _logger() -> Logger:
+    logger = Logger("django_zklock.zk.kazoo")
+    filters = logger.logger.filters
+    for kind in (_Redact, _Quiet):
+        if not any(isinstance(existing, kind) for existing in filters):
+            filters.append(kind())
+    for level in (BLATHER, logging.DEBUG):
+        logger.isEnabledFor(level)  # on this thread, which may wait; from now on, the answer is in the cache
+    return logger
+
+
+KAZOO_LOGGER = _logger()
+
+
+class PendingRequest:
+    """A request that waits for its reply. kazoo sets the reply on its own thread, and the loop's thread gets it."""
+
+    __slots__ = ("_loop", "_on_reply", "_request", "callback")
+
+    def __init__(
+        self,
+        loop: Loop,
+        request: Any,
+        callback: Callable[[Any], object],
+        on_reply: Callable[[PendingRequest, object], object],
+    ) -> None:
+        self._loop = loop
+        self._request = request
+        self._on_reply = on_reply
+        self.callback = callback
+
+    def set(self, value: Any = None) -> None:
+        """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
+        reply = value
+        if isinstance(self._request, wire.Transaction):
+            failed = failure(value)
+            if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
+                reply = error
+        elif isinstance(self._request, wire.Create2) and not _fits(value[0], self._request.path):
+            reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
+        self._loop.deliver(self._on_reply, self, reply)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take the error."""
+        reply = translate(error, read=isinstance(self._request, _READS), path=acl_path(self._request))
+        self._loop.deliver(self._on_reply, self, reply)
+
+
+def _fits(path: str, requested: str) -> bool:
+    """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
+    return path.startswith(requested) and SEQUENCE.fullmatch(path, len(requested)) is not None
+
+
+class Watch:
+    """A watch on one znode or its children. It calls back once, at the first event, unless it was cancelled before."""
+
+    __slots__ = ("_callback", "_loop", "_path", "_unwatch")
+
+    def __init__(
+        self, loop: Loop, path: str, callback: Callable[[bool], object], unwatch: Callable[[str, Watch], object]
+    ) -> None:
+        self._loop = loop
+        self._path = path
+        self._callback: Callable[[bool], object] | None = callback
+        self._unwatch = unwatch  # called when it was cancelled
+
+    def __bool__(self) -> bool:
+        """
+        Return False once it was cancelled.
+
+        kazoo asks when it sends the request, and again when the reply arrives. It would keep a cancelled watch until
+        something happens to the znode.
+        """
+        return self._callback is not None
+
+    def __call__(self, event: WatchedEvent) -> None:
+        """Take kazoo's event, on kazoo's thread."""
+        if event.type != EventType.NONE:  # NONE: the connection broke; the session tells its observers
+            self._loop.deliver(self._fire, event.type == EventType.DELETED)
+
+    def _fire(self, deleted: bool) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(deleted)
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self._callback = None
+        self._unwatch(self._path, self)
+
+
+_Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
+"""Requests that are sent together, and their callbacks."""
+
+
+class Requests:
+    """
+    The requests of one session; on the loop's thread.
+
+    The session calls `open` for each connection, and `close` when that connection ends. `on_stall` is called when there
+    was no reply for too long, `on_unknown` when a reply was lost or is unclear.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        contact: LastContact,
+        on_stall: Callable[[float], object],
+        on_unknown: Callable[[OutcomeUnknown], object],
+    ) -> None:
+        self._loop = loop
+        self._contact = contact
+        self._on_stall = on_stall  # gets the seconds without a reply
+        self._on_unknown = on_unknown
+        self._client: Client | None = None  # while there is a connection
+        self._session_id: int | None = None
+        self._timeout = 0.0  # of the session
+        self._sent: dict[PendingRequest, float] = {}  # requests without a reply, oldest first, and when they were sent
+        self._unsent: deque[_Batch] = deque()  # requests that wait until fewer are in flight
+        self._replied_at = float("-inf")  # when the last reply arrived, on clock.now()
+        self._stall_timer: Timer | None = None
+
+    def open(self, client: Client, session_id: int, timeout: float) -> None:
+        """Send requests on this connection from now on."""
+        self._client, self._session_id, self._timeout = client, session_id, timeout
+
+    def close(self) -> None:
+        """Send nothing more: the connection broke. The requests that wait fail."""
+        self._client = None
+        self._fail_unsent(OutcomeUnknown)
+
+    def fail_all(self, error: type[ZkError]) -> None:
+        """Fail all requests, because the session is over."""
+        self._client = None
+        unanswered, self._sent = self._sent, {}
+        _fail([(pending, pending.callback) for pending in unanswered], error)
+        self._fail_unsent(error)
+
+    @property
+    def usable(self) -> bool:
+        """
+        True if a request that is sent now belongs to this session.
+
+        kazoo's client may have a new session before the loop gets that event.
+        """
+        return self._client is not None and self._client.session_id == self._session_id
+
+    def last_zxid(self) -> Callable[[], int]:
+        """Return a function that returns the newest zxid in the replies to the present client."""
+        client = self._client  # the next client has another session, perhaps at another ensemble
+        return lambda: 0 if client is None else int(client.last_zxid)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of requests in flight."""
+        return len(self._sent)
+
+    def send(self, request: Any, callback: Callable[[Any], object], *, urgent: bool = False) -> None:
+        """Send a request of kazoo's. `callback` gets its reply or a `ZkError`, on the loop's thread."""
+        self.send_together([(request, callback)], urgent=urgent)
+
+    def send_together(self, requests: _Batch, *, urgent: bool = False) -> None:
+        """
+        Send requests together; each callback gets its reply, in the same order.
+
+        While `MAX_IN_FLIGHT` requests have no reply, others wait, unless they are `urgent`.
+
+        A user's thread must not call this. A signal handler may raise there while kazoo passes the request to its own
+        thread. kazoo would swallow that exception and lose the request.
+        """
+        client = self._client
+        if client is None or not self.usable:
+            _fail(requests, OutcomeUnknown)
+            return
+        if not urgent and (len(self._sent) >= MAX_IN_FLIGHT or self._unsent):
+            self._unsent.append(requests)
+            return
+        now = clock.now()
+        calls = []
+        for request, callback in requests:
+            pending = PendingRequest(self._loop, request, callback, self._on_reply)
+            self._sent[pending] = now
+            calls.append((request, pending))
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(self._timeout * STALL_SHARE, self._on_stall_timer)
+        client.call_together(calls)
+
+    def watch(self, path: str, on_event: Callable[[bool], object] | None) -> Watch | None:
+        """Return a watch to send with a request; None without `on_event`."""
+        return None if on_event is None else Watch(self._loop, path, on_event, self._unwatch)
+
+    def _unwatch(self, path: str, watch: Watch) -> None:
+        """Forget a watch. On the server, it ends with the next event of that znode."""
+        if self._client is not None:  # else it has ended with the connection
+            self._client.unwatch(path, watch)
+
+    def _on_reply(self, pending: PendingRequest, reply: object) -> None:
+        """Handle the reply to a request, or its error; once per request."""
+        sent_at = self._sent.pop(pending, None)
+        if sent_at is None:
+            return
+        if isinstance(reply, OutcomeUnknown):
+            self._on_unknown(reply)
+        else:
+            self._replied_at = clock.now()
+            self._contact.record(sent_at, self._replied_at, self._timeout)
+        try:
+            pending.callback(reply)
+        finally:
+            while self._unsent and len(self._sent) < MAX_IN_FLIGHT and self.usable:
+                self.send_together(self._unsent.popleft(), urgent=True)
+
+    def _on_stall_timer(self) -> None:
+        self._stall_timer = None
+        if not self._sent:
+            return
+        # Replies arrive in the order of the requests. While replies arrive, the oldest request only queues.
+        since = max(next(iter(self._sent.values())), self._replied_at)
+        longest = self._timeout * STALL_SHARE
+        remaining = since + longest - clock.now()
+        if remaining <= 0:
+            self._on_stall(longest - remaining)
+            remaining = longest
+        self._stall_timer = self._loop.call_later(remaining, self._on_stall_timer)
+
+    def _fail_unsent(self, error: type[ZkError]) -> None:
+        unsent, self._unsent = self._unsent, deque()
+        for requests in unsent:
+            _fail(requests, error)
+
+
+def _fail(requests: _Batch, error: type[ZkError]) -> None:
+    for _, callback in requests:
+        try:
+            callback(error())
+        except Exception:
+            # The other callbacks must be called all the same.
+            logger.exception("%r failed on a request without a reply", callback)
+
+
+class CreateContainer(wire.Create):
+    """A create with the operation code for containers (ZooKeeper 3.5.3), which kazoo does not have."""
+
+    type = 19
+
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> object:
+        return wire.Create2.deserialize(buffer, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GetEphemerals:
+    """List the ephemeral znodes of this session below a path (ZooKeeper 3.6), which kazoo cannot do."""
+
+    prefix: str
+    type: ClassVar[int] = 103
+
+    def serialize(self) -> bytes:
+        return bytes(wire.write_string(self.prefix))
+
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
+        (count,) = wire.int_struct.unpack_from(buffer, offset)
+        offset += wire.int_struct.size
+        paths = []
+        for _ in range(count):
+            path, offset = wire.read_string(buffer, offset)
+            paths.append(path)
+        return paths

@@ -1,0 +1,435 @@
+"""
+The requests that locks send to ZooKeeper.
+
+A session's requests are carried out in the order in which they are sent. So `create_and_list` sends its two requests
+together, and both take one round trip. Every method runs on the loop's thread and returns at once. The callback gets
+the reply there later: the described value, or a `ZkError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from kazoo.exceptions import NoAuthError
+from kazoo.protocol import serialization as wire
+
+from django_zklock.core import clock
+from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Watch, acl_path, acls
+from django_zklock.core.zk.errors import (
+    NodeExists,
+    NodeMissing,
+    OutcomeUnknown,
+    RequestRefused,
+    SessionGone,
+    ZkError,
+    failure,
+    translate,
+)
+from django_zklock.core.zk.multi import Check, Create, Delete, Operation, SetData
+
+if TYPE_CHECKING:
+    from kazoo.protocol.states import ZnodeStat
+
+    from django_zklock.core.zk.session import Session
+
+CLOCK_NODE: Final = "!clock"
+"""The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
+
+_UNUSABLE = (
+    '{} was not created, because ZKLOCK["ACL"] would not let this process use it. Correct it, or ZKLOCK["AUTH"].'
+)
+_LATEST: Final = 253402300799.0  # seconds since 1970: the end of the year 9999
+_PERSISTENT = 0
+_EPHEMERAL = 1
+_SEQUENTIAL = 2
+_CONTAINER = 4
+_ANY_VERSION = -1
+
+_T = TypeVar("_T")
+_Results: TypeAlias = "list[Any]"  # of the operations of a transaction, as kazoo returns them
+
+Callback: TypeAlias = Callable[[_T], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A znode, as the server described it."""
+
+    path: str
+    data: bytes
+    czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
+    owner: int  # the session id of an ephemeral znode, else 0
+    ctime: float = 0.0  # when it was created, in seconds since 1970 by the server's clock
+    mtime: float = 0.0  # when its data was last written, likewise
+    version: int = 0  # of its data
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryState:
+    """A znode with the names of its children. They are read after a `sync`, so they are no older than the request."""
+
+    path: str
+    data: bytes
+    version: int
+    children: tuple[str, ...]
+
+
+NodeReply: TypeAlias = Node | ZkError
+NamesReply: TypeAlias = "list[str] | ZkError"
+DirectoryReply: TypeAlias = DirectoryState | ZkError | None
+"""None: there is no such znode."""
+WriteReply: TypeAlias = ZkError | None
+"""None: it was carried out."""
+
+
+class ServerClock:
+    """
+    The wall clock of ZooKeeper, for one session; on the loop's thread.
+
+    The leader stamps each write, and some replies contain the stamp. The boot-time clock counts on from there, so the
+    two clocks of different machines are never compared. The result is late by the travel time of the reply. It is
+    never early, unless the leader's clock jumps or another server becomes the leader. `latest` is never late.
+    """
+
+    def __init__(self) -> None:
+        self._offset: float | None = None  # of the server's clock from `clock.now()`
+        self._round_trip = 0.0  # of the write with the stamp, in seconds
+
+    def record(self, stamp: int, sent_at: float) -> None:
+        """Record the stamp of a write (milliseconds since 1970) that was sent at `sent_at` and is now answered."""
+        arrived = clock.now()
+        self._offset = stamp / 1000 - arrived
+        self._round_trip = arrived - sent_at
+
+    def now(self) -> float | None:
+        """Return the server's time in seconds since 1970, or None if no reply of this session contained one."""
+        return None if self._offset is None else clock.now() + self._offset
+
+    def latest(self) -> float | None:
+        """Return the latest that the server's time can be, as if the reply had needed no time; None if unknown."""
+        return None if self._offset is None else clock.now() + self._offset + self._round_trip
+
+
+def to_datetime(seconds: float) -> datetime:
+    """Return seconds since 1970 as a time in UTC; the nearest possible if a znode has an impossible time."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), timezone.utc)
+
+
+class Gateway:
+    """The requests of locks, on one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.clock = ServerClock()
+        self._acl = acls(session.options)
+        self._is_acl_proven = isinstance(session.options.acl, str)  # a list may have a mistake
+
+    # --- reads --------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, callback: Callback[NodeReply], on_event: Callback[bool] | None = None) -> Watch | None:
+        """
+        Read a znode. With `on_event`, watch it too: it is called once, with True if the znode is deleted.
+
+        The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
+        for ever (ZOOKEEPER-442).
+        """
+        watch = self.session.requests.watch(path, on_event)
+        self.session.requests.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
+        return watch
+
+    def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
+        """
+        Read znodes in one round trip.
+
+        `callback` gets those that exist and that this client may read, by path; an error if a reply was lost.
+        """
+
+        def on_all_read(replies: Sequence[NodeReply]) -> None:
+            lost = next((reply for reply in replies if isinstance(reply, (OutcomeUnknown, SessionGone))), None)
+            nodes = {reply.path: reply for reply in replies if isinstance(reply, Node)}
+            callback(nodes if lost is None else lost)
+
+        on_read = _collecting(len(paths), on_all_read)
+        for path in paths:
+            self.read(path, on_read)
+        if not paths:
+            callback({})
+
+    def children(
+        self, parent: str, callback: Callback[NamesReply], on_event: Callback[bool] | None = None
+    ) -> Watch | None:
+        """
+        List the names of a znode's children.
+
+        With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
+        znode itself is deleted. A missing znode leaves no watch.
+        """
+        watch = self.session.requests.watch(parent, on_event)
+        self.session.requests.send(wire.GetChildren(parent, watch), callback)
+        return watch
+
+    def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
+        """
+        List the names of a znode's children as the leader knows them now.
+
+        The sync makes the list final for a create whose reply was lost. Without it, the create could still be carried
+        out after a list that does not show it.
+        """
+        self._send_all(
+            (wire.Sync(parent), wire.GetChildren(parent, None)),
+            lambda replies: callback(replies[0] if isinstance(replies[0], ZkError) else replies[1]),
+        )
+
+    def read_directory(self, path: str, callback: Callback[DirectoryReply]) -> None:
+        """
+        Read a znode and list its children, in one round trip.
+
+        A sync makes the result no older than the call. Data and children are read one after the other, so a change in
+        between may show in one only. A write that relies on them must name the version.
+        """
+
+        def on_replies(replies: Sequence[Any]) -> None:
+            errors = [error for error in replies if isinstance(error, ZkError)]
+            unclear = [error for error in errors if not isinstance(error, NodeMissing)]
+            if errors:
+                callback(unclear[0] if unclear else None)
+                return
+            _, (data, stat), names = replies
+            callback(DirectoryState(path=path, data=data or b"", version=stat.version, children=tuple(names)))
+
+        self._send_all((wire.Sync(path), wire.GetData(path, None), wire.GetChildren(path, None)), on_replies)
+
+    def _send_all(self, requests: Sequence[Any], callback: Callback[Sequence[Any]]) -> None:
+        """Send requests in one round trip; `callback` gets all replies, in their order."""
+        on_reply = _collecting(len(requests), callback)
+        self.session.requests.send_together([(request, on_reply) for request in requests])
+
+    def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
+        """List the paths of all ephemeral znodes of this session below a path."""
+        self.session.requests.send(GetEphemerals(below), callback)
+
+    def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
+        """Read the access list of a znode: (scheme, id, permissions) with letters of `PERMISSIONS`."""
+
+        def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
+            return [
+                (entry.id.scheme, entry.id.id, "".join(c for i, c in enumerate(PERMISSIONS) if entry.perms & 1 << i))
+                for entry in reply[0]
+            ]
+
+        self.session.requests.send(wire.GetACL(path), _converting(entries, callback))
+
+    # --- writes -------------------------------------------------------------------------------------------------
+
+    def create_and_list(
+        self,
+        parent: str,
+        prefix: str,
+        data: bytes,
+        on_created: Callback[NodeReply],
+        on_listed: Callback[NamesReply] | None,
+    ) -> None:
+        """
+        Create an ephemeral sequential znode below `parent` and list its children, in one round trip.
+
+        Without `on_listed` nothing is listed. If the parent is missing, both callbacks get `NodeMissing`. The create
+        is an acknowledged quorum write, so it extends the session's lease.
+        """
+        sent_at = clock.now()
+
+        def on_reply(reply: tuple[str, ZnodeStat] | ZkError) -> None:
+            if isinstance(reply, ZkError):
+                on_created(reply)
+                return
+            path, stat = reply
+            self.session.extend_lease(sent_at)
+            self.clock.record(stat.ctime, sent_at)
+            on_created(_node(path, data, stat))
+
+        create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL | _SEQUENTIAL)
+        requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
+        if on_listed is not None:
+            requests.append((wire.GetChildren(parent, None), on_listed))
+        self.session.requests.send_together(requests)
+
+    def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
+        """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
+        sent_at = clock.now()
+
+        def written(stat: ZnodeStat) -> Node:
+            self.clock.record(stat.mtime, sent_at)
+            return _node(path, data, stat)
+
+        self.session.requests.send(wire.SetData(path, data, version), _converting(written, callback))
+
+    def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
+        """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
+        requests = [self._request(operation) for operation in operations]
+        if not self._is_acl_proven:
+            records = [
+                operation for operation in operations if isinstance(operation, Create) and not operation.ephemeral
+            ]
+            requests += [wire.CheckVersion(record.path, _ANY_VERSION) for record in records]  # it must be readable
+        self.session.requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), callback))
+
+    def _request(self, operation: Operation) -> Any:
+        if isinstance(operation, Create):
+            flags = _EPHEMERAL if operation.ephemeral else _PERSISTENT
+            return wire.Create(operation.path, operation.data, self._acl, flags)
+        if isinstance(operation, SetData):
+            return wire.SetData(operation.path, operation.data, operation.version)
+        if isinstance(operation, Delete):
+            return wire.Delete(operation.path, operation.version)
+        return wire.CheckVersion(operation.path, _ANY_VERSION)
+
+    def delete(self, path: str, callback: Callback[WriteReply]) -> None:
+        """Delete a znode, if there is one."""
+
+        def on_deleted(reply: object) -> None:
+            callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing) else None)
+
+        self.session.requests.send(wire.Delete(path, _ANY_VERSION), on_deleted)
+
+    def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
+        """
+        Create a znode and its missing parents.
+
+        They are containers: the server deletes them some time after the last child is gone. The chroot and ROOT are
+        persistent: the operator may have set their ACL, or closed the znode above. A `lasting` znode is persistent,
+        too. kazoo's recipes need that, as they create the directory only once.
+
+        A list as `ACL` may have a mistake, and then nobody could use the znode, even with the list corrected. So a
+        transaction that leaves nothing first tries whether this session can use what it creates.
+        """
+        parent, child = path.rpartition("/")[0], f"{path}/!acl"
+        lasting = lasting or f"{self.session.options.base}/".startswith(f"{path}/")
+
+        def create(tried: WriteReply = None) -> None:
+            if tried is None:
+                self._is_acl_proven = True
+            elif tried.path == child and isinstance(tried.__cause__, NoAuthError):
+                callback(RequestRefused(_UNUSABLE.format(path)))
+                return
+            create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
+            self.session.requests.send(create(path, b"", self._acl, flags), on_reply)
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, NodeMissing) and parent:
+                self.ensure_path(parent, on_parent)
+            else:
+                callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeExists) else None)
+
+        def on_parent(reply: WriteReply) -> None:
+            if reply is not None:
+                callback(reply)
+            else:
+                self.ensure_path(path, callback, lasting=lasting)
+
+        if self._is_acl_proven:
+            create()
+        else:  # the last delete needs a permission of the parent; if that is refused, the plain create decides
+            trial = (Create(path=path), Create(path=child), Check(path=child), Delete(path=child), Delete(path=path))
+            requests = [self._request(operation) for operation in trial]
+            self.session.requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), create))
+
+    # --- quorum -------------------------------------------------------------------------------------------------
+
+    def quorum_check(self, paths: Sequence[str], callback: Callback[str | ZkError | None]) -> None:
+        """
+        Let a quorum confirm that this session lives and that these znodes of it exist. Extends the lease.
+
+        The request is a transaction that only checks the znodes. The leader orders it and a quorum acknowledges it like
+        any write, but it changes nothing and wakes no watch. `callback` gets None, or the first path that is missing.
+        """
+        sent_at = clock.now()
+
+        def checked(results: _Results) -> str | ZkError | None:
+            error = _outcome(checks, results)
+            if error is None:
+                self.session.extend_lease(sent_at)
+            return error.path if isinstance(error, NodeMissing) else error
+
+        checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
+        self.session.requests.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
+
+    def last_zxid(self, callback: Callback[int | ZkError]) -> None:
+        """
+        Let a quorum carry out a transaction that changes nothing; `callback` gets its zxid, or a later one.
+
+        No token above that number was given out before this call.
+        """
+        last_zxid = self.session.requests.last_zxid()
+        check = wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)])
+        # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
+        self.session.requests.send(check, _converting(lambda results: last_zxid(), callback))
+
+    def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
+        """
+        Set the clock of this gateway from a write.
+
+        No request returns the time, but each write is stamped with it. So one transaction creates a znode at `path`,
+        writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
+        """
+        sent_at = clock.now()
+
+        def written(results: _Results) -> WriteReply:
+            error = _outcome(operations, results)
+            if error is None:
+                self.clock.record(results[1].mtime, sent_at)
+            return error
+
+        operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
+        self.session.requests.send(wire.Transaction(operations), _converting(written, callback))
+
+
+def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:
+    """Return None if the transaction was carried out, else the error of the request that failed."""
+    failed = failure(results)
+    if failed is None:
+        return None
+    request = requests[results.index(failed)]
+    error = translate(failed, path=acl_path(request))
+    error.path = request.path
+    return error
+
+
+def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:
+    """Return a callback for kazoo's reply: pass on an error as it is, and any other reply converted."""
+
+    def on_reply(reply: Any) -> None:
+        callback(reply if isinstance(reply, ZkError) else convert(reply))
+
+    return on_reply
+
+
+def _collecting(count: int, callback: Callback[list[Any]]) -> Callback[Any]:
+    """Return a callback for each of `count` requests, whose replies arrive in order; `callback` gets all of them."""
+    replies: list[Any] = []
+
+    def on_reply(reply: Any) -> None:
+        replies.append(reply)
+        if len(replies) == count:
+            callback(replies)
+
+    return on_reply
+
+
+def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
+    return Node(
+        path=path,
+        data=data or b"",
+        czxid=stat.czxid,
+        owner=stat.ephemeralOwner,
+        ctime=stat.ctime / 1000,
+        mtime=stat.mtime / 1000,
+        version=stat.version,
+    )

@@ -1,0 +1,110 @@
+"""The heartbeat: one quorum check for each process that holds locks, every sixth of the session timeout."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+
+from django_zklock import signals
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.gateway import Gateway
+from django_zklock.core.zk.lease import LEASE_SHARE
+from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.session import BEAT_SHARE, Session
+
+logger = Logger("django_zklock.zk")
+
+NODES_PER_BEAT = 100  # with more, each heartbeat checks the next 100; any of them proves the session
+
+
+class Heartbeat:
+    """
+    Check the znodes of all holders of this process with one request, and report each znode that is gone.
+
+    Each success extends the lease. The heartbeat runs on the loop's thread, and only while there is a holder. A process
+    that only waits sends none, because it has no lock that it could lose.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._session = gateway.session
+        self._nodes: dict[str, Callable[[], None]] = {}  # by path: called when the znode is gone
+        self._timer: Timer | None = None
+        self._outstanding = False
+
+    @property
+    def due_in(self) -> float:
+        """
+        In how many seconds a heartbeat is due: a sixth of the session timeout after the last acknowledged write.
+
+        Other writes, such as the creates of waiters, count, too. So the first heartbeat of a holder may be due soon.
+        """
+        session = self._session
+        return session.lease.until - clock.now() - (LEASE_SHARE - BEAT_SHARE) * session.timeout
+
+    def add(self, path: str, on_missing: Callable[[], None]) -> None:
+        """Check a znode from now on; call `on_missing()` when it is gone."""
+        self._nodes[path] = on_missing
+        due_in = self.due_in
+        if due_in > 0:
+            self._arm(due_in)
+        else:
+            self.beat()
+
+    def remove(self, path: str) -> None:
+        """Stop checking a znode."""
+        self._nodes.pop(path, None)
+
+    def beat(self) -> None:
+        """Send a heartbeat now, unless one is under way."""
+        if not self._nodes:
+            return
+        self._arm(self._session.timeout * BEAT_SHARE)
+        if self._outstanding or not self._session.connected:
+            return
+        paths = list(itertools.islice(self._nodes, NODES_PER_BEAT))
+        if len(self._nodes) > NODES_PER_BEAT:
+            for path in paths:  # move these to the end
+                self._nodes[path] = self._nodes.pop(path)
+        self._outstanding = True
+        on_checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
+        self._gateway.quorum_check(paths, on_checked)
+
+    def _arm(self, seconds: float) -> None:
+        # The timer continues when the last znode is removed. So a lock in a loop creates and cancels no timers.
+        if self._timer is None:
+            self._timer = self._session.loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._nodes:
+            return
+        if self._outstanding:
+            self._session.mark_suspect(troubles.LATE_HEARTBEAT)
+        self.beat()
+
+    def _on_checked(self, sent_at: float, until: float, reply: str | ZkError | None) -> None:
+        self._outstanding = False
+        if signals.heartbeat.receivers and not isinstance(reply, str):  # else another heartbeat follows at once
+            now = clock.now()
+            self._session.dispatch(
+                functools.partial(
+                    signals.heartbeat.send_robust,
+                    Session,
+                    took=now - sent_at,
+                    margin=max(0.0, until - now),
+                    lease=LEASE_SHARE * self._session.timeout,
+                    error="" if reply is None else type(reply).__name__,
+                )
+            )
+        if isinstance(reply, ZkError):
+            logger.debug("heartbeat failed: %s", reply)
+        elif reply is not None:
+            on_missing = self._nodes.pop(reply, None)
+            if on_missing is not None:
+                on_missing()
+            self.beat()  # the check stops at the first missing znode, so there may be more

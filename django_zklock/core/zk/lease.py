@@ -1,0 +1,112 @@
+"""The lease: for how long this process may trust that its session is alive, by the local clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from django_zklock.core import clock
+from django_zklock.core.zk.loop import Loop, Timer
+
+LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
+RELAY_SHARE = 0.25  # of that timeout; a follower reports a contact within half a tick, which is at most so long
+GRAIN_SHARE = 1 / 60  # of that timeout; contacts that are closer together count as one
+
+
+class LastContact:
+    """
+    Computes from the replies when the leader last heard of the session on the present connection.
+
+    A follower reports its contacts to the leader every half tick. The leader knows of a connect at once.
+    """
+
+    def __init__(self) -> None:
+        self._connected = float("-inf")  # when the connect was sent, on clock.now()
+        self._replies: deque[tuple[float, float]] = deque()  # (arrived at, request sent at), in their order
+
+    def restart(self, connect_sent_at: float) -> None:
+        """Start with a new connection. The old server may not have reported its last contacts to the leader."""
+        self._connected = connect_sent_at
+        self._replies.clear()
+
+    def record(self, sent_at: float, replied_at: float, timeout: float) -> None:
+        """Record a reply to a request or to a ping."""
+        replies, grain = self._replies, GRAIN_SHARE * timeout
+        if replies and replied_at - replies[-1][0] < grain and sent_at - replies[-1][1] < grain:
+            # Both times must be close: after a pause, the reply to an old request would hide the reply to a new one.
+            return
+        replies.append((replied_at, sent_at))
+        while len(replies) > 1 and replies[1][0] < replied_at - timeout:
+            replies.popleft()
+
+    def known_to_leader(self, moment: float, timeout: float) -> float:
+        """Return the earliest time at which the leader can have last restarted the session timer before `moment`."""
+        latest = moment - RELAY_SHARE * timeout
+        for replied_at, sent_at in reversed(self._replies):
+            if replied_at <= latest:
+                return max(self._connected, sent_at)
+        return self._connected
+
+
+class Lease:
+    """
+    The time for which the locks of a session belong to it.
+
+    Let T be the negotiated timeout. The lease ends 0.4 T after the last acknowledged quorum write was sent. It never
+    ends later than the leader's session timer, which runs for T from the last contact that the leader knows of.
+
+    * Only a quorum write counts. A follower that is cut off from its leader still answers pings and reads.
+    * The write shows that the leader knew the session after the write was sent. It does not restart the leader's timer.
+      The followers do: every half tick they report which sessions they have heard of.
+    * A server hears of a client at least every T/3, and T is at least two ticks. So at least 0.417 T of the leader's
+      timer (1 - 1/3 - 1/4) remain after a write.
+    * A process that was paused may write just before the leader ends the session. So the last contact counts, too.
+    """
+
+    def __init__(self, loop: Loop, on_over: Callable[[], None]) -> None:
+        self.until = float("-inf")  # on clock.now(); written by the loop's thread, read by any
+        self._loop = loop
+        self._on_over = on_over
+        self._timer: Timer | None = None
+        self.on_changed: dict[object, Callable[[], object]] = {}  # by owner: called when `until` has changed
+
+    @property
+    def valid(self) -> bool:
+        """Whether the lease lasts. Only the clock decides, so a process that was paused sees the end on resume."""
+        return clock.now() < self.until
+
+    def extend(self, sent_at: float, timeout: float, heard_at: float) -> bool:
+        """
+        Extend the lease after an acknowledged write that was sent at `sent_at`. Return whether it ends later now.
+
+        `heard_at`: the earliest time at which the leader can have last restarted the session's timer.
+        """
+        until = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout)
+        if until <= max(self.until, clock.now()):
+            return False
+        if not self.valid:
+            # After a pause, this may run before the timer reports the end of the lease. Another thread may have read
+            # the clock in between, and seen that its lock is lost. A lost lock stays lost.
+            self._on_over()
+        self.until = until
+        if self._timer is None:
+            self._arm()
+        for call in self.on_changed.values():
+            call()
+        return True
+
+    def end(self) -> None:
+        """End the lease, because the session is over."""
+        self.until = float("-inf")
+        for call in self.on_changed.values():
+            call()
+
+    def _arm(self) -> None:
+        self._timer = self._loop.call_later(max(0.0, self.until - clock.now()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.valid:
+            self._arm()
+        else:
+            self._on_over()

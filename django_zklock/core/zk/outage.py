@@ -1,0 +1,182 @@
+"""Why there is no connection to ZooKeeper: the last failure of each server, and the sentence that reports them."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
+
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+
+Host: TypeAlias = tuple[str, int]
+"""As in the settings."""
+Address: TypeAlias = tuple[str, int]
+"""An IP address and a port."""
+
+logger = Logger("django_zklock.zk")
+
+NO_ANSWER = "no answer"
+SILENT = "it accepts connections, but does not answer as ZooKeeper does"
+CLOSED = (
+    "it closes connections without an answer; it has no quorum, or expects TLS, or has as many connections as its "
+    "maxClientCnxns or maxCnxns allows, or is no ZooKeeper"
+)
+CLOSED_EARLY = "it closes each connection at the first request; it requires authentication, or is older than 3.6"
+CREDENTIALS = 'it refuses the credentials in ZKLOCK["AUTH"]'
+REFUSALS = {
+    SessionClosedRequireSaslError.code: 'it requires authentication that ZKLOCK["AUTH"] does not give: a scheme of its '
+    "enforce.auth.schemes, or SASL, which is not supported"
+}
+"""The codes with which a server refuses a session at its first request, and what they mean."""
+NO_TLS = "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://"
+TLS_ONLY = "it expects TLS; use zk+tls://, or its port without TLS"
+REFUSED = "connection refused"
+
+FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 3, 10.0
+"""Seconds between connections to a server that closes them, and their growth: about ten in the first minute."""
+IDLE_PAUSE = 60.0
+"""Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
+
+_TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
+_DEVSERVER = "For development, start one with: manage.py zklock devserver"
+
+
+class NotZooKeeper(Exception):
+    """The first bytes of a reply cannot be ZooKeeper's."""
+
+    def __init__(self, first: bytes) -> None:
+        shown = first.decode("latin-1")
+        super().__init__(
+            TLS_ONLY if first[:2] in _TLS_RECORD else f"it is no ZooKeeper; its answer begins with {shown!r}"
+        )
+
+
+class Outage:
+    """
+    The last failure to connect to each server of a session, until there is a connection.
+
+    kazoo's thread writes it, any thread reads it: each entry is a plain value.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = tuple(map(_key, hosts))
+        self._causes: dict[Host, str] = {}
+        self._logged = False
+        self._refusals: dict[Address, tuple[int, float]] = {}  # in a row, and when to try again, on clock.now()
+        self._idle_pause = float("inf")  # until a server has carried out a request
+
+    def trying(self, host: Host, so_far: str = NO_ANSWER) -> None:
+        """Record how far a try has come. The failure of an earlier try says more, so it stays until this try ends."""
+        if self._causes.get(_key(host), NO_ANSWER) == NO_ANSWER:
+            self._causes[_key(host)] = so_far
+
+    def failed(self, host: Host, cause: str) -> None:
+        """Record why a server could not be connected to."""
+        self._causes[_key(host)] = cause
+
+    def end(self) -> None:
+        """Forget all failures, because there is a connection."""
+        self._causes = {}
+        self._logged = False
+
+    def accepted(self) -> None:
+        """Forget all failures and refusals, because a server has carried out a request."""
+        self._refusals, self._idle_pause = {}, IDLE_PAUSE
+        self.end()
+
+    def refused(self, host: Host, address: Address, cause: str) -> None:
+        """
+        Record that a server has closed a connection before it carried out a request, and why, if that is known.
+
+        The first time is likely a restart. If it goes on, the pauses grow, so that many processes cannot harm a server.
+        """
+        count = self._refusals.get(address, (0, 0.0))[0] + 1
+        pause = min(FIRST_PAUSE * PAUSE_FACTOR ** min(count - 1, 10), LONGEST_PAUSE) * random.uniform(1, 1.2)  # noqa: S311
+        self._refusals[address] = count, clock.now() + pause
+        if count > 1 or cause != CLOSED_EARLY:
+            self._causes[_key(host)] = cause
+
+    def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
+        """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""
+        count, at = self._refusals.get(address, (0, 0.0))
+        return not count or clock.now() >= at + (0 if count == 1 or is_wanted() else self._idle_pause)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server has refused its last connection."""
+        return bool(self._refusals)
+
+    def log(self) -> None:
+        """Log the outage once, as soon as each server has failed."""
+        if not self._logged and len(self._causes) >= len(set(self._hosts)):
+            self._logged = True
+            logger.warning("%s", self.explain())
+
+    def explain(self, within: float | None = None, server: str = "") -> str:
+        """Return the sentence for a wait of `within` seconds. `server` is the connected one, if any."""
+        causes = self._causes
+        time = "" if within is None else f" within {within:.1f} s"
+        if server and not causes:
+            return f"ZooKeeper at {server} did not answer{time}."
+        if len(self._hosts) > 1:
+            servers = "; ".join(f"{address(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
+            return f"No connection to ZooKeeper{time}. {servers}."
+        cause = causes.get(self._hosts[0], NO_ANSWER)
+        hint = f" {_DEVSERVER}" if cause == REFUSED and _is_loopback(self._hosts[0][0]) else ""
+        return f"No connection to ZooKeeper at {address(self._hosts[0])}{time}: {cause}.{hint}"
+
+
+def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> str:
+    """
+    Return in a few words why a server could not be connected to.
+
+    `in_handshake`: TLS was being set up. `connected`: the server had accepted the TCP connection.
+    """
+    cause = error.__cause__ or error.__context__  # the system's error or ours, which kazoo replaces by its own
+    origin = cause if isinstance(cause, (OSError, NotZooKeeper)) else error
+    if isinstance(error, AuthFailedError):
+        return CREDENTIALS
+    if isinstance(origin, ssl.SSLCertVerificationError):
+        return f"its TLS certificate is not valid here: {origin.verify_message}"
+    if isinstance(origin, ssl.SSLError) and origin.reason not in (None, "WRONG_VERSION_NUMBER", *_ENDS_OF_FILE):
+        return f"TLS failed: {origin.reason.lower().replace('_', ' ')}"
+    if in_handshake:
+        return NO_TLS
+    if isinstance(origin, NotZooKeeper):
+        return str(origin)
+    if isinstance(origin, ConnectionRefusedError):
+        return REFUSED
+    if connected or isinstance(origin, (ConnectionResetError, BrokenPipeError)):
+        return SILENT if _is_timeout(origin) else CLOSED
+    if _is_timeout(origin):
+        return NO_ANSWER
+    return (getattr(origin, "strerror", None) or str(origin)).lower()
+
+
+_ENDS_OF_FILE = ("UNEXPECTED_EOF_WHILE_READING", "UNEXPECTED_EOF")
+
+
+def _is_timeout(error: BaseException) -> bool:
+    return isinstance(error, (TimeoutError, socket.timeout)) or "time-out" in str(error)
+
+
+def _key(host: Host) -> Host:
+    return host[0].lower(), host[1]  # as kazoo spells it
+
+
+def address(host: Host) -> str:
+    """Return "host:port", with brackets around an IPv6 address."""
+    return "[{}]:{}".format(*host) if ":" in host[0] else "{}:{}".format(*host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,163 @@
+"""Ask the system for what may come late or never: the addresses of a name, and files on another machine."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from django_zklock.core import clock
+from django_zklock.core.zk.loop import quiet_thread
+from django_zklock.core.zk.options import TlsOptions, TlsProblem
+from django_zklock.core.zk.outage import Address
+
+NO_HOST = "no such host"
+UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
+
+_UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # the resolver has answered
+
+LATE = 1.0  # seconds without an answer, after which the resolver is at fault
+FRESH = 10.0  # seconds for which an answer that came too late is as good as a new one
+
+_T = TypeVar("_T")
+
+
+class Outside(Generic[_T]):
+    """
+    The newest result of a call that may hang.
+
+    The call runs on a thread of its own, one at a time, so a resolver that hangs holds one thread at most.
+    """
+
+    def __init__(self, call: Callable[[], _T]) -> None:
+        self._call = call
+        self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
+        self._ended = threading.Event()
+        self._ended.set()
+        self._is_new = False  # nobody has got the newest result yet
+        self._mutex = threading.Lock()
+        self.begun_at = float("-inf")  # on clock.now(), of the newest call
+
+    def begin(self) -> None:
+        """Make the call, unless it is under way or has come too late for those who wanted it. For any thread."""
+        with self._mutex:
+            if not self._ended.is_set() or (self._is_new and clock.now() < self.begun_at + FRESH):
+                return
+            self._ended.clear()
+            self.begun_at = clock.now()
+        try:
+            quiet_thread("zklock-outside", self._run).start()
+        except RuntimeError as error:  # the process ends, or has too many threads
+            self._result = self._result or functools.partial(_raise, OSError(f"nobody can ask the system: {error}"))
+            self._ended.set()
+
+    def get(self, within: float) -> _T:
+        """
+        Return the newest value, or raise the error of the newest call.
+
+        A call under way is waited for until it has had `within` seconds. Raises `TimeoutError` if none has ended yet.
+        """
+        self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
+        if self._result is None:
+            raise TimeoutError("timed out")
+        if self._ended.is_set():
+            self._is_new = False
+        return self._result()
+
+    def _run(self) -> None:
+        try:
+            value = self._call()
+            self._result = lambda: value
+        except Exception as error:  # noqa: BLE001 - it is raised where the value is needed
+            self._result = functools.partial(_raise, error)
+        finally:
+            self._is_new = True
+            self._ended.set()
+
+
+def _raise(error: Exception) -> Any:
+    raise error.with_traceback(None)
+
+
+def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Address, ...] | OSError]:
+    """
+    Return the addresses of each host, or why there are none; wait for all names together `within` seconds at most.
+
+    The resolver goes on, and a later call gets its answer; until it is late, the error is a `TimeoutError`.
+    """
+    calls = {host: _addresses(host) for host in hosts if not _is_address(host[0])}
+    for call in calls.values():
+        call.begin()
+    resolved: dict[Address, tuple[Address, ...] | OSError] = {}
+    for host in hosts:
+        try:
+            resolved[host] = calls[host].get(within) if host in calls else (host,)
+        except TimeoutError:
+            late = clock.now() - calls[host].begun_at >= LATE
+            resolved[host] = (OSError if late else TimeoutError)(UNRESOLVED)
+        except OSError as error:
+            resolved[host] = error
+    return resolved
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@functools.cache
+def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
+    """Return the look-up of a host, of which there is one in this process. Its error is an `OSError`."""
+    known: list[Address] = []  # while the resolver is out of order, they stay in use
+
+    def look_up() -> tuple[Address, ...]:
+        try:
+            entries = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        except socket.gaierror as error:
+            if error.errno in _UNKNOWN:
+                known.clear()
+                raise OSError(NO_HOST) from error
+            if not known:
+                raise OSError(UNRESOLVED) from error
+        except UnicodeError as error:
+            raise OSError(NO_HOST) from error
+        else:
+            known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in entries)
+        return tuple(known)
+
+    return Outside(look_up)
+
+
+@functools.cache
+def _context(tls: TlsOptions) -> Outside[ssl.SSLContext]:
+    return Outside(tls.context)
+
+
+def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
+    """
+    Return a context for TLS, of the files as they are now; wait for them `within` seconds at most.
+
+    If that is not enough, it is the context of an earlier call. Raises `TlsProblem`.
+    """
+    call = _context(tls)
+    call.begin()
+    try:
+        return call.get(within)
+    except TimeoutError:
+        files = ", ".join(dict.fromkeys(filter(None, (tls.ca, tls.cert, tls.key)))) or "the system's certificates"
+        problem = TlsProblem(f'a file of ZKLOCK["TLS"] cannot be read, reading hangs: {files}')
+        problem.absent = True
+        raise problem from None
+
+
+if hasattr(os, "register_at_fork"):
+    for _cached in (_addresses, _context):
+        os.register_at_fork(after_in_child=_cached.cache_clear)  # a child has none of the threads

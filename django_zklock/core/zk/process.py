@@ -1,0 +1,172 @@
+"""
+The one session of this process, built on first use and shared by all its threads, greenlets and event loops.
+
+A forked child drops the inherited session without touching the parent's socket, and builds its own on first use.
+A process that was started with `spawn` inherits nothing. When the interpreter exits, the session is closed, so that
+its locks are released at once.
+
+The pytest plugin loads this module into every run of pytest, so it imports nothing but the standard library. The plugin
+forbids contact with ZooKeeper; `LockTester` allows it in its block.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django_zklock.core import log
+
+if TYPE_CHECKING:
+    from django_zklock.core.zk.options import SessionOptions
+    from django_zklock.core.zk.session import Session
+
+CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close
+LOG_TIMEOUT = 1.0  # seconds that it may wait for slow log handlers
+
+_starting = threading.Lock()  # held by threads of `_start` only: no signal handler, which may take a lock, runs in them
+_sessions: dict[int, Session] = {}  # at most one, by the id of its process; changed by single steps
+_factory: Callable[[], SessionOptions] | None = None
+at_end: list[Callable[[], object]] = []
+"""Functions that `end` calls when the session is closed. They are added while Django starts."""
+_forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
+_allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
+
+
+def configure(factory: Callable[[], SessionOptions]) -> None:
+    """Set the function that returns a session's options; called by the app's `ready()`."""
+    global _factory
+    _factory = factory
+
+
+def current() -> Session:
+    """
+    Return the session of this process, and start it if there is none. Does not wait for a connection.
+
+    Raises `RuntimeError` in a test that may not contact ZooKeeper.
+    """
+    if _forbidden and not _allowed:
+        raise RuntimeError(_forbidden)
+    return _sessions.get(os.getpid()) or _start()
+
+
+def peek() -> Session | None:
+    """Return the session of this process, or None if none was started."""
+    return _sessions.get(os.getpid())
+
+
+def forbid(message: str) -> None:
+    """Make `current()` raise `RuntimeError(message)`, except between `allow` and `disallow`. "" ends that."""
+    global _forbidden
+    _forbidden = message
+
+
+def allow() -> None:
+    """Allow contact until `disallow` has been called as often as this."""
+    global _allowed
+    _allowed += 1
+
+
+def disallow() -> None:
+    """Take back one call of `allow`."""
+    global _allowed
+    _allowed -= 1
+
+
+def _start() -> Session:
+    """
+    Start the session in a thread that no signal handler interrupts, and wait for it.
+
+    In the main thread, the exception of a handler could strike the imports, or `Thread.start`, which breaks.
+    """
+    from django.core.exceptions import ImproperlyConfigured  # noqa: PLC0415 - see above
+
+    from django_zklock.core.execution.waiters import ThreadWaiter  # noqa: PLC0415 - see above
+
+    if _factory is None:
+        raise ImproperlyConfigured(
+            'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
+        )
+    waiter: ThreadWaiter[Session | BaseException] = ThreadWaiter()
+    _thread.start_new_thread(_start_in_thread, (_factory, waiter.set))
+    started = waiter.wait(None)
+    if isinstance(started, BaseException):
+        raise started
+    assert started is not None
+    return started
+
+
+def _start_in_thread(
+    factory: Callable[[], SessionOptions], on_started: Callable[[Session | BaseException], object]
+) -> None:
+    try:
+        from django_zklock.core.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
+
+        with _starting:
+            session = _sessions.get(os.getpid())
+            if session is None:
+                _prepare_end()
+                session = Session(factory())
+                session.start()
+                _sessions[os.getpid()] = session
+        on_started(session)
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        on_started(error)
+
+
+def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
+    """Close the session and wait for that at most `timeout` seconds. The next use builds a new one."""
+    session = _sessions.pop(os.getpid(), None)
+    if session is not None:
+        session.close(timeout, at_exit=at_exit)
+
+
+def end(*, at_exit: bool = False) -> None:
+    """Close the session of a process that ends, call the functions in `at_end`, and handle the last log records."""
+    reset(at_exit=at_exit)
+    for call in at_end:
+        call()
+    log.flush(LOG_TIMEOUT)
+
+
+@functools.cache
+def _prepare_end() -> None:
+    """Make `os.exec*` end the session first. The new program does not know the session, and could not release."""
+    from django_zklock.core.execution.abort import shielded  # noqa: PLC0415 - see above
+
+    shielded(end)  # else it would be struck by the abort of a block that is still open
+
+    @shielded  # for the same reason
+    def replace(call: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if peek() is not None and (isinstance(path, int) or os.access(path, os.X_OK)):  # a forked child has none
+            end(at_exit=True)
+        return call(path, *args, **kwargs)
+
+    for call in (os.execv, os.execve):  # the others call these two
+        setattr(os, call.__name__, functools.wraps(call)(functools.partial(replace, call)))
+
+
+def keep_open() -> None:
+    """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
+    _sessions.clear()
+
+
+def _forget_in_child() -> None:
+    global _starting
+    _starting = threading.Lock()  # the inherited one may be held by a thread that does not exist in the child
+    for session in list(_sessions.values()):
+        session.forget()
+    _sessions.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+atexit.register(end, at_exit=True)
+atexit.register(  # runs first: nothing would close a session that a later exit handler starts
+    forbid,
+    "The process ends and closes its session. Register an atexit function that acquires a lock after the import of "
+    "django_zklock, so that it runs earlier.",
+)

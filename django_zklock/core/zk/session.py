@@ -1,0 +1,412 @@
+"""
+The ZooKeeper session of a process: its connection, its lease, and its replacement when it is lost.
+
+All methods run on the loop's thread, unless their docstrings say otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import KazooState
+
+from django_zklock import signals
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.client import Client, Requests
+from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
+from django_zklock.core.zk.lease import LastContact, Lease
+from django_zklock.core.zk.loop import Loop, Timer, users_thread
+from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.outage import Outage
+
+logger = Logger("django_zklock.zk")
+
+BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
+CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
+UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
+REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
+
+
+_Attached = TypeVar("_Attached")
+
+
+class ConnectionState(str, enum.Enum):
+    """The state of the connection."""
+
+    CONNECTING = "connecting"  # no session yet
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection; the session may be alive
+    LOST = "lost"  # the session is over
+
+    __str__ = str.__str__
+
+
+class SessionObserver:
+    """Base of the observers of a session. Their methods are called on the loop's thread."""
+
+    __slots__ = ()
+
+    @property
+    def needs_connection(self) -> bool:
+        """Whether somebody waits for this, or holds it. Read by any thread."""
+        return True
+
+    def on_connected(self, *, resumed: bool) -> None:
+        """There is a connection. `resumed`: it continues the session of the connection before."""
+
+    def on_session_lost(self) -> None:
+        """The session is over, and its znodes are deleted or about to be."""
+
+    def on_closed(self) -> None:
+        """This process closes its session for good."""
+
+    def on_suspect(self, reason: str) -> None:
+        """The connection broke, or the heartbeat is late; the lease still lasts."""
+
+    def on_confirmed(self) -> None:
+        """A quorum has confirmed a suspect session before its lease was over."""
+
+    def on_lease_over(self) -> None:
+        """The lease is over. The server may give the locks of this session to others."""
+
+    def on_failure(self, error: Exception) -> None:
+        """One of these methods has raised this error, which was logged."""
+
+
+class Session:
+    """
+    The ZooKeeper session of this process, and its one connection.
+
+    It starts on first use. An orderly exit closes it; a forked child only drops it. Two threads work for it: kazoo's
+    thread reads and writes the socket, and the loop's thread runs the protocol. The client, and with it kazoo's thread,
+    is replaced if that thread has died, or has had no connection for too long.
+    """
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+        self.pid = os.getpid()
+        self.loop = Loop("zklock-loop")
+        self.post = self.loop.post  # runs a call on the loop's thread; for any thread
+        self.lease = Lease(self.loop, self._on_lease_over)
+        self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
+        # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
+        self.state = ConnectionState.CONNECTING
+        self.session_id: int | None = None
+        self.timeout = options.session_timeout  # seconds, as negotiated once connected
+        self._known_timeout = 0.0  # seconds, that the server granted the last time
+        self.suspect = True  # connection suspended, or the heartbeat late
+        self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
+        self.outage = Outage(options.hosts)
+        self._client: Client | None = None
+        self._closing_client: Client | None = None  # ends the session after `close`
+        self._dispatcher: Loop | None = None
+        self._may_start_threads = True
+        self._contact = LastContact()
+        self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
+        self._replace_timer: Timer | None = None
+        self._restart_pause = 0.0
+        self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
+        self.closing = False  # read by any thread
+        self._closed = threading.Event()
+        self._attached: dict[object, object] = {}
+
+    # --- start and end ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads and begin to connect; return at once. For any thread."""
+        self.loop.start()
+        self.loop.post(self._start_client)
+
+    def close(self, timeout: float, *, at_exit: bool = False) -> None:
+        """
+        End the session, so that its locks are released at once; wait at most `timeout` seconds. For any thread.
+
+        At the exit of the process, the threads that wait for a lock get no error: it would only be noise, as they are
+        about to end. No thread is started then, because Python does not allow it. At any other time, the threads of the
+        session have ended when this returns in time.
+        """
+        if self.pid != os.getpid():
+            return
+        client = self._client
+        self.loop.post(self._close, at_exit)
+        if self._closed.wait(timeout) and client is not None and not at_exit:
+            client.join()
+            self.loop.join()
+
+    def forget(self) -> None:
+        """Drop the session in a forked child, which has none of the parent's threads. The parent keeps its socket."""
+        self.closing = True
+        if self._client is not None:
+            self._client.forget_sockets()
+
+    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""
+        self.loop.post(self._dispatch, call, *args)
+
+    def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        if self._dispatcher is None and self._may_start_threads:
+            dispatcher = Loop("zklock-signals", users_thread)
+            dispatcher.start()
+            self._dispatcher = dispatcher
+        if self._dispatcher is not None:
+            self._dispatcher.post(call, *args)
+
+    def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
+        """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
+        attached = self._attached.get(kind)
+        if attached is None:
+            attached = self._attached.setdefault(kind, kind(self))
+        return cast("_Attached", attached)
+
+    @property
+    def connected(self) -> bool:
+        """True while there is a connection, as far as this thread knows."""
+        return self.state is ConnectionState.CONNECTED
+
+    @property
+    def server(self) -> str:
+        """The server of the present connection as "address:port", or "". For any thread."""
+        client = self._client
+        return client.server if client is not None and self.connected else ""
+
+    def explain(self, within: float | None = None) -> str:
+        """Return a sentence that says why there was no reply within `within` seconds. For any thread."""
+        return self.outage.explain(within, self.server)
+
+    # --- the lease ----------------------------------------------------------------------------------------------
+
+    def extend_lease(self, sent_at: float) -> None:
+        """Extend the lease after a quorum has acknowledged a write that was sent at `sent_at`, on `clock.now()`."""
+        heard_at = self._contact.known_to_leader(sent_at, self.timeout)
+        if self.lease.extend(sent_at, self.timeout, heard_at) and self.suspect and self.connected:
+            self.suspect = False
+            self._tell(lambda observer: observer.on_confirmed())
+
+    def _on_lease_over(self) -> None:
+        self._tell(lambda observer: observer.on_lease_over())
+
+    def mark_suspect(self, reason: str) -> None:
+        """Mark the session as suspect, until a quorum confirms it."""
+        if not self.suspect:
+            self.suspect = True
+            self._tell(lambda observer: observer.on_suspect(reason))
+
+    # --- broken connections -------------------------------------------------------------------------------------
+
+    def _on_stall(self, seconds: float) -> None:
+        # kazoo restarts its own timer with every request, so it would never notice.
+        self.mark_suspect(troubles.NO_ANSWER)
+        if self._client is not None:
+            self._client.drop_connection()
+        logger.warning("no reply from ZooKeeper for %.1f s, connecting again", seconds)
+
+    def _on_unknown(self, error: OutcomeUnknown) -> None:
+        """
+        Drop the connection after an unclear reply. On the next one, all contenders read what is really there.
+
+        If a server sends unclear replies again and again, the connections are dropped a second apart.
+        """
+        client = self._client
+        if client is None or not self.connected:
+            return
+        if isinstance(error.__cause__, ConnectionLoss):
+            # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
+            self._suspend(troubles.CONNECTION_BROKE)
+            return
+
+        def drop() -> None:
+            if client is self._client and not self.connected:
+                client.drop_connection()
+
+        self._suspend(troubles.UNCLEAR_REPLY)
+        logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
+        self.outage.failed(client.host, "its replies are unclear")
+        now = clock.now()
+        self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
+        if self._drop_at == now:
+            drop()
+        else:
+            self.loop.call_later(self._drop_at - now, drop)
+
+    def _on_pinged(self, client: Client, sent_at: float, replied_at: float) -> None:
+        if client is self._client:
+            self._contact.record(sent_at, replied_at, self.timeout)
+
+    # --- the state of the connection ----------------------------------------------------------------------------
+
+    def _start_client(self) -> None:
+        if self.closing:
+            return
+        client = Client(self.options)
+
+        def listener(state: str) -> None:
+            # This runs on kazoo's thread, which must not wait: pass on what the client knows at this moment.
+            self.loop.deliver(
+                self._on_state, client, state, client.session_id, client.negotiated_timeout, client.connect_sent_at
+            )
+
+        def on_pinged(sent_at: float) -> None:
+            self.loop.deliver(self._on_pinged, client, sent_at, clock.now())
+
+        client.add_listener(listener)
+        client.outage = self.outage
+        client.on_pinged = on_pinged
+        client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
+        client.lease_lasts = lambda: self.lease.valid
+        client.is_wanted = self._is_wanted
+        self._client = client
+        client.start_async()
+        self._replace_client_in(REPLACE_AFTER * self.timeout)
+
+    def _is_wanted(self) -> bool:
+        """Return whether anybody waits for a connection. For any thread."""
+        waits = self.closing or clock.now() < self.wanted_until
+        return waits or any(observer.needs_connection for observer in list(self.observers))
+
+    def _replace_client_in(self, seconds: float) -> None:
+        if self._replace_timer is not None:
+            self._replace_timer.cancel()
+        self._replace_timer = self.loop.call_later(seconds, self._replace_client)
+
+    def _replace_client(self) -> None:
+        """Start a new client, because the present one does not connect or its thread has died."""
+        if self.closing or self.connected:
+            return
+        old, self._client = self._client, None
+        if old is not None:
+            old.end()
+        self._end_of_session()
+        self._start_client()
+
+    def _on_state(
+        self, client: Client, state: str, session_id: int | None, timeout: float, connect_sent_at: float
+    ) -> None:
+        if client is self._closing_client and state == KazooState.CONNECTED:
+            client.end()
+        if client is not self._client or self.closing:
+            return
+        if state == KazooState.CONNECTED and session_id is not None:
+            self._contact.restart(connect_sent_at)
+            self._on_connected(client, session_id, timeout)
+        elif state == KazooState.SUSPENDED:
+            self._suspend(troubles.CONNECTION_SUSPENDED)
+        elif state == KazooState.LOST:
+            self._end_of_session()
+            if client.client_state in ("CLOSED", "AUTH_FAILED"):
+                # kazoo's thread has ended and will not start again by itself.
+                self._restart_pause = min(max(0.1, 2 * self._restart_pause), self.timeout / 4)
+                self._replace_client_in(self._restart_pause)
+            else:
+                self._replace_client_in(REPLACE_AFTER * self.timeout)
+
+    def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
+        self._restart_pause = 0.0
+        resumed = session_id == self.session_id
+        if not resumed:
+            self._end_of_session()
+            self.session_id = session_id
+        self.timeout = timeout or self.options.session_timeout
+        self.requests.open(client, session_id, self.timeout)
+        previous, self.state = self.state, ConnectionState.CONNECTED
+        self._tell(lambda observer: observer.on_connected(resumed=resumed))
+        self._report_state(ConnectionState.CONNECTED, previous)
+        known, self._known_timeout = self._known_timeout, self.timeout
+        if self.timeout != known and abs(self.timeout - self.options.session_timeout) > 0.002:  # it is in milliseconds
+            logger.warning(
+                "asked for a session timeout of %g s and got %g s, which all leases are based on; "
+                "see minSessionTimeout and maxSessionTimeout of the server",
+                self.options.session_timeout,
+                self.timeout,
+            )
+
+    def _suspend(self, reason: str) -> None:
+        if self.state is not ConnectionState.CONNECTED:
+            return
+        previous, self.state = self.state, ConnectionState.SUSPENDED
+        self.requests.close()
+        self.mark_suspect(reason)
+        self._replace_client_in(REPLACE_AFTER * self.timeout)
+        self._report_state(ConnectionState.SUSPENDED, previous)
+
+    def _end_of_session(self) -> None:
+        if self.session_id is None:
+            return
+        self.session_id = None
+        self.suspect = True
+        self.lease.end()
+        previous, self.state = self.state, ConnectionState.LOST
+        self.requests.fail_all(SessionGone)
+        self._tell(lambda observer: observer.on_session_lost())
+        self._report_state(ConnectionState.LOST, previous)
+
+    def _report_state(self, state: ConnectionState, previous: ConnectionState) -> None:
+        """Tell logs and receivers that the state has changed. Call it last: first stop the work, then tell."""
+        if state is previous:
+            return
+        logger.info(
+            "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
+        )
+        signal = signals.connection_state_changed
+        if signal.has_listeners(Session):
+            states = {"state": str(state), "previous": str(previous), "session_id": self.session_id}
+            self.dispatch(partial(signal.send_robust, Session, **states))
+
+    def _tell(self, call: Callable[[SessionObserver], None]) -> None:
+        for observer in list(self.observers):
+            try:
+                call(observer)
+            except Exception as error:
+                # The failure of one lock must not keep an event, and the abort of its work, from another one.
+                logger.exception("%r failed on a change of the session", observer)
+                self.post(observer.on_failure, error)
+
+    def _close(self, at_exit: bool) -> None:
+        client, self._client = self._client, None
+        self.closing = True
+        self._may_start_threads = not at_exit
+        self._end_of_session()
+        if not at_exit:
+            self._tell(lambda observer: observer.on_closed())
+        if client is not None and client.session_id is not None:
+            self._end_session_of(client)
+            return
+        if client is not None:
+            client.end()
+        self.loop.post(self._end_threads)
+
+    def _end_session_of(self, client: Client) -> None:
+        """
+        End the session, and finish when kazoo's thread has ended.
+
+        A disconnected client gets a moment to reconnect, because kazoo stops connecting as soon as it is stopped. A
+        process that exits after an abort closes its session just after the connection broke. Without that moment, its
+        locks would stay held until the session expires.
+        """
+        self._closing_client = client
+        if client.connected:
+            client.end()
+        else:
+            self.loop.call_later(CLOSE_WAIT, client.end)
+
+    def _on_ended(self, client: Client) -> None:
+        if client is self._closing_client:
+            self._closing_client = None
+            # `deliver` may overtake what was posted before, such as the last signals; `post` does not.
+            self.loop.post(self._end_threads)
+
+    def _end_threads(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.post(self._closed.set)
+            self._dispatcher.stop()
+        else:
+            self._closed.set()
+        self.loop.stop()

@@ -1,0 +1,236 @@
+"""
+The database transactions of the calling thread: which are open, and how a block begins and ends its own.
+
+Database connections belong to a thread. Async code has none, so it has no transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic, TransactionManagementError, atomic
+
+from django_zklock.core.execution import abort
+from django_zklock.core.execution.abort import CleanupOnError
+from django_zklock.core.log import Logger
+from django_zklock.exceptions import ZkLockError
+
+logger = Logger("django_zklock.transactions", always=True)
+
+
+def is_of_test_case(block: Atomic) -> bool:
+    """Return whether a `TestCase` has begun this block around a test; `atomic(durable=True)` uses the same mark."""
+    return bool(getattr(block, "_from_testcase", False))
+
+
+def open_blocks() -> tuple[str, ...]:
+    """Return the databases on which the calling thread is in an `atomic` block, except that of a `TestCase`."""
+    return tuple(connection.alias for connection in connections_in_blocks() if not _is_in_test_case_only(connection))
+
+
+def connections_in_transaction() -> list[BaseDatabaseWrapper]:
+    """
+    Return the connections of the calling thread with an open transaction, except that of a `TestCase`.
+
+    The transaction of a `TestCase` ends with the test, so nothing in the test may wait for its end.
+    """
+    return [
+        connection
+        for connection in connections_in_blocks()
+        if not any(is_of_test_case(block) for block in connection.atomic_blocks)
+    ]
+
+
+def roll_back() -> None:
+    """Mark all open transactions of the calling thread for rollback, except those of a `TestCase`."""
+    for alias in open_blocks():
+        connections[alias].set_rollback(True)
+
+
+def check_aliases(aliases: Iterable[str]) -> None:
+    """Raise Django's `ConnectionDoesNotExist` for a database that is not in the settings."""
+    for alias in aliases:
+        connections[alias]
+
+
+def connections_in_blocks() -> list[BaseDatabaseWrapper]:
+    """Return the connections of the calling thread that are in an `atomic` block, also in that of a `TestCase`."""
+    initialized = connections._connections  # type: ignore[attr-defined]  # three times as fast as `all`
+    open_connections = []
+    for alias in connections:
+        connection = getattr(initialized, alias, None)
+        if connection is not None and connection.in_atomic_block and connection.atomic_blocks:
+            open_connections.append(connection)
+    return open_connections
+
+
+def _is_in_test_case_only(connection: BaseDatabaseWrapper) -> bool:
+    return is_of_test_case(connection.atomic_blocks[-1])
+
+
+class Transaction:
+    """
+    The transactions that one block begins inside its lock, on one or several databases.
+
+    `end` and `abandon` may be called again if an exception has interrupted the call before.
+    """
+
+    def __init__(self, aliases: tuple[str, ...]) -> None:
+        self._aliases = aliases
+        self._begun: list[_AtomicBlock] = []  # outermost first
+
+    @abort.shielded
+    def begin(self) -> None:
+        """Begin them in the order of the aliases. Where a transaction is open already, begin a savepoint."""
+        for alias in self._aliases:
+            block = _AtomicBlock(alias)
+            self._begun.append(block)
+            block.begin()
+
+    @abort.shielded
+    def end(self, error: BaseException | None, check: Callable[[], object]) -> None:
+        """
+        Commit them, the last one first, or roll them back if `error` has ended the block.
+
+        `check` is called just before each COMMIT. If it raises, that transaction and the remaining ones are rolled
+        back.
+        """
+        refusal: ZkLockError | None = None
+        with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
+            while self._begun:
+                if error is None:
+                    try:
+                        check()
+                    except ZkLockError as refused:
+                        error = refusal = refused
+                self._begun[-1].end(error)
+                self._begun.pop()
+        if refusal is not None:
+            raise refusal
+
+    @abort.shielded
+    def abandon(self) -> None:
+        """Roll back what is open, in any state that an exception has left."""
+        while self._begun:
+            self._begun[-1].abandon()
+            self._begun.pop()
+
+    def forget(self) -> None:
+        """Drop them without a rollback, in a forked child: the parent uses the same connection."""
+        while self._begun:
+            self._begun.pop().forget()
+
+
+_inherited: Final[list[Any]] = []
+"""Connections that a forked child has inherited. They are never deleted, because that might close them."""
+
+
+class _AtomicBlock:
+    """One `atomic` block, and the state of its connection before it."""
+
+    def __init__(self, alias: str) -> None:
+        self._connection: BaseDatabaseWrapper = connections[alias]
+        self._outermost = not self._connection.in_atomic_block
+        self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
+        self._savepoint: str | None = None
+        self._has_begun = self._ended = False
+        # Durable blocks are allowed inside that of a `TestCase`. Inside an outer transaction, the block cannot be
+        # durable. The lock outlives the outer COMMIT, otherwise it could not have been acquired there.
+        durable = self._outermost or _is_in_test_case_only(self._connection)
+        self._block = atomic(using=alias, durable=durable)
+
+    def begin(self) -> None:
+        if self._outermost and not self._connection.get_autocommit():
+            self._ended = True
+            raise TransactionManagementError(
+                f'The connection "{self._connection.alias}" is not in autocommit mode: the end of a block would not '
+                "commit, and the lock would be released before your COMMIT. Acquire the lock without atomic=, and "
+                "commit inside it."
+            )
+        self._block.__enter__()
+        self._has_begun = True
+        if not self._outermost:
+            self._savepoint = self._connection.savepoint_ids[-1]
+
+    def end(self, error: BaseException | None) -> None:
+        if not self._has_begun:
+            self.abandon()
+        elif connections[self._connection.alias] is not self._connection:
+            self.abandon()  # a generator that is closed in another thread
+            if error is None:
+                raise TransactionManagementError("The block ended in another thread than it began in; rolled back.")
+        elif error is not None:
+            self._roll_back(error)
+        else:
+            self._commit()
+        self._ended = True
+
+    def _commit(self) -> None:
+        try:
+            self._block.__exit__(None, None, None)
+        except DatabaseError:
+            self._ended = True  # Django has rolled back, or closed the connection
+            raise
+
+    def _roll_back(self, error: BaseException) -> None:
+        raw = self._connection.connection
+        try:
+            if self._outermost and raw is not None and not self._connection.closed_in_transaction:
+                # First of all: an exception that interrupts Django's own __exit__ before its rollback would make SQLite
+                # commit, because it commits when autocommit is turned on again.
+                with self._connection.wrap_database_errors:
+                    raw.rollback()
+            self._block.__exit__(type(error), error, None)
+        except DatabaseError:
+            # It must not replace the error that ended the block.
+            logger.warning("rollback on %r failed; the connection is closed", self._connection.alias, exc_info=True)
+            self.abandon()
+
+    @abort.shielded
+    def abandon(self) -> None:
+        if self._ended:
+            return
+        if self._outermost:
+            _reset(self._connection)
+        else:
+            self._abandon_savepoint()
+        self._ended = True
+
+    def _abandon_savepoint(self) -> None:
+        connection = self._connection
+        blocks, savepoints = self._depth
+        del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
+        try:
+            connection.savepoint_rollback(self._savepoint or "")
+        except DatabaseError:
+            connection.needs_rollback = True  # roll the outer one back: the savepoint was released, or never created
+
+    def forget(self) -> None:
+        _inherited.append(self._connection.connection)
+        self._connection.connection = None  # `connect` sets the rest
+
+
+def _reset(connection: BaseDatabaseWrapper) -> None:
+    """Roll back by closing the connection, which may be in any state. The next query opens a new one."""
+    connection.atomic_blocks = []
+    connection.savepoint_ids = []
+    connection.run_on_commit = []
+    connection.needs_rollback = False
+    connection.in_atomic_block = False
+    if connection.closed_in_transaction:
+        connection.connection = None
+        return
+    try:
+        connection.close()
+        if connection.connection is not None:  # SQLite in memory, which is not closed: that would delete its data
+            connection.rollback()
+            connection.set_autocommit(True)
+    except DatabaseError:
+        raw, connection.connection = connection.connection, None  # broken, or opened by another thread
+        if raw is not None:
+            with contextlib.suppress(DatabaseError), connection.wrap_database_errors:
+                raw.close()

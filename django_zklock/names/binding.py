@@ -1,0 +1,111 @@
+"""Fill the fields of a lock's name with the arguments of a decorated function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from django_zklock.names.field_values import NoneArgument
+from django_zklock.names.template import Template
+
+Name: TypeAlias = str | Callable[..., str]
+"""The name of a lock, with fields for the arguments; or a callable that gets the arguments and returns the key."""
+
+Names: TypeAlias = Name | Callable[..., Sequence[str]] | Sequence[Name]
+"""The name of a lock, or the names of several. A callable may return several keys, too."""
+
+_MANY = (list, tuple, set, frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBinding:
+    """The lock names of one call, and the values for their fields."""
+
+    names: tuple[str, ...]
+    fields: Mapping[str, object]
+    """The call's arguments, defaults applied."""
+    several: bool
+    """Whether a list was given, even if it has one name only."""
+
+
+class KeyBinder:
+    """Binds the arguments of a function to the name of its lock, or to the names of several."""
+
+    def __init__(self, name: Names, function: Callable[..., Any]) -> None:
+        self.several = not isinstance(name, str) and not callable(name)
+        self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
+        self.templates = tuple(name for name in self._names if isinstance(name, str))
+        """The names that are not callables."""
+        self.is_static = len(self.templates) == len(self._names)
+        self._wraps = hasattr(function, "__wrapped__")  # such a decorator may take arguments of its own, as `@paginate`
+        self._function = getattr(function, "__qualname__", repr(function))
+        partial = partial_below(function)
+        self.signature = inspect.signature(partial or function, follow_wrapped=partial is None)
+
+    def check_fields(self, path: str) -> None:
+        """Raise `InvalidLockName` if the template `path` has a field that is no parameter of the function."""
+        parameters = self.signature.parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            Template.parse(path).check_fields(parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyBinding:
+        """Return the names and fields of one call."""
+        names: list[str] = []
+        several = self.several
+        for name in self._names:
+            if isinstance(name, str):
+                names.append(name)
+                continue
+            keys = name(*args, **kwargs)
+            several = several or isinstance(keys, _MANY)
+            # A key is used as it is: a brace in it begins no field.
+            names += [_escaped(key) for key in (keys if isinstance(keys, _MANY) else [keys])]
+        return KeyBinding(tuple(names), self._fields(args, kwargs) if self.templates else {}, several)
+
+    def bind_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
+        """Return the name and fields of one call. Raises `TypeError` if it has several names."""
+        binding = self.bind(args, kwargs)
+        if binding.several:
+            raise TypeError(f"one key is needed here, not several: {', '.join(map(repr, binding.names))}.")
+        return binding.names[0], binding.fields
+
+    def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
+        parameters = self.signature.parameters.values()
+        if self._wraps and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            kwargs = {name: value for name, value in kwargs.items() if name in self.signature.parameters}
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._function}{self.signature}: {error}.{self._hint_about_self(args)}") from error
+        bound.apply_defaults()
+        fields: dict[str, object] = {}
+        for parameter in parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:  # it may have the name of a positional-only parameter, too
+                fields = bound.arguments[parameter.name] | fields
+            else:
+                value = bound.arguments[parameter.name]
+                fields[parameter.name] = NoneArgument() if value is None is parameter.default else value
+        return fields
+
+    def _hint_about_self(self, args: tuple[Any, ...]) -> str:
+        """Return what to do if a task gets itself as an argument but has no parameter for it, or the reverse."""
+        first = next(iter(self.signature.parameters), "")
+        given = bool(args) and hasattr(args[0], "apply_async")
+        if given and first != "self":
+            return " A task with bind=True gets itself first: add the parameter self, or remove bind=True."
+        if first == "self" and not given:
+            return " A Celery task gets itself as self only with bind=True."
+        return ""
+
+
+def _escaped(key: Any) -> Any:
+    return key.replace("{", "{{").replace("}", "}}") if isinstance(key, str) else key  # the lock refuses other types
+
+
+def partial_below(function: Callable[..., Any]) -> functools.partial[Any] | None:
+    """Return what `method_decorator` decorates: a partial of the bound method that claims to wrap the unbound one."""
+    inner = inspect.unwrap(function, stop=lambda layer: isinstance(layer, functools.partial))
+    return inner if isinstance(inner, functools.partial) else None

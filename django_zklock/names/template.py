@@ -1,0 +1,280 @@
+"""Lock names, which are templates; the keys that they are rendered to; and the paths of the keys."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from django_zklock.core.queue.escaping import (
+    SAFE,
+    check_characters,
+    check_segment,
+    escape,
+    finish_segment,
+    key_of,
+    path,
+    percent_encode,
+    quoted,
+    show_tails,
+    unescape,
+)
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.names.field_values import text_of
+
+__all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "show_tails", "unescape"]
+
+MAX_KEY = 1000
+"""Characters the key of a lock may have."""
+
+_PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
+_ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
+_ONE_BRACE = {"{{": "{", "}}": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """
+    The name of a lock, with fields that each call fills in: `inventory/{sku}`, `order/{order.pk}`.
+
+    A field is a plain name, and public attributes may follow it. Indexes, formats and conversions are not allowed, so
+    rendering runs no code but attribute access. `{{` and `}}` are literal braces.
+    """
+
+    text: str
+    fields: tuple[str, ...]
+    """The names that a call must provide, without their attributes; distinct, in the order of the text."""
+    _segments: tuple[str | _Segment, ...] = field(repr=False)  # a text where there is no field
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Return the template of `text` (cached). Raises `InvalidLockName` if it is not valid."""
+        check_type(text)
+        return _parse(text)
+
+    def render(self, values: Mapping[str, object]) -> str:
+        """
+        Return the key for these values. Two keys of one template are equal only if all values are.
+
+        Values are equal here if their texts are. So `7`, `"7"` and `Decimal("7.00")` give one key, and so does one
+        moment in two time zones.
+
+        Accepts str, int, UUID, Decimal, date, datetime, time, enums of these, instances of Django models, and lists,
+        tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
+        refuses. An exception of a property passes through, except `AttributeError`.
+        """
+        key = "/".join([segment if isinstance(segment, str) else segment.render(values) for segment in self._segments])
+        if len(key) > MAX_KEY:
+            raise _too_long(f"the key of lock name {quoted(self.text)}")
+        return key
+
+    def may_render(self, key: str) -> bool:
+        """Return whether the template can render this key."""
+        segments = key.split("/")
+        return len(segments) == len(self._segments) and all(
+            text == segment if isinstance(segment, str) else segment.may_render(text)
+            for segment, text in zip(self._segments, segments, strict=True)
+        )
+
+    def check_fields(self, available: Collection[str]) -> None:
+        """Raise `InvalidLockName` if a field needs a name that is not `available`. For use before the first call."""
+        for name in self.fields:
+            if name not in available:
+                close = difflib.get_close_matches(name, available, n=1)
+                names = ", ".join(available) or "none"
+                hint = f"did you mean {{{close[0]}}}?" if close else f"the names it may use: {names}."
+                raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, which the call lacks; {hint}")
+
+
+def check_type(name: object) -> None:
+    """Raise `InvalidLockName` if a lock name is not a string."""
+    if not issubclass(type(name), str):  # not `isinstance`, which believes a lazy object
+        use = "use a text that says what it guards."
+        if isinstance(name, (list, tuple, set, frozenset)):
+            use = "to acquire several locks, use zk_locks(*names), or a list of names in @zk_locked."
+        raise InvalidLockName(f"a lock name is of type {quoted(type(name).__name__)}; {use}")
+
+
+def check_key(key: str) -> None:
+    """Raise `InvalidLockName` unless this can be the key of a lock, of this package or of another client."""
+    check_type(key)
+    what = f"the key {quoted(key)}"
+    check_characters(key, "key")
+    if len(key) > MAX_KEY:
+        raise _too_long(what)
+    if not key.isprintable():
+        raise InvalidLockName(f"{what} is not the key of a lock: it has characters that do not print.")
+    for segment in key.split("/"):
+        if segment in ("", ".", "..") or segment.startswith("!"):
+            raise InvalidLockName(f"{what} is not the key of a lock: {quoted(segment)} cannot be a part of one.")
+
+
+def is_key(text: str) -> bool:
+    """Return True if this can be the key of a lock."""
+    try:
+        check_key(text)
+    except InvalidLockName:
+        return False
+    return True
+
+
+def check_own_key(key: str) -> None:
+    """Raise `InvalidLockName` unless this can be the key of a lock of this package, whose segments are escaped."""
+    check_key(key)
+    if not _ESCAPED.fullmatch(key):
+        if _PIECE.sub(_example, key) != key:
+            fields = " and ".join(f"{{{name}}}" for name in Template.parse(key).fields)
+            raise InvalidLockName(
+                f"{quoted(key)} is a template. Fill in {fields}, for example {_PIECE.sub(_example, key)}."
+            )
+        meant = show_tails("/".join(map(escape, key.split("/"))))
+        raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
+
+
+def is_escaped(text: str) -> bool:
+    """Return True for an escaped key: it has an escape such as %20, and no character that has to be escaped."""
+    return "%" in text and _ESCAPED.fullmatch(text) is not None
+
+
+def own_key(text: str) -> str:
+    """
+    Return the key of the lock that this text names: its segments are escaped, unless it is an escaped key already.
+
+    Raises `InvalidLockName`. A brace does not begin a field here.
+    """
+    check_type(text)
+    key = text if is_escaped(text) else Template.parse(text.replace("{", "{{").replace("}", "}}")).render({})
+    check_own_key(key)
+    return show_tails(key)
+
+
+def _example(piece: re.Match[str]) -> str:
+    return piece[0] if piece["field"] is None else "4711"
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    root: str
+    attributes: tuple[str, ...]
+    what: str  # the subject of an error about it
+
+    def text(self, values: Mapping[str, object]) -> str:
+        if self.root not in values:
+            raise InvalidLockName(f"{self.what} has no value. Pass one, or remove the field from the name.")
+        value = values[self.root]
+        for attribute in self.attributes:
+            try:
+                value = getattr(value, attribute)
+            except AttributeError as error:
+                owner = quoted(type(value).__name__)
+                raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
+        text = text_of(value, self.what)
+        check_segment(text, self.what)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """
+    The (encoded) literals and the fields between two slashes.
+
+    `reserved` has one safe character of each literal between two fields. These characters are percent-encoded in
+    values, so a key shows where each value begins and ends. For example, `{a}:{b}` gives different keys for `x:y`, `z`
+    and for `x`, `y:z`.
+    """
+
+    parts: tuple[str | _Field, ...]
+    reserved: str
+    what: str
+
+    def may_render(self, text: str) -> bool:
+        """Return whether the segment can be rendered to this text."""
+        pattern = "".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts)
+        return re.fullmatch(pattern, text) is not None
+
+    def render(self, values: Mapping[str, object]) -> str:
+        texts = [
+            part if isinstance(part, str) else percent_encode(part.text(values), self.reserved) for part in self.parts
+        ]
+        return finish_segment("".join(texts), self.what)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Template:
+    what = f"lock name {quoted(text)}"
+    if not text:
+        raise InvalidLockName("the lock name is empty; use a text that says what the lock guards.")
+    if len(text) > MAX_KEY:
+        raise _too_long(what)
+    check_characters(text, "lock name")
+    split: list[list[str | _Field]] = [[]]
+    fields: list[str] = []
+    for part in _parts(text, what):
+        if isinstance(part, _Field):
+            split[-1].append(part)
+            fields.append(part.root)
+        else:
+            first, *others = part.split("/")
+            split[-1].append(first)
+            split.extend([other] for other in others)
+    segments = tuple(_segment(parts, what) for parts in split)
+    return Template(text, tuple(dict.fromkeys(fields)), segments)
+
+
+def _parts(text: str, what: str) -> Iterator[str | _Field]:
+    for piece in _PIECE.finditer(text):
+        if piece["field"] is not None:
+            yield _field(piece["field"], what)
+        elif piece[0] in ("{", "}"):
+            raise InvalidLockName(f"{what} has a single {piece[0]} at {piece.start()}; double it if it is text.")
+        else:
+            yield _ONE_BRACE.get(piece[0], piece[0])
+
+
+def _field(text: str, what: str) -> _Field:
+    root, *attributes = text.split(".")
+    if not all(name.isidentifier() for name in (root, *attributes)):
+        raise InvalidLockName(
+            f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, "
+            "as in {order.pk}: no index, no call, no format and no conversion."
+        )
+    if any(name.startswith("_") for name in attributes):
+        raise InvalidLockName(f"{what} has the field {quoted(text)}, a private attribute; use a public one.")
+    return _Field(root, tuple(attributes), f"field {quoted(text)} of {what}")
+
+
+def _segment(split: list[str | _Field], what: str) -> str | _Segment:
+    parts: list[str | _Field] = []
+    for part in split:
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += part
+        elif part:
+            parts.append(part)
+    if not parts:
+        raise InvalidLockName(f"{what} has an empty segment; remove the leading, trailing or doubled slash.")
+    if len(parts) == 1 and isinstance(parts[0], str):
+        # This refuses an invalid literal, such as `..`, before the first call.
+        return finish_segment(percent_encode(parts[0]), what)
+    encoded = tuple(percent_encode(part) if isinstance(part, str) else part for part in parts)
+    return _Segment(encoded, _reserved(parts, what), what)
+
+
+def _reserved(parts: list[str | _Field], what: str) -> str:
+    separator = ""
+    for index, part in enumerate(parts[1:], start=1):
+        if isinstance(part, _Field):
+            if isinstance(parts[index - 1], _Field):
+                raise InvalidLockName(f"{what} has two fields side by side; put a separator such as : between them.")
+        elif index + 1 < len(parts):  # literals are merged, so there is a field on either side
+            separators = [char for char in unicodedata.normalize("NFC", part) if char in SAFE]
+            if not separators:
+                raise InvalidLockName(f"{what} has {quoted(part)} between two fields; put a separator such as : there.")
+            separator += min(separators, key=str.isalnum)  # punctuation first, so that keys stay readable
+    return separator
+
+
+def _too_long(what: str) -> InvalidLockName:
+    return InvalidLockName(f"{what} is longer than {MAX_KEY} characters; use a shorter one, or a digest.")
