@@ -12,6 +12,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.grant import Grant, Policy
 from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.hold import Hold, held_of
 
 
 class Turbulent:
@@ -42,10 +43,10 @@ class Leaver:
         self.on_abandon()
 
 
-def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLock, Grant]:
+def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[Hold, Grant]:
     grant = Grant(cast("Any", session), "key", "/key/node", 7)
     held = HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never"))
-    return held, grant
+    return Hold.of(held), grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -83,6 +84,6 @@ def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
         seen.append(repr(hold))
 
     contender.on_abandon = look
-    hold.release_uses()
+    held_of(hold).release_uses()
     assert len(seen) == 1
     assert "released" in seen[0]
