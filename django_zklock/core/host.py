@@ -1,5 +1,5 @@
 """
-What the core asks of the program around it: to hear of events, and about its database transactions.
+The program around the core hears of its events, and knows the database transactions of a thread.
 
 The program connects its own `Events` and `Scope` once. Without them, nobody hears of events, and there are no
 transactions.

@@ -18,7 +18,7 @@ from django_zklock.core.protocol.grant import Grant, GrantObserver, GrantSession
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockNotAcquired
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
     from django_zklock.core.locks.refusals import AnyContender
@@ -45,7 +45,7 @@ class SignalEvents(host.Events):
         return {} if self.trace_items is None else self.trace_items()
 
     def waiting(self, contender: AnyContender, owner: Owner) -> None:
-        if self._is_heard(signals.lock_waiting):
+        if signals.lock_waiting.receivers:
             from django_zklock.core.locks.refusals import describe_ahead  # noqa: PLC0415 - it imports kazoo
 
             ahead = describe_ahead(contender, owner)
@@ -53,10 +53,11 @@ class SignalEvents(host.Events):
             self.send(contender.session, signals.lock_waiting, **fields)
 
     def acquired(self, held: HeldLock, waited: float) -> None:
-        self._record("acquired", held, waited)
-        if self._is_heard(signals.lock_acquired):
+        if self.recorder is not None:
+            self._record("acquired", held, waited)
+        if signals.lock_acquired.receivers:
             self._send_about(held, signals.lock_acquired, waited=waited)
-        if self._is_heard(signals.lock_lost) and held.is_unwatched:
+        if (signals.lock_lost.receivers or self.recorder is not None) and held.is_unwatched:
             held.grant.observe(_LossReport(held))
 
     def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
@@ -76,11 +77,7 @@ class SignalEvents(host.Events):
         )
 
     def ended(self, held: HeldLock) -> None:
-        if (
-            self.recorder is None
-            and not self._is_heard(signals.lock_released)
-            and not self._is_heard(signals.lock_lost)
-        ):
+        if self.recorder is None and not signals.lock_released.receivers and not signals.lock_lost.receivers:
             return
         reason = held.grant.why_invalid()
         if reason is not None:
@@ -115,9 +112,6 @@ class SignalEvents(host.Events):
             except Exception:
                 logger.exception("an event of lock %r was not recorded", held.key)
 
-    def _is_heard(self, signal: Signal) -> bool:
-        return bool(signal.receivers) and signal.has_listeners(self.sender)
-
     def _send_about_grant(self, grant: Grant, signal: Signal, /, **fields: object) -> None:
         """Send a signal about a grant. Nothing is sent while the grant is being released."""
         held = next(iter(grant.held_shares()), None)
@@ -126,7 +120,7 @@ class SignalEvents(host.Events):
 
     def _send_about(self, held: HeldLock, signal: Signal, /, **fields: object) -> None:
         if signal.receivers:
-            self.send(held.grant.session, signal, lock=held.key, hold=Hold.of(held), **fields)
+            self.send(held.grant.session, signal, lock=held.key, hold=hold_of(held), **fields)
 
     def send(self, session: GrantSession, signal: Signal, sender: type | None = None, /, **fields: object) -> None:
         """Send a signal if it has receivers; its sender is the class of locks, unless another one is given."""

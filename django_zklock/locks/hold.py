@@ -78,15 +78,6 @@ class Hold(HoldBase):
     def __init__(self, held: HeldLock) -> None:
         self._held = held
 
-    @classmethod
-    def of(cls, held: HeldLock) -> Hold:
-        """Return the hold of a held lock: the same object, as long as anybody has it. For this package only."""
-        hold: Hold | None = None if held.hold is None else held.hold()
-        if hold is None:
-            hold = cls(held)
-            held.hold = weakref.ref(hold)
-        return hold
-
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
@@ -269,8 +260,17 @@ class Hold(HoldBase):
         return signed
 
 
+def hold_of(held: HeldLock) -> Hold:
+    """Return the hold of a held lock: the same object, as long as anybody has it."""
+    hold: Hold | None = None if held.hold is None else held.hold()
+    if hold is None:
+        hold = Hold(held)
+        held.hold = weakref.ref(hold)
+    return hold
+
+
 def held_of(hold: Hold) -> HeldLock:
-    """Return the held lock of a hold, for this package only."""
+    """Return the held lock of a hold."""
     return hold._held
 
 
@@ -287,16 +287,16 @@ def current_hold(key: str | None = None) -> Hold:
     for guard in reversed(held_locks.guards(owner)):
         held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
         if held is not None:
-            return Hold.of(held)
+            return hold_of(held)
     held = None if key is None else held_locks.find(owner, key)
     if held is not None and held.uses:
-        return Hold.of(held)
+        return hold_of(held)
     inherited = inherited_holds.get()
     while inherited is not None:
         reference, inherited = inherited
         held = reference()
         if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
-            return Hold.of(held)
+            return hold_of(held)
     raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
 
 
@@ -358,7 +358,7 @@ class _Callback(GrantObserver):
         callback, self._callback = self._callback, None
         held = self._held()
         if held is not None and callback is not None:
-            self._session.dispatch(_run, callback, Hold.of(held))
+            self._session.dispatch(_run, callback, hold_of(held))
 
 
 def _run(callback: Callable[[Hold], object], hold: Hold) -> None:

@@ -27,7 +27,7 @@ from django_zklock.core.zk import process
 from django_zklock.locks.arguments import mapping
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, hold_of
 from django_zklock.locks.spec import check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
 from django_zklock.locks.transactions import DatabaseScope
 from django_zklock.names import template as names
@@ -113,7 +113,7 @@ class Lock(LockBase[Hold]):
         return self._resolved[1]
 
     def _view(self, holds: list[HeldLock]) -> Hold:
-        return Hold.of(holds[0])
+        return hold_of(holds[0])
 
 
 def _refuse() -> NoReturn:

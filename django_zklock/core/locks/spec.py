@@ -1,4 +1,4 @@
-"""What one caller wants of one lock: plain data. The program around the core has applied its settings."""
+"""One lock, as its caller wants it. This is plain data: the program around the core has applied its settings."""
 
 from __future__ import annotations
 
