@@ -42,7 +42,7 @@ class CeleryLibrary:
                 raise ImproperlyConfigured(
                     'unique= is for Celery tasks, and Celery is not installed: pip install "django-zklock[celery]".'
                 ) from error
-            import_module(f"{__name__}.unique.publisher")
+            import_module(f"{__name__}.unique.lifecycle").stop_duplicates()
         if "celery" in sys.modules:
             connect()
 

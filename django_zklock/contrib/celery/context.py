@@ -18,10 +18,10 @@ from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import connect, messages, redelivery
+from django_zklock.contrib.celery import connect, messages
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
-from django_zklock.contrib.celery.introspection import functions_of, lock_around, work_of, work_of_message
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
+from django_zklock.contrib.celery.introspection import functions_of, lock_around
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.spec import Caller
@@ -63,8 +63,9 @@ class TaskContext(FunctionContext):
         self._task = task
         self._wrapper = wrapper
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
-        messages.carry_tag(task.request)
-        work = work_of(task)
+        work = messages.work_of(task)
+        if "message" in work.about:  # all messages of the task that this run sends carry the tag of the first one
+            task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: work.about["message"]}
         super().__init__(work.what, dict(work.about))
         self._wait_result: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
@@ -113,7 +114,7 @@ class TaskContext(FunctionContext):
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
         if self._by_worker and self._task.request.headers:
-            redelivery.check_done(self._task)
+            messages.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
     def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
@@ -166,11 +167,11 @@ class TaskContext(FunctionContext):
 
     def _end_if_copy(self, queue: tuple[ContenderInfo, ...], error: ZkLockError, options: LockOptions) -> None:
         """End this run if another copy of the task is in the queue. That is not a conflict."""
-        if not redelivery.has_copy(self.about, queue):
+        if not messages.has_copy(self.about, queue):
             return
         if self._is_spent(CONFLICTS_HEADER, options):
             raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
-        redelivery.retry_later(self._task, error)
+        messages.retry_copy(self._task, error)
 
     def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
         """
@@ -235,8 +236,8 @@ class MessageContext(FunctionContext):
     def __init__(self, request: Any) -> None:
         retries = request.request_dict.get("retries") or 0
         headers, properties = messages.headers_of(request), request.request_dict.get("properties")
-        delivery = messages.delivery_of(headers, properties, request.delivery_info)
-        work = work_of_message(request.task.name or "", request.id, retries, delivery)
+        name, info = request.task.name or "", request.delivery_info
+        work = messages.describe(name, request.id, retries, headers, properties, info)
         super().__init__(work.what, dict(work.about))
         if events.trace_items is not None:
             self.about |= trace.of_header(headers.get("traceparent"))
@@ -250,7 +251,7 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or all(layer.function is not wrapper for layer in functions_of(task)):
+    if task is None or (task.run is not wrapper and all(layer.function is not wrapper for layer in functions_of(task))):
         return None
     called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:

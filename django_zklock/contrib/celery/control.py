@@ -22,8 +22,7 @@ from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
 from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
-from django_zklock.contrib.celery.introspection import short_id
-from django_zklock.contrib.celery.messages import headers_of
+from django_zklock.contrib.celery.messages import headers_of, short_id
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.locks.multi import keys_of

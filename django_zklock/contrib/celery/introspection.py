@@ -1,32 +1,22 @@
-"""Find the decorated function of a Celery task, describe its work, and tell when its result was stored."""
+"""Find the decorated function of a Celery task, and what a call of the task passes to it."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import celery.app.base
-from celery import Task, _state, current_app, states
-from celery.backends.base import DisabledBackend
+from celery import Task, _state, current_app
 from django.core.exceptions import ImproperlyConfigured
-
-from django_zklock.contrib.celery import messages
-from django_zklock.core.execution.work import Work
-from django_zklock.core.log import Logger
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
 
-logger = Logger("django_zklock.celery")
-
-_SHOWN: Final = 64  # characters of an id
 _Arguments: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
-_WORK: Final = "zklock_work"  # attribute of a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,47 +172,3 @@ def unused_locks(task: Any) -> Iterator[LockedFunction]:
             locked = lock_around(vars(cls).get(name))
             if locked is not None and locked.wrapper not in used:
                 yield locked
-
-
-def work_of(task: Task[..., Any]) -> Work:
-    """Return the description of the running task for others in the queue of a lock, without its arguments."""
-    request: Any = task.request
-    work: Work | None = request.__dict__.get(_WORK)
-    if work is None:
-        delivery = messages.delivery_of(request.headers, request.properties, request.delivery_info)
-        work = work_of_message(task.name or "", request.id, request.retries, delivery)
-        setattr(request, _WORK, work)
-    return work
-
-
-def work_of_message(name: str, task_id: object, retries: object, delivery: Mapping[str, str]) -> Work:
-    """Return the description of a task, running or not."""
-    about = {
-        "task": name,
-        "id": short_id(task_id),
-        "retries": str(retries),
-        **delivery,
-    }
-    return Work(f"task {name} {task_id}", about)
-
-
-def short_id(task_id: object) -> str:
-    """Return a task's id as the queue of a lock shows it. Ids that callers choose may be long."""
-    text = str(task_id or "")
-    if len(text) <= _SHOWN:
-        return text
-    # Long ids with the same beginning stay different. Otherwise two tasks would look like copies of one.
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{text[: _SHOWN - 33]}…{digest}"
-
-
-def finished_at(backend: Any, task_id: str) -> str:
-    """Return when the final result of a task was stored; an empty text if there is none, or no backend can tell."""
-    if isinstance(backend, DisabledBackend) or backend.as_uri().startswith("rpc://"):
-        return ""
-    try:
-        meta = backend.get_task_meta(task_id, cache=False)
-    except Exception as error:  # noqa: BLE001 - any error of a backend's client
-        logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
-        return ""
-    return str(meta.get("date_done") or "unknown") if meta.get("status") in states.READY_STATES else ""

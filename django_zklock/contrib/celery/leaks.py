@@ -15,7 +15,7 @@ from celery import Task
 from celery.signals import task_postrun, task_prerun
 
 from django_zklock.contrib.celery.dispatch.result import WAIT_RESULT
-from django_zklock.contrib.celery.introspection import work_of
+from django_zklock.contrib.celery.messages import work_of
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -87,6 +87,8 @@ class LeakGuard:
         Waits at most `held.RELEASE_TIMEOUT` seconds for ZooKeeper's confirmation.
         """
         leaked = list(filter(self._is_leaked, held_locks.all()))
+        if not leaked:
+            return
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
         waiters = []

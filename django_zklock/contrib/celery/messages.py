@@ -1,18 +1,38 @@
-"""Send the running task again as the same task: its delay, its headers, and how its run ends."""
+"""
+The messages of tasks: what they tell of their task, how a running task is sent again, and two copies of one message.
+
+A copy is another delivery of the same message. The id alone does not tell: a sender may choose one id for several
+calls, and a broadcast queue delivers one message to each worker.
+
+A broker delivers a message again if the first copy is not acknowledged: its worker died, or was only slow (Redis'
+visibility timeout, a lost connection). The second copy cannot know which. The znode of a dead process exists until its
+session ends, and no longer. So the second copy is sent again until the znode is gone, and then asks the result backend
+whether the work is done.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from celery import Celery, Task, states
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.signals import task_revoked
 from celery.utils.time import maybe_make_aware
 
 from django_zklock.core import clock
+from django_zklock.core.execution.work import Work
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import printable
+from django_zklock.exceptions import ZkLockError
+from django_zklock.locks.queue_reader import ContenderInfo
+
+logger = Logger("django_zklock.celery")
 
 CONFLICTS_HEADER: Final = "zklock_conflicts"
 """How often the task was sent again because others held its lock."""
@@ -24,10 +44,55 @@ MESSAGE_HEADER: Final = "zklock_message"
 """The tag of the first message of this call, if the task was sent again."""
 COPY_HEADER: Final = "zklock_redelivered"
 """When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
+CHECKED_HEADER: Final = "zklock_redelivered_checked"
+"""How often the copy has found no result under the lock since it met the other copy."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
 _UUID: Final = 36  # characters
+_SHOWN: Final = 64  # characters of an id
+_WORK: Final = "zklock_work"  # attributes of a request
+_RECEIVED: Final = "_zklock_received"
+
+# --- what a message tells -------------------------------------------------------------------------------------------
+
+
+def work_of(task: Task[..., Any]) -> Work:
+    """Return the description of the running task for others in the queue of a lock, without its arguments."""
+    request: Any = task.request
+    work: Work | None = request.__dict__.get(_WORK)
+    if work is None:
+        name, retries = task.name or "", request.retries
+        work = describe(name, request.id, retries, request.headers, request.properties, request.delivery_info)
+        setattr(request, _WORK, work)
+    return work
+
+
+def describe(name: str, task_id: object, retries: object, headers: Any, properties: Any, delivery_info: Any) -> Work:
+    """
+    Return the description of a task, running or not, from its message.
+
+    It has the UUID that brokers like Redis store in a message, and "redelivered" if the message is that.
+    """
+    headers, info = headers or {}, delivery_info or {}
+    about = {"task": name, "id": short_id(task_id), "retries": str(retries)}
+    about["queue"] = str(info.get("routing_key") or "")
+    for tag in ((properties or {}).get("delivery_tag"), headers.get(MESSAGE_HEADER)):
+        if isinstance(tag, str) and len(tag) == _UUID:
+            about["message"] = tag
+    if info.get("redelivered") or isinstance(headers.get(COPY_HEADER), str):
+        about["redelivered"] = "1"
+    return Work(f"task {name} {task_id}", about)
+
+
+def short_id(task_id: object) -> str:
+    """Return a task's id as the queue of a lock shows it. Ids that callers choose may be long."""
+    text = str(task_id or "")
+    if len(text) <= _SHOWN:
+        return text
+    # Long ids with the same beginning stay different. Otherwise two tasks would look like copies of one.
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{text[: _SHOWN - 33]}…{digest}"
 
 
 def count(request: Any, header: str) -> int:
@@ -42,23 +107,28 @@ def text(request: Any, header: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def delivery_of(headers: Any, properties: Any, delivery_info: Any) -> dict[str, str]:
-    """Return the queue of a message, the UUID that brokers like Redis store in it, and "redelivered" if it is that."""
-    headers, info = headers or {}, delivery_info or {}
-    delivery = {"queue": str(info.get("routing_key") or "")}
-    for tag in ((properties or {}).get("delivery_tag"), headers.get(MESSAGE_HEADER)):
-        if isinstance(tag, str) and len(tag) == _UUID:
-            delivery["message"] = tag
-    if info.get("redelivered") or isinstance(headers.get(COPY_HEADER), str):
-        delivery["redelivered"] = "1"
-    return delivery
+def headers_of(request: Any) -> dict[str, Any]:
+    """Return the headers of a message in the worker's main process, those of the sender too."""
+    return {**request.request_dict, **(request.request_dict.get("headers") or {})}
 
 
-def carry_tag(request: Any) -> None:
-    """Have all messages that the running task sends again carry the tag of the first one."""
-    tag = delivery_of(request.headers, request.properties, request.delivery_info).get("message")
-    if tag:
-        request.headers = {**(request.headers or {}), MESSAGE_HEADER: tag}
+def record_received(*, request: Any, **kwargs: object) -> None:
+    """Record when a message came: it is unacknowledged from then on, also before its ETA."""
+    setattr(request, _RECEIVED, clock.now())
+    # Celery knows only of Redis and RabbitMQ that they deliver a message again.
+    sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
+    times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
+    if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
+        request.delivery_info["redelivered"] = True
+
+
+def received_at(request: Any) -> float:
+    """Return when a message came, on `clock.now()`."""
+    received: float = getattr(request, _RECEIVED, 0.0) or clock.now()
+    return received
+
+
+# --- sending the running task again -----------------------------------------------------------------------------------
 
 
 def delay_before(times: int) -> float:
@@ -127,6 +197,9 @@ def send_again(
     end_run(send(task, {header: times, **headers}, delay, error), delay, error)
 
 
+# --- how a run ends ---------------------------------------------------------------------------------------------------
+
+
 def is_given_back(task: Task[..., Any], state: str | None, ended_with: object) -> bool:
     """Return whether a task that ended in this state has given its message back to the broker."""
     return state == states.REJECTED and bool(getattr(ended_with, "requeue", False)) and bool(task.acks_late)
@@ -155,25 +228,58 @@ def revoke(task: Task[..., Any], request: Any, reason: str) -> None:
     )
 
 
-def headers_of(request: Any) -> dict[str, Any]:
-    """Return the headers of a message in the worker's main process, those of the sender too."""
-    return {**request.request_dict, **(request.request_dict.get("headers") or {})}
+def finished_at(backend: Any, task_id: str) -> str:
+    """Return when the final result of a task was stored; an empty text if there is none, or no backend can tell."""
+    if isinstance(backend, DisabledBackend) or backend.as_uri().startswith("rpc://"):
+        return ""
+    try:
+        meta = backend.get_task_meta(task_id, cache=False)
+    except Exception as error:  # noqa: BLE001 - any error of a backend's client
+        logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
+        return ""
+    return str(meta.get("date_done") or "unknown") if meta.get("status") in states.READY_STATES else ""
 
 
-_RECEIVED: Final = "_zklock_received"  # attribute of a request
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 
-def record_received(*, request: Any, **kwargs: object) -> None:
-    """Record when a message came: it is unacknowledged from then on, also before its ETA."""
-    setattr(request, _RECEIVED, clock.now())
-    # Celery knows only of Redis and RabbitMQ that they deliver a message again.
-    sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
-    times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
-    if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
-        request.delivery_info["redelivered"] = True
+def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """
+    Return whether two descriptions of tasks are those of two deliveries of one message.
+
+    The broker has marked one of them as delivered again. RabbitMQ's messages have no tag; their ids must do.
+    """
+    ids, tags, marks = (
+        [printable(about.get(name, "")) for about in (first, second)] for name in ("id", "message", "redelivered")
+    )
+    return ids[0] == ids[1] and any(marks) and (tags[0] == tags[1] or not all(tags))
 
 
-def received_at(request: Any) -> float:
-    """Return when a message came, on `clock.now()`."""
-    received: float = getattr(request, _RECEIVED, 0.0) or clock.now()
-    return received
+def has_copy(about: Mapping[str, str], queue: Iterable[ContenderInfo]) -> bool:
+    """Return whether a copy of the task with this description is in a queue."""
+    return any(is_copy(about, contender.about) for contender in queue)
+
+
+def retry_copy(task: Task[..., Any], error: ZkLockError) -> NoReturn:
+    """Send this copy again, because another one is in the queue."""
+    done = text(task.request, COPY_HEADER) or finished_at(task.backend, str(task.request.id)) or "none"
+    headers: dict[str, Any] = {COPY_HEADER: done, CHECKED_HEADER: 0}
+    send_again(task, CONFLICTS_HEADER, error, **headers)
+
+
+def check_done(task: Task[..., Any]) -> None:
+    """
+    Raise `Ignore` if another copy has done the work; called under the lock, before the work.
+
+    A result is stored only after the lock is released. So a copy that finds no result is sent again once. If it finds
+    none the second time either, it does the work.
+    """
+    before = text(task.request, COPY_HEADER)
+    if not before:
+        return
+    done = finished_at(task.backend, str(task.request.id))
+    if done and done != before:
+        raise Ignore(f"another copy of task {task.request.id} has done the work")
+    if not count(task.request, CHECKED_HEADER):
+        released = ZkLockError("another copy of this task has just released the lock")
+        send_again(task, CHECKED_HEADER, released, longest=FIRST_DELAY)

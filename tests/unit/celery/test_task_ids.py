@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_zklock.contrib.celery.introspection import short_id
+from django_zklock.contrib.celery.messages import short_id
 
 
 def test_long_ids_that_begin_and_end_alike_stay_different() -> None:

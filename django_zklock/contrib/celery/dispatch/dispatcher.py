@@ -28,7 +28,7 @@ from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.redelivery import is_copy
+from django_zklock.contrib.celery.messages import is_copy
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger

@@ -8,8 +8,7 @@ import weakref
 from typing import Any, Final
 
 from django_zklock import exceptions
-from django_zklock.contrib.celery.messages import received_at
-from django_zklock.contrib.celery.redelivery import has_copy
+from django_zklock.contrib.celery.messages import has_copy, received_at
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
