@@ -14,9 +14,9 @@ from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant, GrantObserver, GrantSession
+from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.core.zk.lease import LEASE_SHARE
+from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.locks.hold import hold_of
 

@@ -150,7 +150,7 @@ class Hold(HoldBase):
         The lease lasts 0.4 of the negotiated session timeout from the last acknowledged quorum write. The heartbeat
         extends it every sixth of that timeout. With `max_hold`, it ends with the maximum hold at the latest.
         """
-        until = self._held.grant.session.lease.until  # first, as in `why_invalid`
+        until = self._held.grant.session.leased_until  # first, as in `why_invalid`
         if self._held.grant.ends_at is not None:
             until = min(until, self._held.grant.ends_at)
         if self._held.grant.why_invalid() is not None or self._held.is_released:

@@ -171,7 +171,7 @@ class Invariants:
         """The leader gives up a session: nobody may hold anything by it."""
         for grant in self._live:
             if grant.grant.session_id == session and self._valid(grant):
-                left = grant.grant.session.lease.until - self.world.now
+                left = grant.grant.session.leased_until - self.world.now
                 raise Violation("lease within session", f"{grant.caller.name} may trust it {left:.3f} s more")
 
     # --- what must hold -------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ PROMISES: Final = (
         )
     ),
     *("pool_slots.PoolSlots._apply", "pool_slots.PoolSlots._call_and_end"),
-    *("waiting_task.MessageWaiter.set", "waiting_task.MessageWaiter.on_queued", "waiting_task.WaitingTask.cancel"),
+    *("waiting_tasks.MessageWaiter.set", "waiting_tasks.MessageWaiter.on_queued", "waiting_tasks.WaitingTask.cancel"),
 )
 """The functions that promise to raise nothing into Celery. The functions that they call fail instead."""
 
@@ -46,7 +46,7 @@ def steps() -> dict[str, tuple[Any, str]]:
 
 def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
     yield "pool.apply_async", (BasePool, "apply_async")
-    names = [module.name for module in pkgutil.iter_modules(dispatch.__path__) if module.name != "proxy"]  # of the pool
+    names = [module.name for module in pkgutil.iter_modules(dispatch.__path__) if module.name != "pool_process"]
     modules = [importlib.import_module(f"{dispatch.__name__}.{name}") for name in names]
     for module in (*modules, control):
         short = module.__name__.rpartition(".")[2]

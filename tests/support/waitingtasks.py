@@ -13,7 +13,7 @@ from typing import Any
 from celery.worker.control import inspect_command
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
+from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
 from django_zklock.signals import waiting_tasks_changed

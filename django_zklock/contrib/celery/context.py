@@ -19,7 +19,8 @@ from celery.exceptions import Ignore
 from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages
-from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
+from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, lock_around
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations

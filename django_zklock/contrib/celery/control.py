@@ -21,7 +21,7 @@ from celery.worker.state import active_requests, revoked, revoked_stamps
 from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.dispatcher import Dispatcher
 from django_zklock.contrib.celery.dispatch.loops import run_logged
-from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
+from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.contrib.celery.messages import headers_of, short_id
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot

@@ -14,7 +14,7 @@ from typing import Any, Final
 from celery import Task
 from celery.signals import task_postrun, task_prerun
 
-from django_zklock.contrib.celery.dispatch.result import WAIT_RESULT
+from django_zklock.contrib.celery.dispatch.pool_process import WAIT_RESULT
 from django_zklock.contrib.celery.messages import work_of
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError

@@ -36,9 +36,9 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
             "into C returns; call hold.check() before anything that cannot be undone, or use the prefork pool"
         )
     task_received.connect(messages.record_received, dispatch_uid="zklock.record_received")
-    result = import_module("django_zklock.contrib.celery.dispatch.result")
-    worker_process_init.connect(result.set_ready, dispatch_uid="zklock.set_ready")
-    worker_process_shutdown.connect(result.set_ready, dispatch_uid="zklock.set_ready")
+    set_ready = import_module("django_zklock.contrib.celery.dispatch.pool_process").set_ready
+    worker_process_init.connect(set_ready, dispatch_uid="zklock.set_ready")
+    worker_process_shutdown.connect(set_ready, dispatch_uid="zklock.set_ready")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.dispatcher").Dispatcher)
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
     events.choose_worker(str(sender.hostname) if sender.task_events else "")

@@ -24,8 +24,9 @@ from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.core.locks.guard import Guard, release_if_overdue
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantSession, Policy
+from django_zklock.core.protocol.grant import Grant, GrantedContender, Policy
 from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.zk.lease import GrantSession
 
 logger = Logger("django_zklock.locks")
 

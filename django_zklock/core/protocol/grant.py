@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from django_zklock.core import clock, host
 from django_zklock.core.errors import LockLost
@@ -16,11 +16,9 @@ from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.loop import Loop
+from django_zklock.core.zk.lease import GrantSession
 
 logger = Logger("django_zklock.locks")
-
-_Attached = TypeVar("_Attached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,41 +29,6 @@ class Policy:
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
     """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
-
-
-class GrantLease(Protocol):
-    """The lease of a grant's session."""
-
-    @property
-    def until(self) -> float:
-        """When it ends, on `clock.now()`."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether it lasts."""
-
-
-class GrantSession(Protocol):
-    """The part of a session that a holder needs. In a Celery pool process, it is the session of the main process."""
-
-    loop: Loop
-
-    @property
-    def session_id(self) -> int | None:
-        """Its id; None if it is over."""
-
-    @property
-    def lease(self) -> GrantLease:
-        """The lease that all its grants have."""
-
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the protocol's thread; from any thread."""
-
-    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the thread for users' code; from any thread."""
-
-    def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
-        """Return the one object of this kind that belongs to the session."""
 
 
 class GrantedContender(Protocol):
@@ -151,7 +114,7 @@ class Grant:
         """Return why the lease is not valid now, or None. It reads the clock, so a paused process notices at once."""
         # Read the lease first. While this thread is paused, the lease may be extended after a loss, or become that of
         # the next session. But the attributes below are always set before that.
-        valid = self.session.lease.valid
+        valid = clock.now() < self.session.leased_until
         if self.lost_reason is not None:
             return self.lost_reason
         if self.node_gone:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from django_zklock.core import clock
-from django_zklock.core.zk.loop import Loop, Timer
+from django_zklock.core.zk.loop import Loop, Timer, users_thread
+
+_Attached = TypeVar("_Attached")
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
 RELAY_SHARE = 0.25  # of that timeout; a follower reports a contact within half a tick, which is at most so long
@@ -110,3 +113,45 @@ class Lease:
             self._arm()
         else:
             self._on_over()
+
+
+class GrantSession:
+    """
+    The part of a session that a grant needs: its id and its lease, its loop, and a thread for users' code.
+
+    `Session` is one. In a Celery pool process, another one stands for the session of the main process.
+    """
+
+    session_id: int | None = None
+    """None if it is over. The loop's thread writes it; any thread reads it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.post = loop.post  # runs a call on the loop's thread; for any thread
+        self._dispatcher: Loop | None = None
+        self._may_start_threads = True
+        self._attached: dict[object, object] = {}
+
+    @property
+    def leased_until(self) -> float:
+        """When the lease ends, on `clock.now()`. For any thread."""
+        raise NotImplementedError
+
+    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""
+        self.post(self._dispatch, call, *args)
+
+    def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        if self._dispatcher is None and self._may_start_threads:
+            dispatcher = Loop("zklock-signals", users_thread)
+            dispatcher.start()
+            self._dispatcher = dispatcher
+        if self._dispatcher is not None:
+            self._dispatcher.post(call, *args)
+
+    def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
+        """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
+        attached = self._attached.get(kind)
+        if attached is None:
+            attached = self._attached.setdefault(kind, kind(self))
+        return cast("_Attached", attached)

@@ -10,7 +10,6 @@ import enum
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
@@ -21,8 +20,8 @@ from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
-from django_zklock.core.zk.lease import LastContact, Lease
-from django_zklock.core.zk.loop import Loop, Timer, users_thread
+from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
+from django_zklock.core.zk.loop import Loop, Timer
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import Outage
 
@@ -32,9 +31,6 @@ BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
-
-
-_Attached = TypeVar("_Attached")
 
 
 class ConnectionState(str, enum.Enum):
@@ -80,7 +76,7 @@ class SessionObserver:
         """One of these methods has raised this error, which was logged."""
 
 
-class Session:
+class Session(GrantSession):
     """
     The ZooKeeper session of this process, and its one connection.
 
@@ -90,15 +86,13 @@ class Session:
     """
 
     def __init__(self, options: SessionOptions) -> None:
+        super().__init__(Loop("zklock-loop"))
         self.options = options
         self.pid = os.getpid()
-        self.loop = Loop("zklock-loop")
-        self.post = self.loop.post  # runs a call on the loop's thread; for any thread
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
         self.state = ConnectionState.CONNECTING
-        self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
         self._known_timeout = 0.0  # seconds, that the server granted the last time
         self.suspect = True  # connection suspended, or the heartbeat late
@@ -106,8 +100,6 @@ class Session:
         self.outage = Outage(options.hosts)
         self._client: Client | None = None
         self._closing_client: Client | None = None  # ends the session after `close`
-        self._dispatcher: Loop | None = None
-        self._may_start_threads = True
         self._contact = LastContact()
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
         self._replace_timer: Timer | None = None
@@ -115,7 +107,6 @@ class Session:
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
         self.closing = False  # read by any thread
         self._closed = threading.Event()
-        self._attached: dict[object, object] = {}
 
     # --- start and end ------------------------------------------------------------------------------------------
 
@@ -146,24 +137,9 @@ class Session:
         if self._client is not None:
             self._client.forget_sockets()
 
-    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
-        """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""
-        self.loop.post(self._dispatch, call, *args)
-
-    def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
-        if self._dispatcher is None and self._may_start_threads:
-            dispatcher = Loop("zklock-signals", users_thread)
-            dispatcher.start()
-            self._dispatcher = dispatcher
-        if self._dispatcher is not None:
-            self._dispatcher.post(call, *args)
-
-    def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
-        """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
-        attached = self._attached.get(kind)
-        if attached is None:
-            attached = self._attached.setdefault(kind, kind(self))
-        return cast("_Attached", attached)
+    @property
+    def leased_until(self) -> float:
+        return self.lease.until
 
     @property
     def connected(self) -> bool:

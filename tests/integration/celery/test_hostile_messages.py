@@ -218,7 +218,7 @@ SAMPLE = (
     "pool_grants.PoolGrants.add",
     "pool_slots.PoolSlots.use",
     "shared_grants.SharedGrants.add",
-    "waiting_task.WaitingTask.step",
+    "waiting_tasks.WaitingTask.step",
     "waiting_tasks.WaitingTasks.add",
 )
 

@@ -23,10 +23,8 @@ from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
-from django_zklock.contrib.celery.dispatch.result import PAYLOAD
-from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
-from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
-from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTasks
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
+from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import is_copy
 from django_zklock.contrib.celery.unique import lifecycle

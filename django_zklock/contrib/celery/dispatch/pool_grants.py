@@ -19,7 +19,7 @@ from typing import Any, Final
 from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.pool_slots import has_ended
 from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
-from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
+from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core import clock
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.log import Logger

@@ -23,8 +23,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django_zklock.contrib.celery.dispatch.loops import WakeupPipe
-from django_zklock.core import clock
 
+PAYLOAD: Final = "zklock_wait"
+"""Key of a request: what the main process tells the process that runs the task."""
 RECORDS: Final = 1000  # grants that the pool processes of one worker can have at a time
 PROCESSES: Final = 1022  # pool processes that can say that they are ready
 LONGEST_EVENT: Final = 1000  # bytes
@@ -105,11 +106,6 @@ class SharedGrants:
         until = self._floats[_UNTIL]
         _order_memory()
         return until
-
-    @property
-    def valid(self) -> bool:
-        """Whether the lease lasts."""
-        return clock.now() < self.until
 
     @property
     def session_id(self) -> int:

@@ -1,17 +1,195 @@
-"""The tasks of a worker that wait for their locks without a slot, and what Celery counts for them."""
+"""
+The messages whose tasks need a lock, in the worker's main process, until they go to the pool.
+
+`WaitingTask` is one of them, from the moment that it asks for its lock. `WaitingTasks` are those of a worker that wait
+without a slot, and what Celery counts for them.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
+import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from celery.worker import state
 
-from django_zklock import signals
-from django_zklock.contrib.celery.dispatch.waiting_task import WaitingTask
+from django_zklock import exceptions, signals
+from django_zklock.contrib.celery.messages import has_copy, received_at
+from django_zklock.core import clock
+from django_zklock.core.execution.owner import Owner
+from django_zklock.core.execution.waiters import Routine
+from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.zk import process
+from django_zklock.decorators.locked import LockedCall
+from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.multi import keys_of, locks_of
+from django_zklock.locks.queue_reader import read_queue
+
+RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
+
+
+class MessageWaiter:
+    """Waits for one value on behalf of a task; the dispatcher's loop continues the routine of the task."""
+
+    def __init__(self, task: WaitingTask) -> None:
+        self._task = task
+        self.value: Any = None
+
+    def set(self, value: Any) -> bool:
+        """Set the value; on the protocol's thread."""
+        self.value = value
+        self._task.dispatcher.is_answered |= not isinstance(value, ZkLockError)
+        self._task.dispatcher.schedule(self._task, WaitingTask.step)
+        return True
+
+    def on_queued(self) -> None:
+        """Pass the slot of the task on, because it has to wait; on the protocol's thread."""
+        self._task.dispatcher.is_answered = True
+        self._task.dispatcher.schedule(self._task, self._task.dispatcher.pass_slot_on)
+
+    def outcome(self, timeout: float | None) -> Routine[Any]:
+        """Return the value, or None if there is none within `timeout` seconds; yields the remaining seconds."""
+        until = math.inf if timeout is None else clock.now() + timeout
+        while self.value is None and (remaining := until - clock.now()) > 0:
+            yield remaining
+        return self.value
+
+
+class WaitingTask:
+    """One message whose task needs a lock. All methods run on the dispatcher's loop unless they say otherwise."""
+
+    def __init__(self, request: Any, call: LockedCall, dispatcher: Any) -> None:
+        self.dispatcher = dispatcher  # a `Dispatcher`, whose module imports this one
+        self.request = request
+        self.locks = call.lock
+        self.keys = keys_of(call.lock)
+        self.acquisition = Acquisition(Owner("message", self))
+        self.since = time.time()  # when it first asked for its lock
+        self.asked_at: float | None = None  # on clock.now(); None: it does not ask
+        self.has_slot = False
+        self.has_result = False  # it has its locks, or an error
+        self.payload: dict[str, Any] = {}  # for the process that runs the task
+        self._timeout = call.timeout
+        self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
+        self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
+        self._about = call.context.about
+        # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
+        self._checks_copies = "redelivered" in self._about or any(lock.spec.shares for lock in locks_of(self.locks))
+        self._routine: Routine[None] | None = None
+        self._waiter: MessageWaiter | None = None  # the last one
+        self.timer: Any = None  # an entry of the loop
+
+    def ask(self) -> None:
+        """Ask for the lock."""
+        self.asked_at = clock.now()
+        if not self._waited:
+            self.since = time.time()
+        self._routine = self._acquire()
+        self.step()
+
+    def _acquire(self) -> Routine[None]:
+        while True:
+            try:
+                if self._checks_copies and (yield from self._has_copy()):
+                    return  # it must not wait behind the other copy; the pool process decides what it does
+                yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
+                return
+            except ZooKeeperUnavailable:
+                if self._timeout is not None:
+                    raise
+            yield RETRY_AFTER  # a task without a timeout waits for ZooKeeper, too
+
+    @property
+    def _remaining(self) -> float | None:
+        """The seconds that remain of the timeout of its locks."""
+        timeout = self.locks.specs[-1].timeout
+        return None if timeout is None else max(timeout - self._waited, 0.0)
+
+    def _has_copy(self) -> Routine[bool]:
+        for lock in locks_of(self.locks):
+            queue = yield from read_queue(process.current(), lock.spec.key, lock.spec.parent, self._new_waiter())
+            if has_copy(self._about, queue):
+                return True
+        self.payload["checked_copies"] = True
+        return False
+
+    def _new_waiter(self) -> Any:
+        self._waiter = MessageWaiter(self)
+        return self._waiter
+
+    def step(self) -> None:
+        """Continue the wait as far as possible now."""
+        if self.has_result or self._routine is None:
+            return
+        self._cancel_timer()
+        try:
+            remaining = next(self._routine)
+        except StopIteration:
+            self.has_result = True
+            self.dispatcher.end_wait(self)
+        except ZkLockError as error:
+            self._end_with(error)
+        else:
+            if remaining < math.inf:
+                # A weak reference, because kombu keeps even a cancelled timer until it is due.
+                self.timer = self.dispatcher.loop.call_later(remaining, self._on_timer, weakref.ref(self))
+
+    @staticmethod
+    def _on_timer(reference: weakref.ref[WaitingTask]) -> None:
+        task = reference()
+        if task is not None:
+            task.timer = None  # the timer of gevent is a greenlet: this one
+            task.dispatcher.schedule(task, WaitingTask.step)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the value that it waits for is there."""
+        return self._waiter is not None and self._waiter.value is not None
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether it has its locks."""
+        return bool(self.acquisition.holds)
+
+    @property
+    def has_waited_too_long(self) -> bool:
+        """Whether the broker would deliver the message again soon."""
+        return clock.now() > self._until
+
+    def send_again(self, why: str) -> None:
+        """End the wait: the pool process sends the task again."""
+        if not self.has_result:
+            self.payload["resend"] = True
+            self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
+
+    def _end_with(self, error: ZkLockError) -> None:
+        public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
+        own = [contender.guid for contender in self.acquisition.contenders]
+        self.payload |= {"error": public_class.__name__, "text": str(error), "lock": error.lock, "own": own}
+        self.cancel()
+        self.has_result = True
+        self.dispatcher.end_wait(self)
+
+    def _cancel_timer(self) -> None:
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            self.dispatcher.loop.cancel(timer)
+
+    def cancel(self) -> None:
+        """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
+        self._cancel_timer()
+        if self.asked_at is not None:
+            self._waited += clock.now() - self.asked_at
+        self.asked_at = self._waiter = None
+        self.has_result = False
+        if self._routine is not None:
+            self._routine.close()
+        self._routine = None
+        self.acquisition.release()
 
 
 class WaitingTasks:

@@ -1,0 +1,271 @@
+"""
+The pool process, or the thread or greenlet, that runs a task whose wait took place in the worker's main process.
+
+It works under the grant of the main process, which it sees in the memory that both share. That memory has the time when
+the lease ends, so the lease ends by itself if the main process is stopped or dies. While tasks use grants, a thread
+reads twenty times a second what happens to their locks.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from billiard.process import current_process
+from celery import current_app
+from celery.signals import worker_process_init
+
+from django_zklock import exceptions
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, GrantRecord, SharedGrants, memories
+from django_zklock.core import clock, host
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.locks import guard
+from django_zklock.core.locks.held import HeldLock, held_locks
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.lease import GrantSession
+from django_zklock.core.zk.loop import Loop
+from django_zklock.exceptions import ZkLockError
+from django_zklock.locks.multi import Locks, locks_of
+
+WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
+READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
+CONFIRM_AFTER: Final = 0.001  # seconds until the first look whether the main process has released a lock
+
+
+def wait_result(request: Any, caller: Caller) -> WaitResult | None:
+    """Return the result of the wait for a task, from the `PAYLOAD` of its request. A second call returns None."""
+    payload = request.__dict__.pop(PAYLOAD, None)
+    (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
+    shared = memories.get(str(payload.get("memory"))) if isinstance(payload, dict) else None
+    if shared is None:
+        return None
+    result = WaitResult(payload, shared)
+    setattr(request, WAIT_RESULT, result)  # first: `end` is called whatever happens, such as a time limit in this line
+    result.begin(caller)
+    return result
+
+
+class WaitResult:
+    """The result of the wait for one task: its locks, or an error."""
+
+    def __init__(self, payload: Mapping[str, Any], shared: SharedGrants) -> None:
+        self.checked_copies = bool(payload.get("checked_copies"))
+        """Whether the main process has looked for copies of the task."""
+        self.own: tuple[str, ...] = tuple(payload.get("own", ()))
+        """The guids of the task's own znodes, which may not be gone yet."""
+        self.resend = bool(payload.get("resend"))
+        """Whether the task is to be sent again."""
+        self.held: list[HeldLock] = []
+        """The locks from the main process. `held_locks` refers to them weakly until their owner acquires them."""
+        self._payload = payload
+        self._shared = shared
+        grants = payload.get("grants", ())
+        self._grants = [(GrantRecord(shared, grant["index"], grant["number"]), grant) for grant in grants]
+        self._contenders: list[ContenderProxy] = []
+
+    def begin(self, caller: Caller) -> None:
+        """Begin to use the grants of the main process; use none if one was lost or given back meanwhile."""
+        contenders: list[ContenderProxy] = []
+        for record, grant in self._grants:
+            if not record.begin():
+                break
+            contenders.append(ContenderProxy(_session_of(self._shared), record, grant, caller))
+            if contenders[-1].grant.why_invalid() is not None:
+                break
+        else:
+            self._contenders = contenders
+            return
+        self.end()
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether there are locks to take over."""
+        return bool(self._contenders)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the task was granted its locks, and has lost them before it began."""
+        return bool(self._grants) and not self._contenders
+
+    @property
+    def error(self) -> ZkLockError | None:
+        """The error that the wait has ended with."""
+        if "error" not in self._payload:
+            return None
+        kind: type[ZkLockError] = getattr(exceptions, self._payload["error"])
+        return kind(self._payload["text"], lock=self._payload["lock"])
+
+    def hand_over(self, lock: Locks) -> None:
+        """
+        Hand the locks over to the caller, who then acquires them again without a request.
+
+        Raises `LockInTransaction` if a transaction was begun before.
+        """
+        for spec in lock.specs:
+            host.scope.check(spec)
+        specs = {single.key: single.spec for single in locks_of(lock)}
+        if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
+            self.end()
+            return
+        for contender in self._contenders:
+            self.held.append(contender.hand_over(specs[contender.spec.key]))
+
+    def end(self) -> None:
+        """Give back the grants that nothing uses; called at the end of the task, however it ended."""
+        held = {hold.grant.token for hold in self.held if hold.uses or hold.observer is not None}
+        for record, grant in self._grants:
+            if grant["token"] not in held:
+                record.end()
+
+
+class ContenderProxy:
+    """Stands for a contender of the main process, with the one grant that it has, here a second `Grant`."""
+
+    def __init__(self, session: SessionProxy, record: GrantRecord, payload: Mapping[str, Any], caller: Caller) -> None:
+        self.session = session
+        parent = payload["path"].rpartition("/")[0]
+        self.spec = QueueSpec(key=payload["key"], parent=parent, kind=Kind(payload["kind"]))
+        self.caller = caller
+        self.grant = Grant(session, payload["key"], payload["path"], payload["token"], self.spec.kind)
+        self.grant.session_id = payload["session"]
+        self.grant.since = payload["since"]
+        self.grant.template = payload["template"]
+        self.grant.what, self.grant.about = caller.what, caller.about
+        self.ahead = Payload.decode(payload["ahead"].encode()) if payload["ahead"] else None
+        self._waited: float = payload["waited"]
+        self._record = record
+        self._read_to = 0  # bytes of the record's text
+        self._ending = False  # written by its owner
+
+    def hand_over(self, spec: LockSpec) -> HeldLock:
+        """List the lock as held by the caller, and read from now on what happens to it."""
+        grant = self.grant
+        held = HeldLock(self, grant, current_owner(), spec.policy)
+        held_locks.add(held, keep=False)
+        grant.about = {**grant.about, **host.events.about()}  # of the run, which has begun since
+        grant.begun = True
+        if spec.max_hold is not None or spec.warn_after is not None:
+            guard.apply_bounds(grant, self, spec)
+        host.events.acquired(held, self._waited)
+        self.session.post(self.session.watch, self)
+        return held
+
+    def read(self) -> None:
+        """Learn what has happened to the lock; on the loop's thread."""
+        record, grant = self._record, self.grant
+        if self._ending or grant.lost_reason is not None:
+            return
+        events, self._read_to = record.events(self._read_to)
+        suspect = record.is_suspect
+        if not record.is_current:
+            grant.lose("the worker's main process has released it")
+        elif clock.now() >= self.session.leased_until:
+            grant.lose(troubles.LEASE_OVER)
+        else:
+            if suspect:
+                grant.suspect(troubles.MAIN_PROCESS_SUSPECT)
+            else:
+                grant.confirmed()
+            for event in events:
+                self._on_event(event)
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if "lost" in event:
+            self.grant.lose(event["lost"])
+        elif (request := ReleaseRequest(**event["request"])) != self.grant.release_request:
+            self.grant.request_release(request)
+
+    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
+        """Give the lock back; `done` gets True when the main process has released it, or the lease is over."""
+        self._ending = True
+        self._record.end()
+        self.session.post(self._end, done)
+
+    def _end(self, done: Callable[[bool], object] | None) -> None:
+        self.session.forget(self)
+        self.grant.release()
+        if done is not None:
+            self._confirm(done, CONFIRM_AFTER)
+
+    def _confirm(self, done: Callable[[bool], object], pause: float) -> None:
+        if clock.now() < self.session.leased_until and self._record.is_current:
+            later = functools.partial(self._confirm, done, min(1.5 * pause, READ_EVERY))
+            self.session.loop.call_later(pause, later)
+        else:
+            done(True)
+
+    def downgrade(self, *, asked: bool = False) -> None:
+        """Keep the lock as a reader; see `Contender.downgrade`."""
+        self._record.share(asked=asked)
+        self.grant.kind = Kind.READ
+
+
+class SessionProxy(GrantSession):
+    """Stands for the session of the main process. Its own loop reads the records of the grants in use."""
+
+    def __init__(self, shared: SharedGrants) -> None:
+        super().__init__(Loop("zklock-proxy"))
+        self.pid = os.getpid()
+        self._shared = shared
+        self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
+        self._is_reading = False  # whether `_read` is scheduled; loop's thread only
+        self.loop.start()
+
+    @property
+    def session_id(self) -> int:  # type: ignore[override] # only the main process writes it
+        """The id of the session that has the lease."""
+        return self._shared.session_id
+
+    @property
+    def leased_until(self) -> float:
+        return self._shared.until
+
+    def stop(self) -> None:
+        """End both threads after the events that are on their queues now."""
+        self.post(self._stop)
+
+    def _stop(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
+        self.loop.stop()
+
+    def watch(self, contender: ContenderProxy) -> None:
+        """Read the record of this contender from now on; on the loop's thread."""
+        self._in_use[contender] = None
+        if not self._is_reading:
+            self._read()
+
+    def forget(self, contender: ContenderProxy) -> None:
+        """Stop reading its record; on the loop's thread."""
+        self._in_use.pop(contender, None)
+
+    def _read(self) -> None:
+        self._is_reading = bool(self._in_use)
+        if self._is_reading:
+            remaining = self.leased_until - clock.now()
+            self.loop.call_later(remaining if 0 < remaining < READ_EVERY else READ_EVERY, self._read)
+        for contender in list(self._in_use):
+            contender.read()
+
+
+def _session_of(shared: SharedGrants) -> SessionProxy:
+    """Return the session of the main process, as this process sees it in the memory of the worker."""
+    if shared.proxy is None or shared.proxy.pid != os.getpid():
+        shared.proxy = SessionProxy(shared)
+    session: SessionProxy = shared.proxy
+    return session
+
+
+def set_ready(*, signal: object, **kwargs: object) -> None:
+    """Say that this pool process is ready for tasks, or that it ends."""
+    index = getattr(current_process(), "index", None)
+    shared = [memory for memory in memories.values() if memory.app == current_app]
+    if shared and index is not None:
+        shared[-1].set_ready(index, os.getpid() if signal is worker_process_init else 0)
