@@ -81,7 +81,7 @@ class SignalEvents(host.Events):
             return
         reason = held.grant.why_invalid()
         if reason is not None:
-            guard.report_loss(held, reason, None)
+            held.report_loss(reason)
             return
         seconds = clock.now() - held.grant.since
         self._record("released", held, seconds)
@@ -137,7 +137,7 @@ class _LossReport(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         if not self._held.grant.has_observer_of(guard.Guard):
-            guard.report_loss(self._held, reason, None)
+            self._held.report_loss(reason)
 
 
 events: Final = SignalEvents()

@@ -29,7 +29,7 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks.guard import Guard, apply_bounds, report_loss
+from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import HeldLock, Inherited, held_locks, inherited_holds
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
@@ -456,7 +456,7 @@ class Block:
                 continue
             receipt = guard.receipt(stopped=stopped)
             if not any(outer.grant is held.grant for outer in guards):
-                report_loss(held, reason, receipt)
+                held.report_loss(reason, receipt)
             outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
             if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
                 lost = held.grant.loss(reason)
