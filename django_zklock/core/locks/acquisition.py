@@ -127,12 +127,12 @@ class Acquisition:
                     waiter = new_waiter()
                     if on_wait is not None:
                         on_wait(waiter)
-                    contender = self.start(spec, waiter, seconds)
+                    contender = self._start(spec, waiter, seconds)
                     outcome = yield from waiter.outcome(seconds)
                     if outcome is None and not (contender.waits and contender.placed):
                         outcome = yield from waiter.outcome(seconds_for_reply)
                     # A busy event loop may run the caller's timer first, so look at `self.outcome`, too.
-                    self.conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
+                    self._conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
                     hold.grant.check()  # it may have been lost during the wait for another
                 return
@@ -166,7 +166,7 @@ class Acquisition:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
         return True
 
-    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
+    def _start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
         """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
         now = clock.now()
@@ -194,7 +194,7 @@ class Acquisition:
             hold.grant.observe(observer)
         return contender
 
-    def conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
+    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
