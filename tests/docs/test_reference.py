@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import inspect
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.dispatch import Signal
-from support.docs import DOCS, run, text_of
+from support.docs import run, text_of
 
 import django_zklock
 from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.options import OPTION_NAMES
-from django_zklock.core.queue import escaping
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.multi import MultiHold, MultiLock
-from django_zklock.names import template as names
 from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")
-ARCHITECTURE = text_of("explanation/architecture.md")
 INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
 SIGNALS = text_of("reference/signals.md")
@@ -99,12 +94,6 @@ def test_every_exported_name_is_on_its_page(module: str) -> None:
     """Or it is on the API page."""
     explained = set().union(*(named(text_of(f"reference/{page}.md")) for page in PAGES[module]))
     assert EXPORTED[module] - explained - MADE_FROM_DOCSTRINGS == set()
-
-
-def test_the_api_page_repeats_no_other_page() -> None:
-    """A name that is explained twice is explained in two ways."""
-    explained = set().union(*(named(text_of(f"reference/{page}.md")) for pages in PAGES.values() for page in pages))
-    assert MADE_FROM_DOCSTRINGS & explained == set()
 
 
 def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
@@ -206,13 +195,6 @@ def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 
 
-def test_the_bounds_of_texts_are_those_of_the_code() -> None:
-    """The lengths of a key, of its parts, and of a secret."""
-    text = " ".join(SETTINGS.split())
-    assert f"A key has at most {names.MAX_KEY} characters, and each part of it {escaping.MAX_SEGMENT}" in text
-    assert f"A key of `TOKEN_KEYS` has at least {read_settings._SHORTEST_KEY} characters" in text
-
-
 def test_every_field_of_the_json_is_named() -> None:
     """The page of the JSON names what `list`, `show` and the admin write."""
     written = {name for names in serialize.NAMES.values() for name in names}
@@ -234,28 +216,3 @@ def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> Non
     with zk_lock("a", kind="read"), zk_lock("b", limit=2):
         pass
     zklock.eventually(lambda: names["granted"] == {"read": 1, "semaphore": 1})
-
-
-def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
-    """From the top to the bottom."""
-    settings = configparser.ConfigParser()
-    settings.read(DOCS.parent / "setup.cfg")
-    rooms = re.findall(r"\w+", settings["importlinter:contract:layers"]["layers"])
-    picture = re.findall(r"^ ((?:\w+, )*\w+)(?: {3,}|$)", ARCHITECTURE, flags=re.MULTILINE)
-    drawn = [room for line in picture for room in line.split(", ")]
-    assert sorted(drawn) == sorted(rooms)
-    layers = [re.findall(r"\w+", line) for line in settings["importlinter:contract:layers"]["layers"].splitlines()]
-    assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Z]\w+)`", ARCHITECTURE))))
-def test_the_classes_of_the_architecture_exist(name: str) -> None:
-    """Each is where the page says."""
-    module, _, attribute = name.rpartition(".")
-    assert hasattr(import_module(f"django_zklock.{module}"), attribute)
-
-
-def test_the_modules_of_the_architecture_exist() -> None:
-    """Folders and modules that are named without a class."""
-    for name in re.findall(r"`((?:locks|queue|contrib|conf|zk|testing)\.[a-z_.]+)`", ARCHITECTURE):
-        import_module(f"django_zklock.{name}")
