@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import pytest
 from support.chaos.checker import Verdict, check_history
-from support.chaos.simulated import Event, written
+
+Event = dict[str, Any]
+
+
+def written(text: str) -> list[Event]:
+    """
+    Read a history as a test writes it: a line for each event, `time owner kind field=value ...`.
+
+    `op` is 1 and `key` is "k" unless they are given; an owner is a process, or a process and a thread, `A/two`.
+    """
+    events: list[Event] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        t, owner, kind, *fields = line.split()
+        process = owner.partition("/")[0]
+        about = {name: _value(value) for name, _, value in (field.partition("=") for field in fields)}
+        event = {"t": float(t), "p": process, "o": owner if "/" in owner else f"{owner}/main", "e": kind}
+        if owner == "nemesis":
+            events.append({**event, "p": "driver", "e": "nemesis", "what": kind, **about})
+        else:
+            events.append({"op": 1, "key": "k", **event, **about})
+    return events
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def rules(text: str, **about: object) -> set[str]:
