@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,7 +17,6 @@ from kazoo.security import make_digest_acl
 from support.adminsite import user_with
 from support.ensemble import free_ports
 from support.faults import within
-from support.proxy import GET_CHILDREN, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
@@ -203,27 +201,6 @@ def test_a_server_that_is_away_says_what_to_start(operator: Client) -> None:
         assert_named(operator, "quorum", ExitCode.UNAVAILABLE, "ZooKeeper has no quorum", "Start the servers")
 
 
-def test_a_flapping_session_is_named(operator: Client, zoo: Zoo) -> None:
-    attempts(2, Attempt.LOST, host="web-78", reason="the ZooKeeper session is over")
-    assert cards(operator) == []
-    table.past_losses.clear()
-    attempts(3, Attempt.LOST, host="web-77", reason="the ZooKeeper session is over")
-    texts = ("web-77 has lost its locks 3 times", "Look at its network")
-    assert_named(operator, "flapping", ExitCode.FLAPPING, *texts)
-    assert "host/?host=web-77" in operator.get(LIST).content.decode()
-
-
-def test_a_foreign_client_that_blocks_others_is_named(operator: Client, contend: Contend, zoo: Zoo) -> None:
-    """Its znode has the name and the data of Curator's recipe."""
-    path = f"{zoo.base}/x/{nodes.prefix(str(uuid.uuid4()))}"
-    path = zoo.client.create(path, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
-    contend("x")
-    assert cards(operator) == [], "nobody has waited for ten seconds"
-    await_cause(operator, "foreign")
-    assert_named(operator, "foreign", ExitCode.FOREIGN, "blocks x", "End its program, or break the lock.")
-    zoo.client.delete(path)
-
-
 def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator: Client, contend: Contend, zoo: Zoo) -> None:
     """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
     attempts(5, Attempt.RELEASED, template="orders/{number}")
@@ -256,13 +233,6 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator: Client, 
     operations.end_hold("stock", token=hold.token, by="alice", reason="done")
     for path in (foreign, worn):
         zoo.client.delete(path)
-
-
-def test_a_worn_out_counter_says_how_to_reset_it(operator: Client, zoo: Zoo) -> None:
-    path = f"{zoo.base}/orders/9/{nodes.prefix(str(uuid.uuid4()))}-000000005"
-    zoo.client.create(path, ephemeral=True, makepath=True)
-    assert_named(operator, "counter", ExitCode.COUNTER, "orders/9", "delete the empty directory")
-    zoo.client.delete(path)
 
 
 def test_an_unknown_znode_says_what_to_look_for(operator: Client, zoo: Zoo) -> None:
@@ -352,21 +322,3 @@ def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
 def test_the_probe_of_incidents_needs_the_permission(zoo: Zoo) -> None:
     assert user_with().get(PROBE).status_code == 403
     assert Client().get(PROBE).status_code in {302, 403}
-
-
-def test_ten_open_pages_cost_zookeeper_no_more_than_one(operator: Client, contend: Contend, zoo: Zoo) -> None:
-    """Whether they show what needs attention or the list."""
-    contend("a", "worker-1", 1, owner=1)
-    contend("b", "worker-2", 2, owner=2)
-    contend("b", "worker-1", 1, owner=1)
-    contend("a", "worker-2", 2, owner=2)
-    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address):
-        assert [card["cause"] for card in cards(operator)] == ["deadlock"]
-        proxy.reset()
-        inspection.snapshot(max_age=0, max_waiters=1)
-        reads = proxy.counts[GET_CHILDREN]
-        proxy.reset()
-        began = time.monotonic()
-        assert [operator.get(path).status_code for path in (LIST, f"{LIST}?q=") * 5] == [200] * 10
-        seconds = int(time.monotonic() - began)  # 0, unless the machine is busy: a snapshot is shared for one
-        assert proxy.counts[GET_CHILDREN] <= reads * (1 + seconds)
