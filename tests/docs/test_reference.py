@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.dispatch import Signal
-from support.docs import run, text_of
+from support.docs import DOCS, run, text_of
 
 import django_zklock
 from django_zklock import checks, conf, exceptions, signals, zk_lock
@@ -23,6 +25,7 @@ from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")
+ARCHITECTURE = text_of("explanation/architecture.md")
 INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
 SIGNALS = text_of("reference/signals.md")
@@ -56,6 +59,7 @@ PAGES = {
     "contrib.celery": ("settings",),
     "contrib.metrics": ("metrics",),
     "contrib.otel": ("metrics",),
+    "exceptions": ("exceptions",),
     "fencing": ("fencing",),
     "fencing.stores": ("fencing",),
     "inspection": ("inspection",),
@@ -65,7 +69,7 @@ PAGES = {
     "testing.tester": ("testing",),
 }
 """The pages that explain the names of each public module. The API page has those that they leave out."""
-INTERNAL = {"conf", "dashboard.lazy", "queue.names"}
+INTERNAL = {"conf", "dashboard.lazy", "names.template"}
 """Modules whose `__all__` is for this package alone."""
 MADE_FROM_DOCSTRINGS = set(re.findall(r"^\.\. auto\w+:: (\w+)", text_of("reference/api.md"), flags=re.MULTILINE))
 
@@ -216,3 +220,26 @@ def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> Non
     with zk_lock("a", kind="read"), zk_lock("b", limit=2):
         pass
     zklock.eventually(lambda: names["granted"] == {"read": 1, "semaphore": 1})
+
+
+def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
+    """From the top to the bottom."""
+    settings = configparser.ConfigParser()
+    settings.read(DOCS.parent / "setup.cfg")
+    contracts = (settings[f"importlinter:contract:{name}"]["layers"] for name in ("layers", "core"))
+    layers = [re.findall(r"\w+", line) for contract in contracts for line in contract.splitlines()]
+    picture = re.findall(r"^ ((?:\w+, )*\w+)(?: {3,}|$)", ARCHITECTURE, flags=re.MULTILINE)
+    assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Z]\w+)`", ARCHITECTURE))))
+def test_the_classes_of_the_architecture_exist(name: str) -> None:
+    """Each is where the page says."""
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(import_module(f"django_zklock.{module}"), attribute)
+
+
+def test_the_modules_of_the_architecture_exist() -> None:
+    """Folders and modules that are named without a class."""
+    for name in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
+        import_module(f"django_zklock.{name}")
