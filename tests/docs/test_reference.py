@@ -19,6 +19,8 @@ from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.core.zk.lease import LEASE_SHARE
+from django_zklock.core.zk.session import BEAT_SHARE
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.multi import MultiHold, MultiLock
@@ -243,3 +245,21 @@ def test_the_modules_of_the_architecture_exist() -> None:
     """Folders and modules that are named without a class."""
     for name in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
         import_module(f"django_zklock.{name}")
+
+
+PAGE = text_of("explanation/lease-and-abort.md")
+TWO_TICKS = 4.0
+ROWS = re.findall(r"^\| (\d+) +\|" + r" ([\d.]+) +\|" * 4, PAGE, flags=re.MULTILINE)
+
+
+def shown(seconds: float) -> str:
+    """Return seconds as the page shows them."""
+    return f"{seconds:.1f}".removesuffix(".0")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_table_of_session_timeouts_is_computed_by_the_code(row: tuple[str, ...]) -> None:
+    """Replaced within, lease, the pause that is always survived, and the interval of the heartbeat."""
+    timeout, *times = map(float, row)
+    computed = (timeout + TWO_TICKS, LEASE_SHARE * timeout, (LEASE_SHARE - BEAT_SHARE) * timeout, BEAT_SHARE * timeout)
+    assert list(map(shown, times)) == list(map(shown, computed))
