@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from importlib import import_module
 from io import StringIO
 from typing import Any
 
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(
 LIST = "/admin/zklock/lock/"
 PROBE = "/incidents.json"
 LINES = 25
+HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
 Contend = Callable[..., str]
 
 
@@ -41,8 +43,10 @@ def operator() -> Client:
 
 
 @pytest.fixture(autouse=True)
-def no_past() -> None:
-    """Forget what earlier tests have read from the tables."""
+def no_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what earlier tests have read from the tables; make all waits short."""
+    monkeypatch.setattr(import_module("django_zklock.inspection.incidents"), "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(incidents, "LATE", 2.0)
     for shared in (table.usual_holds, table.past_losses, table.past_unfinished):
         shared.clear()
     incidents._missing.clear()
@@ -99,15 +103,15 @@ def cards(operator: Client) -> list[dict[str, Any]]:
 
 
 def await_cause(operator: Client, cause: str) -> None:
-    """Wait until the first card has this cause: a holder is hung after ten seconds at the earliest."""
+    """Wait until the first card has this cause: a holder is hung after `HUNG` seconds at the earliest."""
     eventually(lambda: [card["cause"] for card in cards(operator)][:1] == [cause], 30)
 
 
-def assert_named(operator: Client, cause: str, status: int, *texts: str) -> None:
+def assert_named(operator: Client, cause: str, status: int, *texts: str, options: Sequence[str] = ()) -> None:
     """Fail unless the first card, and the first lines of the doctor as text and as JSON, have these texts."""
     (first, *_) = cards(operator)
-    printed, returned = doctor()
-    as_json, returned_with_json = doctor("--json")
+    printed, returned = doctor(*options)
+    as_json, returned_with_json = doctor("--json", *options)
     shown = f"{first['title']} {first['explanation']} {first['remedy']}"
     for text in texts:
         assert text in shown
@@ -198,7 +202,9 @@ def test_a_server_that_is_away_says_what_to_start(operator: Client) -> None:
     """Three servers that lost two are a test of their own, as those servers must be stopped."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/app"}):
-        assert_named(operator, "quorum", ExitCode.UNAVAILABLE, "ZooKeeper has no quorum", "Start the servers")
+        options = ["--reply-timeout=500ms"]
+        texts = ("ZooKeeper has no quorum", "Start the servers")
+        assert_named(operator, "quorum", ExitCode.UNAVAILABLE, *texts, options=options)
 
 
 def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator: Client, contend: Contend, zoo: Zoo) -> None:
@@ -229,7 +235,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator: Client, 
     assert status == ExitCode.DEADLOCK
     ages = {incident["cause"]: incident["age"] for incident in json.loads(doctor("--json")[0])["incidents"]}
     assert ages["foreign"] is ages["flapping"] is ages["counter"] is None
-    assert ages["hung"] > 10
+    assert ages["hung"] > HUNG
     operations.end_hold("stock", token=hold.token, by="alice", reason="done")
     for path in (foreign, worn):
         zoo.client.delete(path)
