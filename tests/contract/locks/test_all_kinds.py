@@ -189,7 +189,7 @@ def test_signals_report_contention_grant_and_release(zoo: Zoo, primitive: Primit
             pass
         primitive.wait_released(zoo)
         with primitive.full(zoo):
-            assert primitive.lock().acquire(timeout=1) is None
+            assert primitive.lock().acquire(timeout=0.3) is None
         eventually(lambda: len(sent) == 4, message=sent)
     assert sent.names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
     assert {kwargs["lock"] for _, kwargs in sent} == {KEY}

@@ -245,13 +245,6 @@ def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) ->
         assert {row[1] for row in shown(operator, "history/")} == {"Granted; no end is recorded"}
 
 
-def test_a_release_that_is_not_written_yet_is_no_death_of_the_process(zoo: Zoo, operator: Client) -> None:
-    """The row of its end comes about a second later, however long ago the grant was."""
-    attempt("k", outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(hours=1))
-    ((_, what, *_),) = shown(operator, "history/")
-    assert what == "No longer held; no end is recorded"
-
-
 def test_holds_without_an_end_are_not_in_the_figures(zoo: Zoo, operator: Client) -> None:
     """They would count as 0 s."""
     for number in range(2):
@@ -349,18 +342,3 @@ def test_the_command_shows_the_rows_of_the_page(zoo: Zoo) -> None:
     assert len(as_json("history", "--who=812", "--since=4h", "--what=lost")["events"]) == 1
     for wrong in ("--limit=0", "--what=x", "--since=soon"):
         assert ending("history", wrong)[0] != ExitCode.OK
-
-
-def test_the_command_fails_if_the_tables_are_missing(zoo: Zoo) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE zklock_events_attempt RENAME TO elsewhere")
-    status, _, message = ending("history")
-    assert status == ExitCode.FAILED
-    assert "Run manage.py migrate." in message
-
-
-def test_the_reason_of_a_loss_is_in_the_language_of_the_page() -> None:
-    attempt(outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
-    page = user_with("view_lock").get(f"{LIST}history/", headers={"accept-language": "de"}).content.decode()
-    assert "die Verbindung ist abgebrochen" in page  # codespell:ignore ist
-    assert troubles.CONNECTION_BROKE not in page

@@ -200,16 +200,6 @@ def test_hostile_payloads_are_harmless(zoo: Zoo, operator: Client, target: str) 
     assert not any(char in page for char in "\x1b\u202e\x00")
 
 
-def test_an_unreadable_queue_is_reported(zoo: Zoo, viewer: Client) -> None:
-    """It blocks its lock."""
-    zoo.client.create(f"{zoo.base}/odd/strange-0000000001", b"", makepath=True)
-    try:
-        assert "Blocked" in viewer.get(f"{LIST}?q=").content.decode()
-        assert "cannot be read" in viewer.get(f"{LIST}odd/change/").content.decode()
-    finally:
-        zoo.client.delete(f"{zoo.base}/odd", recursive=True)
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_is_refused_without_permission(zoo: Zoo, page: str) -> None:
     """Staff without the permission gets 403, for GET and for a forged POST."""

@@ -82,15 +82,6 @@ def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold
     assert "one is broken" in page
 
 
-def test_different_limits_are_reported_until_one_is_set(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    with zk_lock("printers", limit=4):
-        page = operator.get(f"{LIST}printers/change/").content.decode()
-        assert "3 of 4 permits" in page
-        assert "different limits in their code (2, 4)" in page
-        set_limit("printers", 4, by="anna", reason="all four work")
-        assert "different limits" not in operator.get(f"{LIST}printers/change/").content.decode()
-
-
 def test_a_limit_is_set_and_cleared_with_a_reason(
     zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,12 +112,6 @@ def test_an_invalid_limit_is_refused(zoo: Zoo, operator: Client, wrong: dict[str
     answer = set_to(operator, **wrong)
     assert answer.status_code == 200
     assert "errornote" in answer.content.decode()
-    assert limit_of("printers") is None
-
-
-def test_only_a_post_changes_a_limit(zoo: Zoo, operator: Client) -> None:
-    assert operator.get(f"{LIST}limit/?key=printers&permits=1&reason=x").status_code == 200
-    assert operator.get(f"{LIST}break/?key=printers&target=x&reason=x&ask=1").status_code == 200
     assert limit_of("printers") is None
 
 

@@ -407,25 +407,6 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> N
     assert table.losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
 
 
-def test_the_losses_are_read_once_for_many_pages(alias: str) -> None:
-    assert table.losses(60) == {}
-    insert("k", held=1, host="worker-7", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
-    assert table.losses(60) == {}
-    table.past_losses.clear()
-    assert table.losses(60) == {"worker-7": 1}
-
-
-def test_the_losses_of_a_host_come_first(alias: str) -> None:
-    """Also the grants that have no end, as its process was killed."""
-    assert table.last_losses("worker-7", 0, 20) == []
-    for number, outcome in enumerate((Attempt.LOST, Attempt.RELEASED, Attempt.HELD, Attempt.TIMED_OUT)):
-        insert(outcome, held=1, host="worker-7", pid=number, outcome=outcome)
-    insert("elsewhere", held=1, host="worker-8", outcome=Attempt.LOST)
-    assert [attempt.key for attempt in table.last_losses("worker-7", 0, 20)] == ["held", "lost"]
-    assert [attempt.key for attempt in table.last_losses("worker-7", 2, 20)] == ["held"]
-    assert len(table.last_losses("worker-7", 0, 1)) == 1
-
-
 def insert(template: str, *, held: float, **more: Any) -> None:
     given = {"outcome": Attempt.RELEASED, "at": timezone.now(), "pid": 1, "waited": 0.0, **more}
     Attempt._default_manager.create(key=template, template=template, held=held, **given)
