@@ -20,10 +20,10 @@ from django.views import View
 
 from django_zklock import conf
 from django_zklock.conf import url
-from django_zklock.conf.options import UNSET
+from django_zklock.conf.options import over_defaults
 from django_zklock.core.zk.options import TlsOptions, TlsProblem
 from django_zklock.decorators.context import FunctionContext
-from django_zklock.http import atomic_requests
+from django_zklock.http.requests import atomic_databases, opted_out
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -68,11 +68,11 @@ def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
     first_entries: dict[str, tuple[str, int]] = {}  # name and limit, by path
     messages: list[checks.CheckMessage] = []
     for name, entry in config.locks.items():
-        options = entry.over_defaults(config.defaults)
-        if options.path is None or not isinstance(options.limit, int):
+        options = over_defaults(entry, config.defaults)
+        if options.get("limit") is None:
             continue
-        first_name, limit = first_entries.setdefault(options.path, (name, options.limit))
-        if limit != options.limit:
+        first_name, limit = first_entries.setdefault(options["path"], (name, options["limit"]))
+        if limit != options["limit"]:
             messages.append(
                 checks.Warning(
                     f'ZKLOCK["LOCKS"]["{name}"] and ZKLOCK["LOCKS"]["{first_name}"] have the same path, but '
@@ -136,7 +136,7 @@ def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     """Report locked views with a wrong policy, with a missing transaction, or with one that begins before the lock."""
-    aliases = atomic_requests.databases()
+    aliases = atomic_databases()
     config = _config()
     if config is None or not conf.has_urlconf():
         return []
@@ -176,7 +176,7 @@ def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessag
 
 
 def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
-    if any(locked.options.on_conflict != "skip" for locked in _locks_of(view)):
+    if any(locked.options.get("on_conflict") != "skip" for locked in _locks_of(view)):
         yield checks.Warning(
             "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
             hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
@@ -205,8 +205,9 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
     locked = _locked(view)
     if locked is None or locked.is_async:
         return
-    own = locked.atomic(config)
-    missing = [alias for alias in aliases if alias in atomic_requests.opted_out(view) and alias not in own]
+    options = [config.options_for(name, locked.options) for name in locked.binder.templates] or [locked.options]
+    own = {alias for lock in options for alias in lock.get("atomic", ())}
+    missing = [alias for alias in aliases if alias in {*opted_out(view)} - own]
     if missing:
         yield checks.Warning(
             f"The locked view {_name(view)} is opted out of ATOMIC_REQUESTS on {', '.join(missing)}, and has no "
@@ -219,11 +220,10 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
 
 
 def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.CheckMessage]:
-    marks = getattr(view, "_non_atomic_requests", ())
-    begun = [alias for alias in aliases if alias not in marks]
+    begun = [alias for alias in aliases if alias not in opted_out(view)]
     for name, function in _called_by(view) if begun else ():
         locked = _locked(function)
-        if locked is not None and not locked.is_async and locked.options.release_on is UNSET:
+        if locked is not None and not locked.is_async and "release_on" not in locked.options:
             yield checks.Warning(
                 f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on {', '.join(begun)} before the lock.",
                 hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "

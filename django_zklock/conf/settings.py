@@ -12,7 +12,7 @@ import os
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.conf import url as zk_url
 from django_zklock.conf.errors import InvalidValue, Problem, Problems, is_text
 from django_zklock.conf.leases import LeaseOptions, read_leases
-from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
 from django_zklock.conf.table import SECONDS_ADVICE, Row, boolean, must_be, positive_seconds, read_keys, whole_number
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template
@@ -56,7 +56,7 @@ class Config:
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     acl: Acl = field(default="open", repr=False)
     tls: Tls | None = None
-    defaults: LockOptions = NOT_GIVEN
+    defaults: LockOptions = field(default_factory=dict)
     locks: Mapping[str, LockOptions] = field(default_factory=lambda: MappingProxyType({}))
     """The entries by name, immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -86,17 +86,16 @@ class Config:
         """
         Return the options of a lock: those `given`, else those of its entry, else the defaults.
 
-        If no entry has this name, the name itself is the path, and `path` is None.
+        If no entry has this name, the name itself is the path, and there is no `path`.
         """
         entry = self.locks.get(name)
-        options = given if entry is None else given.merged_over(entry)
-        return options.over_defaults(self.defaults)
+        return over_defaults(given if entry is None else {**entry, **given}, self.defaults)
 
     def options_of_key(self, key: str) -> LockOptions:
         """Return the options of the first entry whose path can render to this key; else the defaults."""
         for name in self.locks:
             options = self.options_for(name)
-            if Template.parse(options.path or name).may_render(key):
+            if Template.parse(options["path"]).may_render(key):
                 return options
         return self.defaults
 
@@ -264,7 +263,7 @@ def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
         Template.parse(path)
     except InvalidLockName as error:
         problems.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
-    return replace(options, path=path)
+    return {**options, "path": path}
 
 
 def _contradictions(config: Config, problems: Problems) -> None:
@@ -277,7 +276,7 @@ def _contradictions(config: Config, problems: Problems) -> None:
         where = _at("LOCKS", name)
         if fault := contradiction(options):
             problems.add("E013", f"{where} has {fault}.", "Change one of them.")
-        elif fault := contradiction(options.over_defaults(config.defaults)):
+        elif fault := contradiction(over_defaults(options, config.defaults)):
             hint = f"Change one of them, or override the default here: {_OVERRIDES}."
             problems.add("E013", f"{where} has {fault}, one of them from {_at('DEFAULTS')}.", hint)
 

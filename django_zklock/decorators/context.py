@@ -1,7 +1,8 @@
 """
 The context of a call of a decorated function: a task, or any other code.
 
-The context has defaults for the lock, and decides what the call returns if it does not get the lock or loses it.
+The context has defaults for the lock, and decides what the call returns if it does not get the lock or loses it. Django
+imports this module at its start, so it imports neither kazoo nor a library for tasks.
 """
 
 from __future__ import annotations
@@ -9,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
-from django.http import HttpRequest
-
 from django_zklock.conf.arguments import FunctionPolicy
-from django_zklock.conf.options import DEFAULT_TIMEOUT, UNSET, LockOptions
+from django_zklock.conf.options import DEFAULT_TIMEOUT, LockOptions
 from django_zklock.exceptions import LockNotAcquired, ZkLockError
-from django_zklock.http.requests import route
 
 if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
@@ -36,10 +34,10 @@ class FunctionContext:
     waits = True
     """Whether the call may wait for its lock; False if it has done so elsewhere."""
 
-    def __init__(self, what: str, about: dict[str, str] | None = None) -> None:
+    def __init__(self, what: str, about: dict[str, str]) -> None:
         self.what = what
         """The work, as others in the queue see it; never its arguments."""
-        self.about = about or {}
+        self.about = about
         """The work as key and value pairs, for programs that read the queue."""
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
@@ -50,14 +48,9 @@ class FunctionContext:
 
     def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
-        if options.on_conflict == "raise" or not isinstance(error, LockNotAcquired):
+        if options["on_conflict"] == "raise" or not isinstance(error, LockNotAcquired):
             raise error
-        return None if options.skip_value is UNSET else options.skip_value
-
-
-def function_context(name: str, request: HttpRequest | None) -> FunctionContext:
-    """Return the context of a call of the function of this name, which gets this request."""
-    return FunctionContext(name, None if request is None else {"request": route(request)})
+        return options.get("skip_value")
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf.arguments import (
+    UNSET,
     AbortOn,
     Atomic,
     Compat,
@@ -16,8 +17,9 @@ from django_zklock.conf.arguments import (
     ReleaseOn,
     Seconds,
     SideArguments,
+    Unset,
 )
-from django_zklock.conf.options import UNSET, LockOptions, Unset, given_options
+from django_zklock.conf.options import LockOptions, given_options
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
@@ -79,7 +81,7 @@ class Lock(LockBase[Hold]):
         """
         names.check_own_key(key := names.show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
-        complete = given_options(options).merged_over(conf.current().options_of_key(key))
+        complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
         lock = cls(key)
         lock.resolve = partial(spec_of_key, key, complete, what, about)

@@ -17,7 +17,7 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
-from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.conf.options import LockOptions
 from django_zklock.contrib.celery import connect, messages, redelivery
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
 from django_zklock.contrib.celery.introspection import functions_of, lock_around, work_of, work_of_message
@@ -92,13 +92,13 @@ class TaskContext(FunctionContext):
                 return
         if self._by_worker:
             for single in locks_of(lock):
-                if options.timeout != 0 or single.spec.shares:
+                if options["timeout"] != 0 or single.spec.shares:
                     busy = LockBusy(f"The lock {single.key!r} is held by another copy of this task.", lock=single.key)
                     self._end_if_copy(_read_queue(single), busy, options)
 
     def _check_unique_key(self, lock_key: str) -> None:
         key, locked = messages.text(self._task.request, lifecycle.UNIQUE_HEADER), lock_around(self._wrapper)
-        if key and locked is not None and locked.uniqueness is not None and locked.binder.is_static:
+        if key and locked is not None and locked.options.get("unique") and locked.binder.is_static:
             own = lifecycle.unique_key(self._task, lock_key)
             if key != own:
                 logger.warning(
@@ -124,13 +124,13 @@ class TaskContext(FunctionContext):
         """
         if isinstance(error, LockLost):
             self._end_after_loss(error, options)
-        policy, is_busy = options.on_conflict, isinstance(error, LockNotAcquired)
+        policy, is_busy = options["on_conflict"], isinstance(error, LockNotAcquired)
         if not self.waits and is_busy:
             # It waits again, after a delay. Without one, the next run might end before the RETRY of this run is stored.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
         if not self._by_worker:
             if policy == "skip" and is_busy:
-                return None if options.skip_value is UNSET else options.skip_value
+                return options.get("skip_value")
             raise error
         if is_busy:
             if self._wait_result is None or not self._wait_result.checked_copies:
@@ -146,7 +146,7 @@ class TaskContext(FunctionContext):
         raise error
 
     def _end_after_loss(self, error: LockLost, options: LockOptions) -> NoReturn:
-        if self._by_worker and options.on_lost == "retry" and not self._is_spent(LOST_HEADER, options):
+        if self._by_worker and options.get("on_lost") == "retry" and not self._is_spent(LOST_HEADER, options):
             messages.send_again(self._task, LOST_HEADER, error)
         raise error
 
@@ -157,7 +157,7 @@ class TaskContext(FunctionContext):
             single.key: tuple(contender for contender in _read_queue(single) if contender.guid not in own)
             for single in locks_of(lock)
         }
-        if options.on_conflict == "skip" and not queues.get(error.lock or ""):
+        if options["on_conflict"] == "skip" and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         for queue in queues.values():
@@ -203,15 +203,15 @@ class TaskContext(FunctionContext):
 
         A result of None would look like the work's own result, and a chain would continue with it.
         """
-        if options.skip_value is not UNSET:
-            return options.skip_value
+        if "skip_value" in options:
+            return options["skip_value"]
         messages.revoke(self._task, self._task.request, reason)
         raise Ignore(reason)
 
     def _is_spent(self, header: str, options: LockOptions) -> bool:
         """Return whether the task was sent again as often as `max_conflicts` allows, for the reason of this header."""
-        most = options.max_conflicts
-        return isinstance(most, int) and messages.count(self._task.request, header) >= most
+        most: int | None = options.get("max_conflicts")
+        return most is not None and messages.count(self._task.request, header) >= most
 
 
 def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:
