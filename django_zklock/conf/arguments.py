@@ -150,7 +150,7 @@ class SideOptions(LeaderOptions, total=False):
         Seconds | None,
         Check(f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})", read_seconds),
     ]
-    """Seconds that `with` waits for the lock. 0 does not wait, None waits without limit. Default 5."""
+    """Seconds that a block or a call waits for the lock. 0 does not wait, None waits without limit. Default 5."""
     reentrant: bool
     """Whether the owner may acquire it again (default). If not, that raises `LockBusy` at once."""
     atomic: Annotated[Atomic, Check("True, False, the alias of a database, or a list of aliases", read_databases)]
@@ -220,7 +220,7 @@ class TaskOptions(TypedDict, total=False):
         Any,
         Check("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", read_json),
     ]
-    """The result of a skipped task, any value that JSON can represent. Without it, the task ends as REVOKED."""
+    """The result of a skipped call. Without it, that is None, and a task ends as REVOKED."""
     on_lost: OnLost
     """Whether a task that lost its lock fails (default), or is sent again. That does not count as its own retry."""
 
@@ -244,7 +244,18 @@ class LockedOptions(KindOptions, TaskOptions, UniqueOptions, total=False):
     """The options of `zk_locked`."""
 
     on_conflict: OnConflict
-    """The policy for a lock that is not acquired in time; see `zk_locked`."""
+    """
+    The policy for a lock that is not acquired in time. Each kind of function has its own values.
+
+    * A Celery task: "wait" (default) waits without limit unless `timeout` is given, and needs no slot of its worker
+      meanwhile; then it raises. "retry" (default with a `timeout`) sends the task again a little later, which does not
+      count as a retry of its own. "coalesce" is like "retry", but only one task waits, and later ones are skipped.
+      "skip" ends the task as REVOKED. "raise" raises.
+    * Any other function: "raise" (default) raises `LockBusy` or `LockTimeout`. "skip" returns `skip_value`, or None.
+
+    If ZooKeeper is not available, that is no conflict: "wait" waits, "retry" and "coalesce" send the task again, and
+    anything else raises `ZooKeeperUnavailable`.
+    """
 
 
 # --- what follows from them ---------------------------------------------------------------------------------------

@@ -33,8 +33,6 @@ def given_options(options: Mapping[str, object]) -> LockOptions:
 
     Raises `ValueError`, which names all invalid options.
     """
-    if not options:
-        return NOT_GIVEN
     try:
         return _checked_once(tuple((name, type(value), value) for name, value in options.items()))
     except TypeError:  # a list, for example, cannot be a key

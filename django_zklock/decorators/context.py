@@ -8,7 +8,7 @@ imports this module at its start, so it imports neither kazoo nor a library for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
 from django_zklock.conf.options import DEFAULT_TIMEOUT, LockOptions
@@ -56,8 +56,12 @@ class FunctionContext:
 # --- tasks --------------------------------------------------------------------------------------------------------
 
 
-class TaskLibrary(Protocol):
-    """A library whose workers call decorated functions: Celery. A process may import it at any time, or never."""
+class TaskLibrary:
+    """
+    A library whose workers call decorated functions. This one has no workers; `contrib.celery` overrides its methods.
+
+    A process may import Celery at any time, or never.
+    """
 
     def connect(self, *, unique: bool) -> None:
         """
@@ -68,19 +72,22 @@ class TaskLibrary(Protocol):
 
     def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
+        return None
 
     def has_task(self, wrapper: Callable[..., Any]) -> bool:
         """Return whether a task of the library calls this decorated function."""
+        return False
 
 
-_library: TaskLibrary | None = None  # written when Django starts, by one thread
+library = TaskLibrary()
+"""The library of this process. `register_library` writes it when Django starts."""
 _unique = False  # True as soon as a function has the option `unique`
 
 
-def register_library(library: TaskLibrary) -> None:
+def register_library(registered: TaskLibrary) -> None:
     """Support a task library. It is connected now if the process uses it, else as soon as a function is decorated."""
-    global _library
-    _library = library
+    global library
+    library = registered
     library.connect(unique=_unique)
 
 
@@ -88,15 +95,4 @@ def connect_library(*, unique: bool) -> None:
     """Connect to the task library. The decorator calls this for each function."""
     global _unique
     _unique = _unique or unique
-    if _library is not None:
-        _library.connect(unique=_unique)
-
-
-def is_of_task(wrapper: Callable[..., Any]) -> bool:
-    """Return whether a task calls this decorated function."""
-    return _library is not None and _library.has_task(wrapper)
-
-
-def task_context(wrapper: Callable[..., Any]) -> FunctionContext | None:
-    """Return the context of a call that a worker makes; None for any other call."""
-    return None if _library is None else _library.context_of(wrapper)
+    library.connect(unique=_unique)

@@ -32,12 +32,8 @@ from django_zklock.conf.arguments import (
     Unset,
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
-from django_zklock.decorators.context import (
-    FunctionContext,
-    connect_library,
-    is_of_task,
-    task_context,
-)
+from django_zklock.decorators import context as contexts
+from django_zklock.decorators.context import FunctionContext
 from django_zklock.decorators.validation import (
     check_function,
     check_name,
@@ -114,7 +110,7 @@ def zk_locked(
         function = function_to_lock(name, args, kwargs)
         check_function(function, options)
         locked = LockedFunction(name, options, function)
-        connect_library(unique=options.get("unique") is not None)
+        contexts.connect_library(unique=options.get("unique") is not None)
         return cast("Callable[P, R]", locked.wrapper)
 
     return decorate
@@ -170,7 +166,7 @@ class LockedFunction:
         """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
         options = self._resolve(binding)
-        context = context or task_context(self.wrapper)
+        context = context or contexts.library.context_of(self.wrapper)
         if context is None:
             self._check_options_of_tasks()
             request = requests.find_request(args)
@@ -193,7 +189,7 @@ class LockedFunction:
 
     def _check_options_of_tasks(self) -> None:
         """Raise `ImproperlyConfigured` if options have no effect, because no task is known to call this function."""
-        if self._of_tasks and not is_of_task(self.wrapper):
+        if self._of_tasks and not contexts.library.has_task(self.wrapper):
             raise ImproperlyConfigured(
                 f"{self.name} has {' and '.join(self._of_tasks)} in its @zk_locked, which only has an effect on the "
                 "function of a Celery task, and no task is known that calls this function. A decorator between it and "

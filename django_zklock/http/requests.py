@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
 from django.db import connections
 from django.http import HttpRequest
 from django.views import View
@@ -36,10 +35,8 @@ def view_of_method(function: Callable[..., Any], args: tuple[Any, ...]) -> View 
 
 
 def is_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether `dispatch` of an async class-based view is called: it only returns a coroutine."""
-    if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
-        return False
-    view = view_of_method(function, args)
+    """Return whether this is the `dispatch` of an async class-based view, a plain function that returns a coroutine."""
+    view = view_of_method(function, args) if getattr(function, "__name__", "") == "dispatch" else None
     return view is not None and view.view_is_async
 
 

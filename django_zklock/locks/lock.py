@@ -19,14 +19,14 @@ from django_zklock.conf.arguments import (
     SideArguments,
     Unset,
 )
-from django_zklock.conf.options import LockOptions, given_options
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, given_options
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import mapping
+from django_zklock.locks.refusals import mapping, refuse_arguments
 from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
-from django_zklock.names import template as names
+from django_zklock.names.template import check_own_key, show_tails
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -51,14 +51,16 @@ class Lock(LockBase[Hold]):
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
-        check_arguments("zk_lock", name, more, options, LockArguments)
+        if more or not options.keys() <= LockArguments.__annotations__.keys():
+            refuse_arguments("zk_lock", name, more, options, LockArguments)
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
+        checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, given_options(options), fields, what, about)
+        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, what, about)
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -79,7 +81,7 @@ class Lock(LockBase[Hold]):
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
-        names.check_own_key(key := names.show_tails(key))
+        check_own_key(key := show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
