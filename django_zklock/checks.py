@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
@@ -21,7 +20,7 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import over_defaults
-from django_zklock.core.zk.options import TlsOptions, TlsProblem
+from django_zklock.core.zk.options import TlsProblem
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http.requests import atomic_databases, opted_out
 
@@ -110,7 +109,7 @@ def check_tls_files(**kwargs: Any) -> list[checks.CheckMessage]:
     from django_zklock.core.zk import outside  # noqa: PLC0415 - it imports kazoo, which the start of Django does not need
 
     try:
-        outside.context(TlsOptions(**asdict(config.tls)), CHECK_TIME)
+        outside.context(config.tls, CHECK_TIME)
     except OSError as error:
         absent = not isinstance(error, TlsProblem) or error.absent
         kind, ident = (checks.Warning, "W008") if absent else (checks.Error, "E008")
@@ -138,7 +137,7 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     """Report locked views with a wrong policy, with a missing transaction, or with one that begins before the lock."""
     aliases = atomic_databases()
     config = _config()
-    if config is None or not conf.has_urlconf():
+    if config is None or not conf.setting("ROOT_URLCONF"):
         return []
     messages: dict[str, checks.CheckMessage] = {}
     answers = _has_middleware()
@@ -170,7 +169,7 @@ def _locked(view: Any) -> LockedFunction | None:
 def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessage]:
     for locked in _locks_of(view):
         try:
-            locked.check_policy(locked.binder.templates, config, FunctionContext.kind, FunctionContext.policies)
+            locked.check_policy(locked.binder.templates, config, FunctionContext)
         except ImproperlyConfigured as error:
             yield checks.Error(str(error), id="zklock.E019")
 
@@ -187,7 +186,7 @@ def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
 def _has_middleware() -> bool:
     """Return whether the middleware, or a subclass of it, is in the settings. Django reports one that is missing."""
     classes: list[type] = []
-    for name in conf.middleware():
+    for name in conf.setting("MIDDLEWARE"):
         with suppress(ImportError):
             classes += getattr(import_string(name), "__mro__", ())
     return MIDDLEWARE in {f"{cls.__module__}.{cls.__qualname__}" for cls in classes}

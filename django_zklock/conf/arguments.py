@@ -18,8 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_arg
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_zklock.conf.errors import LONGEST_WAIT, InvalidValue, is_text, seconds
-from django_zklock.conf.table import boolean, whole_number
+from django_zklock.conf.table import LONGEST_WAIT, InvalidValue, boolean, is_text, seconds, whole_number
 from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.core.queue.operator_hold import LONGEST
 

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from django_zklock.conf.errors import InvalidValue, Problems, is_text
-from django_zklock.conf.table import SECONDS_ADVICE, Row, positive_seconds, read_keys, whole_number
+from django_zklock.conf.table import (
+    SECONDS_ADVICE,
+    InvalidValue,
+    Problems,
+    Row,
+    is_text,
+    positive_seconds,
+    read_keys,
+    whole_number,
+)
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import own_key
 

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from django_zklock.conf.arguments import CHECKS, OPTION_NAMES
-from django_zklock.conf.errors import Problems
-from django_zklock.conf.table import must_be
+from django_zklock.conf.table import Problems, must_be
 
 DEFAULT_TIMEOUT: Final = 5.0
 """Seconds to wait for a lock in all code but tasks."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from django_zklock.conf.errors import InvalidValue
+from django_zklock.conf.table import InvalidValue
 
 SCHEMES: Final = {"zk": False, "zookeeper": False, "zk+tls": True}
 """The scheme of a URL, and whether it turns TLS on."""

@@ -158,8 +158,6 @@ class LockedFunction:
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
-        if not binding.several:
-            return Lock(binding.names[0], fields=binding.fields).key
         return joined(MultiLock(*binding.names, fields=binding.fields).keys)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None) -> LockedCall:
@@ -219,7 +217,7 @@ class LockedFunction:
         """
         policy = options.get("on_conflict")
         if policy is not None and policy not in context.policies:
-            self.check_policy(binding.names, conf.current(), context.kind, context.policies)
+            self.check_policy(binding.names, conf.current(), context)
             policy = None
         if policy is None:
             policy = context.on_conflict_with_timeout if "timeout" in options else context.on_conflict
@@ -231,16 +229,18 @@ class LockedFunction:
         timeout = options.get("timeout", None if policy == "wait" else context.timeout)
         return {**options, "timeout": timeout if context.waits else 0.0, "on_conflict": policy}
 
-    def check_policy(self, names: Sequence[str], config: conf.Config, kind: str, policies: tuple[str, ...]) -> None:
-        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has none of these policies."""
+    def check_policy(
+        self, names: Sequence[str], config: conf.Config, context: FunctionContext | type[FunctionContext]
+    ) -> None:
+        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has a policy of other kinds."""
         policy = self.options.get("on_conflict")
         if policy is None and not self.binder.several and len(names) == 1 and names[0] in config.locks:
             policy = config.locks[names[0]].get("on_conflict")
-        if policy is not None and policy not in policies:
+        if policy is not None and policy not in context.policies:
             raise ImproperlyConfigured(
-                f'The {kind} {self.name} has on_conflict="{policy}". A {kind} can have only '
-                f"{', '.join(map(repr, policies))}. Give one of them to its @zk_locked. If the function is called in "
-                'several ways, give "raise", or leave the option out.'
+                f'The {context.kind} {self.name} has on_conflict="{policy}". A {context.kind} can have only '
+                f"{', '.join(map(repr, context.policies))}. Give one of them to its @zk_locked. If the function is "
+                'called in several ways, give "raise", or leave the option out.'
             )
 
     def _lock(self, binding: KeyBinding, options: LockOptions, context: FunctionContext) -> Locks:

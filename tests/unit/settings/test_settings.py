@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock import conf
-from django_zklock.conf import Config, Tls
-from django_zklock.conf.errors import Problem
+from django_zklock.conf import Config
 from django_zklock.conf.options import given_options, over_defaults
+from django_zklock.conf.table import Problem
+from django_zklock.core.zk.options import TlsOptions
 
 URL = "zk://h1,h2:2182/app"
 KEYS = {*conf.settings._KEYS, *conf.settings._DICTS}
@@ -90,7 +91,7 @@ def test_every_setting_reaches_the_configuration() -> None:
         connect_timeout=2.0,
         auth=(("digest", "user:secret"),),
         acl=(("world", "anyone", "r"), ("digest", "user:hash", "cdrwa")),
-        tls=Tls(ca="/ca.pem", cert="/c.pem", key="/k.pem", key_password="pw", check_hostname=False),
+        tls=TlsOptions(ca="/ca.pem", cert="/c.pem", key="/k.pem", key_password="pw", check_hostname=False),
         defaults={"timeout": None, "reentrant": False},
         locks={"stock": {"path": "stock/{sku}", "timeout": 60.0, "on_conflict": "retry", "abort_on": "lost",
                          "grace": 2.0, "reentrant": True}},
@@ -302,13 +303,13 @@ def test_with_credentials_only_the_creator_has_access() -> None:
     [
         ("zk://h", None, None),
         ("zk://h", False, None),
-        ("zk://h", True, Tls()),
-        ("zk://h", {}, Tls()),
-        ("zk+tls://h", None, Tls()),
-        ("zk+tls://h", {"CA": "ca.pem", "CERT": None}, Tls(ca="ca.pem")),
+        ("zk://h", True, TlsOptions()),
+        ("zk://h", {}, TlsOptions()),
+        ("zk+tls://h", None, TlsOptions()),
+        ("zk+tls://h", {"CA": "ca.pem", "CERT": None}, TlsOptions(ca="ca.pem")),
     ],
 )
-def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: Tls | None) -> None:
+def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: TlsOptions | None) -> None:
     """The URL or the dict turns TLS on, and the server is always verified."""
     assert config(url, TLS=tls).tls == built
 
