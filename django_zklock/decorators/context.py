@@ -1,8 +1,8 @@
 """
 The context of a call of a decorated function: a task, or any other code.
 
-The context has defaults for the lock, and decides what the call returns if it does not get the lock or loses it. Django
-imports this module at its start, so it imports neither kazoo nor a library for tasks.
+The context has the lock of the call and defaults for its options. It decides what the call returns without the
+lock, or after its loss. Django imports this module at its start, so it imports neither kazoo nor a library for tasks.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
-from django_zklock.conf.options import DEFAULT_TIMEOUT, LockOptions
-from django_zklock.exceptions import LockNotAcquired, ZkLockError
+from django_zklock.conf.options import DEFAULT_TIMEOUT, NOT_GIVEN, LockOptions
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 
 if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
@@ -39,18 +39,34 @@ class FunctionContext:
         """The work, as others in the queue see it; never its arguments."""
         self.about = about
         """The work as key and value pairs, for programs that read the queue."""
+        self.options: LockOptions = NOT_GIVEN
+        """The options of the call, completed. `LockedFunction.call` sets them and the lock."""
+        self.lock: Locks
+        self._has_begun = False
 
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
+    def before_acquire(self) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""
+
+    def begin(self) -> None:
+        """Begin the work, under the lock."""
+        self.on_acquired()
+        self._has_begun = True
 
     def on_acquired(self) -> None:
         """Prepare for the work, under the lock. An error that this raises prevents the work."""
 
-    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
-        """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
-        if options["on_conflict"] == "raise" or not isinstance(error, LockNotAcquired):
+    def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
+        """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
+        is_lost = isinstance(error, LockLost)
+        if is_lost != self._has_begun or (is_lost and all(spec.key != error.lock for spec in self.lock.specs)):
             raise error
-        return options.get("skip_value")
+        return self.without_lock(error)
+
+    def without_lock(self, error: ZkLockError) -> Any:
+        """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
+        if self.options["on_conflict"] == "raise" or not isinstance(error, LockNotAcquired):
+            raise error
+        return self.options.get("skip_value")
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from django_zklock.decorators.validation import (
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.http import requests
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
+from django_zklock.locks.multi import Locks, MultiLock, joined
 from django_zklock.locks.spec import check_arguments, resolve_options
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
@@ -160,8 +160,10 @@ class LockedFunction:
         binding = self.binder.bind(args, kwargs)
         return joined(MultiLock(*binding.names, fields=binding.fields).keys)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None) -> LockedCall:
-        """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
+    def call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None
+    ) -> FunctionContext:
+        """Complete the context of one call; without one, that of the caller. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
         options = self._resolve(binding)
         context = context or contexts.library.context_of(self.wrapper)
@@ -171,8 +173,9 @@ class LockedFunction:
             context = FunctionContext(self.name, {} if request is None else {"request": requests.route(request)})
             if request is not None and not self.is_async:
                 options = self._in_request(options, request, args)
-        options = self._with_defaults(options, binding, context)
-        return LockedCall(self._lock(binding, options, context), context, options)
+        context.options = self._with_defaults(options, binding, context)
+        context.lock = self._lock(binding, context)
+        return context
 
     def _resolve(self, binding: KeyBinding) -> LockOptions:
         config = conf.current()
@@ -243,7 +246,8 @@ class LockedFunction:
                 'called in several ways, give "raise", or leave the option out.'
             )
 
-    def _lock(self, binding: KeyBinding, options: LockOptions, context: FunctionContext) -> Locks:
+    def _lock(self, binding: KeyBinding, context: FunctionContext) -> Locks:
+        options = context.options
         work: Any = {"fields": binding.fields, "what": context.what, "about": context.about}
         if not binding.several:
             return Lock.with_options(binding.names[0], options, **work)
@@ -253,41 +257,18 @@ class LockedFunction:
         return MultiLock(*binding.names, **work, **{**given, **together})
 
 
-class LockedCall:
-    """One call of a decorated function."""
-
-    def __init__(self, lock: Locks, context: FunctionContext, options: LockOptions) -> None:
-        self.lock = lock
-        self.context = context
-        self.options = options  # with the defaults of the context
-        self.timeout: float | None = options["timeout"]
-        self.acquired = False
-
-    def begin(self) -> None:
-        """Begin the work, under the lock."""
-        self.context.on_acquired()
-        self.acquired = True
-
-    def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
-        lost = isinstance(error, LockLost)
-        if lost != self.acquired or (lost and error.lock not in keys_of(self.lock)):
-            raise error
-        return self.context.without_lock(error, self.lock, self.options)
-
-
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            call.context.before_acquire(call.lock, call.options)
+            call.before_acquire()
             with call.lock:
                 call.begin()
                 result = locked.function(*args, **kwargs)
                 check_result(result, locked.function, locked.name)
                 return result.render() if is_unrendered(result) else result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
-            return call.without_lock(error)
+            return call.on_error(error)
 
     return wrapper
 
@@ -304,6 +285,6 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
                     return await sync_to_async(result.render)()  # a template may read the database
                 return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
-            return call.without_lock(error)
+            return call.on_error(error)
 
     return wrapper
