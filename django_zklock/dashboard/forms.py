@@ -12,7 +12,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.conf.options import MOST_PERMITS
+from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.dashboard import past
 from django_zklock.dashboard.formatting import clean
 from django_zklock.names.template import MAX_KEY, is_key

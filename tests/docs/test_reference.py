@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import configparser
-import inspect
 import re
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +17,7 @@ import django_zklock
 from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
-from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.conf.arguments import OPTION_NAMES
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.session import BEAT_SHARE
 from django_zklock.fencing import model
@@ -148,12 +147,6 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
     assert set(OPTION_NAMES) <= set(explained)
 
 
-def test_the_signature_of_the_decorator_has_every_option() -> None:
-    """It is written out for `help()`. An option that it lacks would be ignored."""
-    parameters = inspect.signature(django_zklock.zk_locked).parameters
-    assert {*parameters} - {"name", "more", "unknown"} == set(arguments.LockedOptions.__annotations__)
-
-
 def test_the_list_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
@@ -196,7 +189,15 @@ def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, m
 
 def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
     """Each option and each setting that refuses a negative number."""
-    keys = {*OPTION_NAMES, *read_settings._KEYS, "MAX_TERM", "MAX_WAIT", "MAX_LEASES", "MAX_WAITING", "MAX_RATE"}
+    keys = {
+        *OPTION_NAMES,
+        *read_settings._KEYS,
+        "MAX_TERM",
+        "MAX_WAIT",
+        "MAX_LEASES",
+        "MAX_WAITING",
+        "MAX_RATE",
+    }
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 

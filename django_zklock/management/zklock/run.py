@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from django_zklock.conf.options import ABORT_ON, KIND
+from django_zklock.conf.arguments import AbortOn, KindOfLock
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
 from django_zklock.core.queue.escaping import printable
@@ -42,8 +42,8 @@ _TIME: Final[dict[str, Any]] = {"type": seconds, "metavar": "TIME"}
 _WAIT: Final = {**_TIME, "type": unless("forever", seconds)}
 _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {**_WAIT, "help": "how long to wait for the lock, or forever; 0: not at all"},
-    "abort_on": {"choices": ABORT_ON, "help": "when to stop the command"},
-    "kind": {"choices": KIND, "help": "the side of a read-write lock"},
+    "abort_on": {"choices": get_args(AbortOn), "help": "when to stop the command"},
+    "kind": {"choices": get_args(KindOfLock), "help": "the side of a read-write lock"},
     "limit": {"type": unless("none", integer()), "metavar": "N", "help": "how many may run at a time, or none"},
     "max_hold": {**_TIME, "help": "stop the command when it has run for so long"},
     "warn_after": {**_TIME, "help": "log a warning when the command has run for so long"},
