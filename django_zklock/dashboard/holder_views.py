@@ -158,8 +158,7 @@ class HolderViews(LockPages):
             contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
             for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
                 if not host or (contender.host == host and pid in {0, contender.pid}):
-                    group = waits if number > 0 and not contender.may_hold else holds
-                    group.append((lock, row_of(lock.key, contender, number)))
+                    (waits if number > 0 else holds).append((lock, row_of(lock.key, contender, number)))
         holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
         shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
         title = _("Holders of %(lock)s") % {"lock": clean(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
@@ -174,7 +173,7 @@ class HolderViews(LockPages):
             "holds": shown,
             "hidden": len(holds) - len(shown),
             "waits": waits if host else [],
-            "ticked": [row.target for row in rows if not row.info.may_hold],
+            "ticked": [row.target for row in rows],
             "losses": past.losses_of(host, pid, {row.info.token for _lock, row in holds}) if host else None,
         }
         if "target" in request.POST:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-from django_zklock.core.queue.holders import kind_of_queue, may_hold, waits_for
-from django_zklock.core.queue.markers import LimitRecord, set_limit
-from django_zklock.core.queue.nodes import own_limit
+from django_zklock.core.queue.holders import kind_of_queue, waits_for
+from django_zklock.core.queue.markers import set_limit
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
-from django_zklock.core.zk.gateway import Node
 from django_zklock.inspection.info import LockInfo, ScannedContender
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.names.template import path
@@ -59,12 +58,12 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
             age=max(0.0, result.ended_at - node.ctime),
             holds=not (waits_behind or is_expired),
             waits_behind=waits_behind,
-            may_hold=bool(waits_behind) and _may_hold(queue, index, node, marker),
         )
         group.append(contender)
     if not (holders or waiting or problem):
         return None
     limits = {contender.limit for contender in (*holders, *waiters) if contender.limit is not None}
+    in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT else None
     return LockInfo(
         key=key,
         path=path(result.base, key),
@@ -74,15 +73,8 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
         waiting=waiting,
         longest_wait=max([waiter.age for waiter in waiters], default=None),
         problem=problem,
-        limit=max(result.limits(key).values(), default=None) if queue.limit is None else queue.limit,
+        limit=queue.limit or in_code,
         limit_set=set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
         own_limits=tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
         expired_holds=tuple(expired_holds),
     )
-
-
-def _may_hold(queue: Queue, index: int, node: Node, marker: Node | None) -> bool:
-    """Return True if a waiter may hold a permit by an earlier limit."""
-    if marker is None or node.czxid > marker.czxid:
-        return False
-    return may_hold(queue, index, own_limit(node.data), LimitRecord.decode(marker.data).before)

@@ -44,8 +44,6 @@ class ScannedContender(ContenderInfo):
     """Whether it holds the lock; False for a waiter, and for an operator hold that is over."""
     waits_behind: str
     """The name of the contender that must end first; empty for a holder."""
-    may_hold: bool = False
-    """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
 
     @property
     def held_since(self) -> datetime | None:
@@ -110,7 +108,11 @@ class LockInfo:
     kind: str = "lock"
     """ "lock"; "read-write" with readers or writers; "semaphore" if a contender wants a permit, or a limit is set."""
     holders: tuple[ScannedContender, ...] = ()
-    """Several if they read or have permits. None while the lock is handed over, or if there is a problem."""
+    """
+    Several if they read or have permits. None while the lock is handed over, or if there is a problem.
+
+    After a change of the limit, these are at most the holders: one that came before may wait (`holders_at_most`).
+    """
     waiters: tuple[ScannedContender, ...] = ()
     """In their order; no more than were requested."""
     waiting: int = 0
@@ -133,6 +135,11 @@ class LockInfo:
 
     deadlocked: bool = False
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
+
+    @property
+    def holders_at_most(self) -> bool:
+        """Whether the limit was lowered or cleared, so that some of the holders may wait: nobody else can know."""
+        return self.limit is not None and self.kind == "semaphore" and len(self.holders) > self.limit
 
     @property
     def contended(self) -> bool:

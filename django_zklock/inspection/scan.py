@@ -13,8 +13,8 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
-from django_zklock.core.queue.holders import Limits, by_own_limit, end_of_holders, holder_indexes
-from django_zklock.core.queue.nodes import Kind, own_limit
+from django_zklock.core.queue.holders import Limits, end_of_holders, holder_indexes, permit_limit, permits_at_front
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.core.zk.gateway import Gateway, Node
@@ -86,13 +86,16 @@ class ScanResult:
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
         queue = self.queues[key]
-        indexes = holder_indexes(queue, self.limits(key))
+        nodes = ((name, self.nodes.get((key, name))) for name in permits_at_front(queue))
+        limits: Limits = {name: self.permit_limit(key, node) for name, node in nodes if node is not None}
+        indexes = holder_indexes(queue, limits)
         return tuple(index for index in indexes if (key, queue[index].name) not in self.expired_holds)
 
-    def limits(self, key: str) -> Limits:
-        """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
-        nodes = ((name, self.nodes.get((key, name))) for name in by_own_limit(self.queues[key]))
-        return {name: own_limit(node.data) for name, node in nodes if node is not None}
+    def permit_limit(self, key: str, node: Node) -> int:
+        """Return the limit by which the contender with this znode holds a permit, if it wants one."""
+        queue = self.queues[key]
+        marker = self.nodes.get((key, queue.limit_marker))
+        return permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
 
 
 class Scan:
@@ -256,7 +259,7 @@ class Scan:
         if limits.max_waiters is not None:
             del reads[max(MAX_READS, sum(rank < 2 for rank, _, _ in reads)) :]
         marked = [(0, key, queue.limit_marker) for key, queue in result.queues.items() if queue.limit_marker]
-        for _, key, name in reads + marked:
+        for _, key, name in marked + reads:  # the markers first: they decide which contenders `_read_permits` reads
             self._read(key, name)
 
     def _read(self, key: str, name: str) -> None:
@@ -286,8 +289,9 @@ class Scan:
         The limits of contenders further back are not read.
         """
         queue = self._result.queues[key]
-        if queue.limit is None and queue[0].kind is Kind.PERMIT:
-            for child in queue.children[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
+        if queue[0].kind is Kind.PERMIT:
+            limit = self._result.permit_limit(key, node)
+            for child in queue.children[: limit + max(1, self._limits.max_waiters or 0)]:
                 self._read(key, child.name)
 
     # --- The end ------------------------------------------------------------------------------------------------

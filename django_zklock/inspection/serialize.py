@@ -30,7 +30,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
         *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
     ),
     ContenderInfo: _CONTENDER,
-    ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind", "may_hold"),
+    ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
     OperatorHold: ("by", "reason", "since", "until", "token"),
     ReleaseRequest: ("by", "reason", "at"),
     SetLimit: ("limit", "by", "reason", "when"),

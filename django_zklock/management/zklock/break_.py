@@ -33,17 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    is_named = bool(options.guid or options.token)
-    if options.no_input and not is_named:
+    if options.no_input and not (options.guid or options.token):
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
     lock = read_lock(options)
     if not lock.holders:
         if lock.problem:
             raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
         raise no_holder(lock.key, f"{lock.key!r} has no holder.", options)
-    # A waiter that may hold a permit must be named.
-    choice = (*lock.holders, *(waiter for waiter in lock.waiters if waiter.may_hold and is_named))
-    holders = [holder for holder in choice if options.guid in ("", holder.guid) and options.token in (0, holder.token)]
+    holders = [
+        holder for holder in lock.holders if options.guid in ("", holder.guid) and options.token in (0, holder.token)
+    ]
     if not holders:
         raise failure(f"{lock.key!r} has changed hands: no holder has that token.", ExitCode.CHANGED)
     if len(holders) > 1:

@@ -89,7 +89,7 @@ def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandErr
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    contender, role = row.info, f"{row.number}, may hold" if row.info.may_hold else str(row.number)
+    contender, role = row.info, str(row.number)
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
     since = f"{contender.since:%Y-%m-%d %H:%M:%S}"

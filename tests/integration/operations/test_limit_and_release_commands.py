@@ -62,9 +62,11 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
         assert shown.count("semaphore") == 3
         zklock("limit", "k", 1, WHY)
         (lock,) = as_json("list")["locks"]
-        assert (lock["kind"], lock["limit"], len(lock["holders"])) == ("semaphore", 1, 1)
+        assert (lock["kind"], lock["limit"], len(lock["holders"])) == ("semaphore", 1, 2)
         assert lock["limit_set"]["reason"] == "the printer is slow"
-        assert "the printer is slow" in zklock("show", "k")
+        shown = zklock("show", "k")
+        assert "k (at most 2 of 1 permits)" in shown
+        assert "the printer is slow" in shown
 
 
 @pytest.mark.django_db
