@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from django_zklock.contrib.events.models import OperatorAction
     from django_zklock.core.queue.release_request import ReleaseRequest
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
     from django_zklock.operations.audit import Action
@@ -194,7 +193,7 @@ def different_limits(lock: LockInfo) -> str:
     return text % {"limits": ", ".join(map(str, lock.own_limits))}
 
 
-def action_text(action: Action | OperatorAction) -> str:
+def action_text(action: Action) -> str:
     """Return what an operator did."""
     values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
     texts = {

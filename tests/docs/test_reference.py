@@ -21,7 +21,7 @@ from django_zklock.conf import settings as read_settings
 from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.core.queue import escaping
 from django_zklock.fencing import model
-from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.names import template as names
 from django_zklock.testing import LockTester
@@ -215,7 +215,7 @@ def test_the_bounds_of_texts_are_those_of_the_code() -> None:
 
 def test_every_field_of_the_json_is_named() -> None:
     """The page of the JSON names what `list`, `show` and the admin write."""
-    written = {name for names in serialize.NAMES.values() for name in names}
+    written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
     assert written - named(text_of("reference/json.md")) == set()
 

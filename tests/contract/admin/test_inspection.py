@@ -23,7 +23,7 @@ from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
+from django_zklock.inspection import LockInfo, Snapshot, look_at, scan, snapshot
 from django_zklock.locks import queue_reader
 from django_zklock.locks.requests import OnConnected
 from django_zklock.operations import clear_limit, request_release, set_limit
@@ -300,7 +300,7 @@ def test_texts_are_capped_and_printable(zoo: Zoo, data: bytes) -> None:
 def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the clock of this process is an hour wrong."""
     contender(zoo, "k")
-    monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    monkeypatch.setattr(scan, "time", SimpleNamespace(time=lambda: time.time() + 3600))
     shown = fresh()
     assert shown.locks[0].holders[0].age < 60
     assert abs((shown.taken_at - shown.locks[0].holders[0].came).total_seconds()) < 60

@@ -1,29 +1,116 @@
-"""The filters of the list, and the groups of locks that some of them select: by path, template or host."""
+"""The list of locks: its rows, which behave like a `QuerySet`, its filters, and the groups that some of them select."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from django.contrib import admin
+from django.core.exceptions import FieldError
+from django.db import NotSupportedError
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.dashboard.changelist.queryset import LockQuerySet
 from django_zklock.dashboard.formatting import KIND_LABELS, STATE_LABELS, clean
+from django_zklock.models import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from django.db.models import QuerySet
     from django.http import HttpRequest
 
     from django_zklock.inspection import LockInfo
-    from django_zklock.models import Lock
 
 MAX_GROUPS: Final = 50
 GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("host")}
 """Labels of the criteria by which locks can be grouped."""
+_LOOKUPS: Final[dict[str, Callable[[str, Any], bool]]] = {
+    "exact": lambda key, value: key == str(value),
+    "in": lambda key, value: key in {str(wanted) for wanted in value},
+}
+_ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
+    "key": lambda lock: lock.key,
+    "pk": lambda lock: lock.key,
+    "held_for": lambda lock: lock.info.held_for or 0.0,
+    "waiting": lambda lock: lock.info.waiting,
+    "longest_wait": lambda lock: lock.info.longest_wait or 0.0,
+    # What an operator should see first is at the end of an ascending order.
+    "trouble": lambda lock: lock.info.trouble,
+    "holder": lambda lock: [(holder.host, holder.pid, holder.what) for holder in lock.info.holders],
+}
+
+
+class LockQuerySet(QuerySet[Lock]):
+    """
+    The locks of one snapshot, where the admin expects a `QuerySet`.
+
+    It can be filtered by the key, sorted by the names in `_ORDERS`, and sliced. All else would query the database and
+    raises `NotSupportedError`, as there is no table.
+    """
+
+    ordered = True
+
+    def __init__(self, *args: Any, locks: Iterable[Lock] = (), **kwargs: Any) -> None:
+        super().__init__(*(args or (Lock,)), **kwargs)
+        self._result_cache = list(locks)
+
+    def selected(self, wanted: Callable[[Lock], bool]) -> LockQuerySet:
+        """Return the locks for which `wanted` is true."""
+        return LockQuerySet(locks=filter(wanted, self))
+
+    def none(self) -> LockQuerySet:
+        return LockQuerySet()
+
+    def filter(self, *args: Any, **kwargs: Any) -> LockQuerySet:
+        """Return the locks that match. Raises `FieldError` for all but lookups of the key."""
+        condition = Q(*filter(None, args), **kwargs)
+        return self.selected(_matcher(condition)) if condition else self._clone()
+
+    def exclude(self, *args: Any, **kwargs: Any) -> LockQuerySet:
+        return self.selected(_matcher(~Q(*args, **kwargs)))
+
+    def get(self, *args: Any, **kwargs: Any) -> Lock:
+        locks = list(self.filter(*args, **kwargs))
+        if len(locks) != 1:
+            raise Lock.DoesNotExist if not locks else Lock.MultipleObjectsReturned
+        return locks[0]
+
+    def order_by(self, *names: Any) -> LockQuerySet:
+        """Return the locks in this order. Raises `FieldError` for an unknown name."""
+        locks = list(self)
+        for name in reversed(names):  # sorting is stable, so the first name counts most
+            order = _ORDERS.get(str(name).removeprefix("-"))
+            if order is None:
+                raise FieldError(f"Locks cannot be sorted by {name!r}.")
+            locks.sort(key=order, reverse=str(name).startswith("-"))
+        return LockQuerySet(locks=locks)
+
+    def _clone(self) -> LockQuerySet:
+        return LockQuerySet(locks=self)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotSupportedError("Locks are in ZooKeeper, not in the database: there is no table to query.")
+
+    aggregate = annotate = create = bulk_create = bulk_update = delete = update = _refuse
+    get_or_create = update_or_create = values = values_list = dates = datetimes = raw = _refuse
+    iterator = aiterator = in_bulk = only = defer = extra = using = union = _refuse
+
+
+def _matcher(q: Q) -> Callable[[Lock], bool]:
+    tests = [_matcher(child) if isinstance(child, Q) else _lookup(child) for child in q.children]
+    decide = any if q.connector == Q.OR and tests else all
+    return lambda lock: decide(test(lock) for test in tests) is not q.negated
+
+
+def _lookup(condition: Any) -> Callable[[Lock], bool]:
+    name, value = condition
+    field, _separator, lookup = name.partition("__")
+    test = _LOOKUPS.get(lookup or "exact")
+    if field not in {"pk", "key"} or test is None:
+        raise FieldError(f"Locks cannot be looked up by {name!r}.")
+    return lambda lock: test(lock.key, value)
 
 
 def grouped(locks: Iterable[LockInfo], by: str, within: str = "") -> dict[str, list[LockInfo]]:
@@ -119,8 +206,10 @@ class _GroupFilter(_LockFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         by = str(self.parameter_name)
-        counts = Counter([name for lock in model_admin.snapshot(request).locks for name in _names(lock, by, "")])
-        names = {name for name, _count in counts.most_common(MAX_GROUPS)}
+        counts: Counter[str] = Counter()
+        for lock in model_admin.snapshot(request).locks:
+            counts.update(_names(lock, by, ""))
+        names = set(dict(counts.most_common(MAX_GROUPS)))
         value = self.value()
         if value is not None:  # it may be a deeper path, or a group whose locks are gone
             names.add(value)
