@@ -26,9 +26,9 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
-from django_zklock.inspection.shared import Shared
 from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, path, show_tails
+from django_zklock.shared import Shared
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
 MAX_WAITERS: Final = 50  # waiters of one lock that are read
