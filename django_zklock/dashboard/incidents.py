@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock
-from django_zklock.dashboard import formatting, lazy, past
+from django_zklock.dashboard import extension, formatting, lazy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -139,9 +139,9 @@ def find(
     if sure and _of_many(host for host, *_row in _missing):
         time.sleep(LATE)
         ended = _ended(snapshot)
-    losses: dict[str, int] = past.read(lambda source: source.losses(WITHIN), {})
+    past = extension.installed
     return lazy.inspection.incidents(
-        snapshot, servers, long_held=long_held, usual_hold=past.usual_hold, losses=losses, ended=ended
+        snapshot, servers, long_held=long_held, usual_hold=past.usual_hold, losses=past.losses(WITHIN), ended=ended
     )
 
 
@@ -150,9 +150,12 @@ def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
     global _missing
     if snapshot.problem or snapshot.total > len(snapshot.locks):
         return {}
+    rows = extension.installed.unfinished(WITHIN)
+    if not rows:
+        _missing = {}
+        return {}
     now = clock.now()
     alive = {(contender.host, contender.pid) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)}
-    rows: list[tuple[str, int, str, int]] = past.read(lambda source: source.unfinished(WITHIN), [])
     _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}
     ended = [(host, key) for (host, _pid, key, _token), since in _missing.items() if now - since >= LATE]
     return {host: [key for other, key in ended if other == host] for host in _of_many(host for host, _key in ended)}
@@ -179,7 +182,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         "holders": "; ".join(holders),
     }
     for _key, holder in named[:1]:
-        times = past.times_usual(holder.certain_duration, holder.template)
+        times = extension.installed.times_usual(holder.certain_duration, holder.template)
         values["holder"] = formatting.process_of(holder)
         values["work"] = " · ".join(filter(None, (formatting.work_of(holder), times)))
         if incident.cause == "hung":

@@ -21,7 +21,7 @@ from django_zklock.conf.arguments import OPTION_NAMES
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.session import BEAT_SHARE
 from django_zklock.fencing import model
-from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.testing import LockTester
 
@@ -204,7 +204,7 @@ def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
 
 def test_every_field_of_the_json_is_named() -> None:
     """The page of the JSON names what `list`, `show` and the admin write."""
-    written = {name for names in serialize.NAMES.values() for name in names}
+    written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
     assert written - named(text_of("reference/json.md")) == set()
 
