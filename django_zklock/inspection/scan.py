@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from django_zklock.core import clock
 from django_zklock.core.protocol.operator_holds import read_hold
-from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
 from django_zklock.core.queue.holders import Limits, by_own_limit, end_of_holders, holder_indexes
@@ -136,7 +135,7 @@ class Scan:
     def _on_connected(self) -> None:
         self._generation += 1
         self._reset()
-        self._gateway = self._session.attached(Registry).gateway
+        self._gateway = self._session.gateway
         self._session.attached(ServerTime).refresh(self._gateway)
         self._requests.append(partial(self._list, self._limits.key))
         self._proceed()

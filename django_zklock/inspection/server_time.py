@@ -49,10 +49,10 @@ class ServerTime:
 
         The result is not less than `youngest`, the time of a znode that existed at that moment.
         """
-        now = self._session.attached(Gateway).clock.now()
+        now = self._session.gateway.clock.now()
         return max((time.time() if now is None else now) - clock.now() + moment, youngest)
 
     def passed(self) -> float:
         """Return a time that has certainly passed by ZooKeeper's clock, in seconds since 1970; 0 if it is unknown."""
-        now = self._session.attached(Gateway).clock.now()
+        now = self._session.gateway.clock.now()
         return 0.0 if now is None else now - MARGIN

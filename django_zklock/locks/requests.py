@@ -108,7 +108,7 @@ def _send(session: Session, request: Callable[[Gateway, Callback[Any]], object],
         waiter.set((ZooKeeperUnavailable(CLOSED),))
     else:
         session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
-        request(session.attached(Gateway), lambda reply: waiter.set((reply,)))
+        request(session.gateway, lambda reply: waiter.set((reply,)))
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class OptimisticUpdate(SessionObserver):
         if self.session.closing:
             self.on_closed()
             return
-        self._gateway = self.session.attached(Gateway)
+        self._gateway = self.session.gateway
         self.session.observers[self] = None
         if not self.session.connected:
             return  # until on_connected

@@ -16,7 +16,7 @@ from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.nodes import own_limit
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_target
@@ -104,7 +104,7 @@ def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
 
 def _purge(client: QueueClient, path: str) -> None:
     """Delete this record later, and left-over ones now; on the protocol's thread."""
-    gateway = client.session.attached(Gateway)
+    gateway = client.session.gateway
     parent = break_record.directory(client.base)
 
     def on_own_read(reply: NodeReply) -> None:

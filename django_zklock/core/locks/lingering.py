@@ -496,7 +496,7 @@ class LingeringLock(GrantObserver):
 
     def _watch_others(self) -> None:
         self._unwatch()
-        gateway = self.session.attached(Registry).gateway
+        gateway = self.session.gateway
         self._watch = gateway.children(self.spec.parent, self._on_names, self._on_children_changed)
 
     def _unwatch(self) -> None:

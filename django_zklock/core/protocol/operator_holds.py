@@ -153,7 +153,7 @@ def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
     parent, _, name = path.rpartition("/")
 
     def check() -> None:
-        HoldCheck(session.attached(Gateway), key, parent).run((name,), on_checked)
+        HoldCheck(session.gateway, key, parent).run((name,), on_checked)
 
     def on_checked(checked: CheckedHolds | None) -> None:
         pause = RETRY if checked is None else checked.next_check((name,))

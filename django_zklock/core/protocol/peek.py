@@ -12,9 +12,9 @@ from functools import partial
 from typing import TypeAlias
 
 from django_zklock.core.errors import UnreadableQueue
-from django_zklock.core.protocol.node import ReplyGuard
 from django_zklock.core.protocol.operator_holds import CheckedHolds, HoldCheck
 from django_zklock.core.protocol.registry import ListingReply, Registry
+from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import operator_hold, order
 from django_zklock.core.queue.nodes import Payload
@@ -53,7 +53,7 @@ class Peek:
 
     def start(self) -> None:
         """List the queue."""
-        self._registry.listing(self._spec.parent).names(self._replies.wrap(self._on_listed))
+        self._registry.list_names(self._spec.parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, reply: ListingReply) -> None:
         if isinstance(reply, ZkError):
@@ -68,7 +68,7 @@ class Peek:
         if self._is_granted(queue):
             self._done(None)
         elif holds:
-            check = HoldCheck(self._registry.gateway, self._spec.key, self._spec.parent, self._replies.wrap)
+            check = HoldCheck(self._registry.session.gateway, self._spec.key, self._spec.parent, self._replies.wrap)
             check.run(holds, partial(self._on_holds_checked, queue))
         else:
             self._read_holder(queue)
@@ -90,7 +90,7 @@ class Peek:
 
     def _read_holder(self, queue: order.Queue) -> None:
         path = f"{self._spec.parent}/{queue[0].name}"
-        self._registry.gateway.read(path, self._replies.wrap(self._on_holder_read))
+        self._registry.session.gateway.read(path, self._replies.wrap(self._on_holder_read))
 
     def _on_holder_read(self, reply: NodeReply) -> None:
         self._done(Holder(Payload.decode(reply.data) if isinstance(reply, Node) else None))

@@ -10,7 +10,6 @@ from django_zklock.core import clock, host
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.loop import Timer
 from django_zklock.core.zk.session import BEAT_SHARE
@@ -28,9 +27,8 @@ class Heartbeat:
     that only waits sends none, because it has no lock that it could lose.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._session = gateway.session
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._nodes: dict[str, Callable[[], None]] = {}  # by path: called when the znode is gone
         self._timer: Timer | None = None
         self._outstanding = False
@@ -71,7 +69,7 @@ class Heartbeat:
                 self._nodes[path] = self._nodes.pop(path)
         self._outstanding = True
         on_checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
-        self._gateway.quorum_check(paths, on_checked)
+        self._session.gateway.quorum_check(paths, on_checked)
 
     def _arm(self, seconds: float) -> None:
         # The timer continues when the last znode is removed. So a lock in a loop creates and cancels no timers.

@@ -21,6 +21,7 @@ from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import LastContact, Lease
 from django_zklock.core.zk.loop import Loop, Timer, users_thread
 from django_zklock.core.zk.options import SessionOptions
@@ -110,6 +111,7 @@ class Session:
         self._may_start_threads = True
         self._contact = LastContact()
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
+        self.gateway = Gateway(self.requests, options, self.extend_lease)
         self._replace_timer: Timer | None = None
         self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
