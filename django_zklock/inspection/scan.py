@@ -22,7 +22,6 @@ from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.info import NO_KEY
 from django_zklock.inspection.server_time import ServerTime
-from django_zklock.locks.requests import OnConnected
 from django_zklock.names.template import MAX_KEY, path
 
 LIST_WINDOW: Final = 128  # lists of directories that are under way at a time
@@ -130,7 +129,7 @@ class Scan:
             self._session.loop.call_later(self._reply_timeout * LISTING_SHARE, self._on_listing_timeout),
             self._session.loop.call_later(self._reply_timeout, self._on_timeout),
         ]
-        self._session.attached(OnConnected).call(self._on_connected)
+        self._session.call_when_connected(self._on_connected)
 
     def _on_connected(self) -> None:
         self._generation += 1
@@ -183,7 +182,7 @@ class Scan:
             self._pending -= 1
             if isinstance(reply, (OutcomeUnknown, SessionGone)):
                 self._generation += 1
-                self._session.attached(OnConnected).call(self._on_connected)
+                self._session.call_when_connected(self._on_connected)
                 return
             callback(reply)
             self._proceed()
@@ -293,7 +292,7 @@ class Scan:
 
     def _finish(self) -> None:
         done, self._done = self._done, None
-        self._session.attached(OnConnected).cancel(self._on_connected)
+        self._session.cancel_call(self._on_connected)
         for timer in self._timers:
             timer.cancel()
         if done is None:

@@ -20,7 +20,6 @@ from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGon
 from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply, to_datetime
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.requests import OnConnected
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -207,12 +206,12 @@ class _QueueRead:
 
     def begin(self) -> None:
         """Send the requests as soon as there is a connection."""
-        self._session.attached(OnConnected).call(self._list)
+        self._session.call_when_connected(self._list)
 
     def give_up(self) -> None:
         """Send no more requests; from any thread."""
         self._done = None
-        self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
+        self._session.post(self._session.cancel_call, self._list)
 
     def _list(self) -> None:
         if self._done is not None:

@@ -28,7 +28,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.operator_holds import CheckedHolds, HoldCheck, replacement
+from django_zklock.core.protocol.operator_holds import HoldCheck, replacement
 from django_zklock.core.protocol.peek import Holder, Peek, PeekReply
 from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
@@ -295,26 +295,24 @@ class Contender(SessionObserver):
 
     def _create(self) -> None:
         """Create the znode and list the queue."""
-        spec, registry = self.spec, self._registry
+        spec = self.spec
         self._creates += 1
         if self._creates > MAX_CREATES:
             self.on_refused(ZooKeeperUnavailable(f"No entry into the queue of {spec.key!r} after {MAX_CREATES} tries."))
             return
-        self._replies.new_generation()
-        self._node = self._last_read = None
         # A new guid for each create: a znode with this guid was created in this session, by this create.
         guid = nodes.new_guid(nodes.Mark.REPLACEABLE if spec.min_hold else nodes.Mark.OWN)
         self.guid = guid.replace("-", "") if spec.compat == "kazoo" else guid
-        prefix = nodes.prefix(self.guid, spec.kind, spec.compat)
+        prefix, data = nodes.prefix(self.guid, spec.kind, spec.compat), self._payload()
+        self._phase = Phase.CREATING
+        self._node = self._last_read = None
+        self._sent_at = clock.now()
+        self._replies.new_generation()
+        on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
         try:
-            registry.add(self.guid, f"{spec.parent}/{prefix}")
+            self._registry.create_and_list(spec.parent, prefix, self.guid, data, on_created, on_listed)
         except TooManyLocks as error:
             self.on_refused(error)
-            return
-        self._phase = Phase.CREATING
-        self._sent_at = clock.now()
-        on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
-        registry.create_and_list(spec.parent, prefix, self._payload(), on_created, on_listed)
 
     def _payload(self) -> bytes:
         spec, caller = self.spec, self.caller
@@ -408,12 +406,12 @@ class Contender(SessionObserver):
         if isinstance(reply, ZkError):
             self.on_refused(reply)
             return
+        name = self._node.name
         try:
             queue = reply.queue
         except UnreadableQueue as error:
             self.on_refused(error)
             return
-        name = self._node.name
         verdict = order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, name)
         if isinstance(verdict, order.Absent):
             self._on_absent()
@@ -441,7 +439,7 @@ class Contender(SessionObserver):
         self._search()
 
     def _on_holds_checked(
-        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: CheckedHolds | None
+        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: HoldCheck | None
     ) -> None:
         if checked is None:
             return  # it lists again when it is connected

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from django_zklock.core.errors import UnreadableQueue
-from django_zklock.core.protocol.operator_holds import CheckedHolds, HoldCheck
+from django_zklock.core.protocol.operator_holds import HoldCheck
 from django_zklock.core.protocol.registry import ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import QueueSpec
@@ -76,7 +76,7 @@ class Peek:
     def _is_granted(self, queue: order.Queue) -> bool:
         return isinstance(order.rule_for(self._spec.kind, self._spec.limit or 1)(queue, NEWCOMER), order.Granted)
 
-    def _on_holds_checked(self, queue: order.Queue, checked: CheckedHolds | None) -> None:
+    def _on_holds_checked(self, queue: order.Queue, checked: HoldCheck | None) -> None:
         if checked is None:
             self._done(OutcomeUnknown())
             return

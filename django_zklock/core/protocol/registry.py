@@ -108,18 +108,24 @@ class Registry(SessionObserver):
         """Return the local queue of the contenders for the same key."""
         queue = self._local_queues.get(parent)
         if queue is None:
-            queue = self._local_queues[parent] = LocalQueue(parent, self._local_queues.pop)
+            queue = self._local_queues[parent] = LocalQueue(partial(self._local_queues.pop, parent))
         return queue
 
     def create_and_list(
         self,
         parent: str,
         prefix: str,
+        guid: str,
         data: bytes,
         on_created: Callback[NodeReply],
         on_listed: Callback[ListingReply],
     ) -> None:
-        """Create a znode and list its directory, together if no listing is under way."""
+        """
+        Register and create a znode, and list its directory, together if no listing is under way.
+
+        Raises `TooManyLocks`, as `add` does.
+        """
+        self.add(guid, f"{parent}/{prefix}")
         listing = self._listings.get(parent)
         if listing is not None:
             self.session.gateway.create_and_list(parent, prefix, data, on_created, None)
@@ -245,12 +251,9 @@ class Deletion:
         registry.deleting[self] = None
 
     def send(self) -> None:
-        """Send the next request, unless the znode is gone, a request is under way, or there is no connection."""
+        """Send the next request, unless the znode is gone or a request is under way."""
         registry = self._registry
         if self._is_busy or self not in registry.deleting:
-            return
-        if not registry.session.connected:
-            self._report(False)
             return
         self._is_busy = True
         try:

@@ -153,7 +153,7 @@ class Gateway:
         for ever (ZOOKEEPER-442).
         """
         watch = self._requests.watch(path, on_event)
-        self._requests.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
+        self._requests.send((wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback)))
         return watch
 
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
@@ -184,7 +184,7 @@ class Gateway:
         znode itself is deleted. A missing znode leaves no watch.
         """
         watch = self._requests.watch(parent, on_event)
-        self._requests.send(wire.GetChildren(parent, watch), callback)
+        self._requests.send((wire.GetChildren(parent, watch), callback))
         return watch
 
     def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
@@ -221,11 +221,11 @@ class Gateway:
     def _send_all(self, requests: Sequence[Any], callback: Callback[Sequence[Any]]) -> None:
         """Send requests in one round trip; `callback` gets all replies, in their order."""
         on_reply = _collecting(len(requests), callback)
-        self._requests.send_together([(request, on_reply) for request in requests])
+        self._requests.send(*((request, on_reply) for request in requests))
 
     def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
         """List the paths of all ephemeral znodes of this session below a path."""
-        self._requests.send(GetEphemerals(below), callback)
+        self._requests.send((GetEphemerals(below), callback))
 
     def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
         """Read the access list of a znode: (scheme, id, permissions) with letters of `PERMISSIONS`."""
@@ -236,7 +236,7 @@ class Gateway:
                 for entry in reply[0]
             ]
 
-        self._requests.send(wire.GetACL(path), _converting(entries, callback))
+        self._requests.send((wire.GetACL(path), _converting(entries, callback)))
 
     # --- writes -------------------------------------------------------------------------------------------------
 
@@ -266,10 +266,8 @@ class Gateway:
             on_created(_node(path, data, stat))
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL | _SEQUENTIAL)
-        requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
-        if on_listed is not None:
-            requests.append((wire.GetChildren(parent, None), on_listed))
-        self._requests.send_together(requests)
+        listing = () if on_listed is None else ((wire.GetChildren(parent, None), on_listed),)
+        self._requests.send((create, on_reply), *listing)
 
     def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
         """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
@@ -279,7 +277,7 @@ class Gateway:
             self.clock.record(stat.mtime, sent_at)
             return _node(path, data, stat)
 
-        self._requests.send(wire.SetData(path, data, version), _converting(written, callback))
+        self._requests.send((wire.SetData(path, data, version), _converting(written, callback)))
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
@@ -289,7 +287,7 @@ class Gateway:
                 operation for operation in operations if isinstance(operation, Create) and not operation.ephemeral
             ]
             requests += [wire.CheckVersion(record.path, _ANY_VERSION) for record in records]  # it must be readable
-        self._requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), callback))
+        self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), callback)))
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
@@ -307,7 +305,7 @@ class Gateway:
         def on_deleted(reply: object) -> None:
             callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing) else None)
 
-        self._requests.send(wire.Delete(path, _ANY_VERSION), on_deleted)
+        self._requests.send((wire.Delete(path, _ANY_VERSION), on_deleted))
 
     def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
         """
@@ -330,7 +328,7 @@ class Gateway:
                 callback(RequestRefused(_UNUSABLE.format(path)))
                 return
             create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
-            self._requests.send(create(path, b"", self._acl, flags), on_reply)
+            self._requests.send((create(path, b"", self._acl, flags), on_reply))
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, NodeMissing) and parent:
@@ -349,7 +347,7 @@ class Gateway:
         else:  # the last delete needs a permission of the parent; if that is refused, the plain create decides
             trial = (Create(path=path), Create(path=child), Check(path=child), Delete(path=child), Delete(path=path))
             requests = [self._request(operation) for operation in trial]
-            self._requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), create))
+            self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), create)))
 
     # --- quorum -------------------------------------------------------------------------------------------------
 
@@ -369,7 +367,7 @@ class Gateway:
             return error.path if isinstance(error, NodeMissing) else error
 
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
-        self._requests.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
+        self._requests.send((wire.Transaction(checks), _converting(checked, callback)), urgent=True)
 
     def last_zxid(self, callback: Callback[int | ZkError]) -> None:
         """
@@ -380,7 +378,7 @@ class Gateway:
         last_zxid = self._requests.last_zxid()
         check = wire.Transaction([wire.CheckVersion(self._base, _ANY_VERSION)])
         # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
-        self._requests.send(check, _converting(lambda results: last_zxid(), callback))
+        self._requests.send((check, _converting(lambda results: last_zxid(), callback)))
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
@@ -398,7 +396,7 @@ class Gateway:
             return error
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
-        self._requests.send(wire.Transaction(operations), _converting(written, callback))
+        self._requests.send((wire.Transaction(operations), _converting(written, callback)))
 
 
 def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:

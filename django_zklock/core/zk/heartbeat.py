@@ -12,7 +12,7 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.loop import Timer
-from django_zklock.core.zk.session import BEAT_SHARE
+from django_zklock.core.zk.session import BEAT_SHARE, Session
 
 logger = Logger("django_zklock.zk")
 
@@ -47,20 +47,21 @@ class Heartbeat:
         """Check a znode from now on; call `on_missing()` when it is gone."""
         self._nodes[path] = on_missing
         due_in = self.due_in
-        if due_in > 0:
-            self._arm(due_in)
-        else:
+        if due_in <= 0:
             self.beat()
+        elif self._timer is None:
+            self._timer = self._session.loop.call_later(due_in, self._on_timer)
 
     def remove(self, path: str) -> None:
-        """Stop checking a znode."""
+        """Stop checking a znode. The timer goes on: a lock in a loop creates and cancels no timers."""
         self._nodes.pop(path, None)
 
     def beat(self) -> None:
         """Send a heartbeat now, unless one is under way."""
         if not self._nodes:
             return
-        self._arm(self._session.timeout * BEAT_SHARE)
+        if self._timer is None:
+            self._timer = self._session.loop.call_later(self._session.timeout * BEAT_SHARE, self._on_timer)
         if self._outstanding or not self._session.connected:
             return
         paths = list(itertools.islice(self._nodes, NODES_PER_BEAT))
@@ -70,11 +71,6 @@ class Heartbeat:
         self._outstanding = True
         on_checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
         self._session.gateway.quorum_check(paths, on_checked)
-
-    def _arm(self, seconds: float) -> None:
-        # The timer continues when the last znode is removed. So a lock in a loop creates and cancels no timers.
-        if self._timer is None:
-            self._timer = self._session.loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

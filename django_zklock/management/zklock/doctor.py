@@ -31,7 +31,7 @@ from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, keys_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.requests import OnConnected, call
+from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
@@ -147,7 +147,7 @@ def _connection(options: argparse.Namespace, figures: dict[str, float | None]) -
         return call(session, request, started + options.reply_timeout)
 
     try:
-        ask(lambda gateway, done: session.attached(OnConnected).call(partial(done, None)))
+        ask(lambda gateway, done: session.call_when_connected(partial(done, None)))
         took, timeout = clock.now() - started, session.timeout
         figures |= {"connect_seconds": took, "session_timeout": timeout}
         text = f"to {session.server} within {took * 1000:.0f} ms, session {session_hex(session.session_id or 0)}"

@@ -25,7 +25,6 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
 from django_zklock.locks import queue_reader
-from django_zklock.locks.requests import OnConnected
 from django_zklock.operations import clear_limit, request_release, set_limit
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
@@ -405,16 +404,16 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     fresh()
     proxy.refuse = True
     proxy.cut_all()
-    awaiting = session().attached(OnConnected)
+    current_session = session()
     for _ in range(3):
         snapshot(max_age=0, reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
             look_at("k", reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
             run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), reply_timeout=0.05))
-    eventually(lambda: not awaiting._calls)
+    eventually(lambda: not current_session._calls)
     asker = BackgroundCall(lambda: look_at("k", reply_timeout=10))
-    eventually(lambda: awaiting._calls)
+    eventually(lambda: current_session._calls)
     proxy.heal()
     outcome = asker.result()
     assert outcome is not None
