@@ -152,7 +152,7 @@ def _create_again_with_guid(self: Contender) -> None:
     _guids[self] = self.guid
 
 
-_guids: weakref.WeakKeyDictionary[Contender, str] = weakref.WeakKeyDictionary()
+_guids: dict[Contender, str] = {}
 
 
 def _keeping_connected(self: Contender, *, resumed: bool) -> None:

@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,7 +29,6 @@ from django_zklock.core.protocol import interventions
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, replacement
-from django_zklock.core.protocol.peek import Holder, Peek, PeekReply
 from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
@@ -47,6 +46,7 @@ from django_zklock.core.zk.session import BEAT_SHARE, Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
 
+NEWCOMER = "me"  # stands for the name of the znode that a contender that peeks does not have yet
 MAX_CREATES = 50  # in a row; if the queue has shown none of these znodes, the contender gives up
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold of a contender that did not wait costs no watch
 DESCRIBE_GRANT_AFTER = 0.75  # seconds after that watch; a shorter hold does not write the time of its grant
@@ -82,6 +82,7 @@ class Busy:
 Outcome: TypeAlias = Grant | Busy | ZkLockError
 
 
+@dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
 class Contender(SessionObserver):
     """
     One contender for one lock, from the first request until it has left the queue.
@@ -89,85 +90,43 @@ class Contender(SessionObserver):
     Its znode may exist in ZooKeeper as long as its guid is in the registry.
     """
 
-    # Thousands may wait in one process. Without slots, each would take 1 kB more.
-    __slots__ = (
-        "__weakref__",
-        "_creates",
-        "_done",
-        "_grant",
-        "_is_described",
-        "_is_queued",
-        "_is_watch_set",
-        "_last_read",
-        "_local_queue",
-        "_marker",
-        "_node",
-        "_on_outcome",
-        "_own_watch",
-        "_phase",
-        "_predecessors",
-        "_registry",
-        "_replies",
-        "_sent_at",
-        "_timer",
-        "_watch_timer",
-        "ahead",
-        "caller",
-        "deadline",
-        "guid",
-        "in_local_queue",
-        "on_queued",
-        "operator",
-        "placed",
-        "session",
-        "since",
-        "spec",
-        "waits",
-    )
+    session: Session
+    spec: QueueSpec
+    caller: Caller
+    _on_outcome: Callable[[Outcome], object] | None
+    _: KW_ONLY
+    waits: bool  # False: peek first, and write nothing if the lock is not free
+    deadline: float | None = None  # when the caller gives up, on clock.now()
+    since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
+    on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
+    # The caller reads these four.
+    ahead: Payload | None = None  # of the contender just ahead, if it was read
+    operator: OperatorHold | None = None  # an operator hold ahead, if one is known
+    in_local_queue: bool = False  # it waits in the local queue of this process
+    guid: str = ""  # of its znode; empty if it has none
 
-    _registry: Registry  # set when it begins
+    _phase: Phase = Phase.NEW
+    _registry: Registry = field(init=False)  # set when it begins
+    _replies: ReplyGuard = field(init=False)
+    _timer: Timer | None = None
+    _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
+    _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
+    _creates: int = 0  # since the queue last showed the znode
+    _sent_at: float = 0.0  # when the create was sent, on clock.now()
+    _node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
+    _predecessors: Predecessors | None = None  # once it has waited for some
+    _own_watch: Watch | None = None  # of its znode
+    _is_watch_set: bool = False  # the server has that watch
+    _watch_timer: Timer | None = None  # reads and watches the znode when it is due
+    _last_read: Node | None = None  # the znode as it was last read
+    _grant: Grant | None = None
+    _is_described: bool = False  # its znode says when the lock was granted
+    _marker: ReaderMarker | None = None  # set when the writer becomes a reader
+    _done: tuple[Callable[[bool], object], ...] = ()  # called when the znode is gone
 
-    def __init__(
-        self,
-        session: Session,
-        spec: QueueSpec,
-        caller: Caller,
-        on_outcome: Callable[[Outcome], object],
-        *,
-        waits: bool,
-        deadline: float | None = None,
-    ) -> None:
-        self.session = session
-        # The caller reads these six.
-        self.waits = waits  # False: peek first, and write nothing if the lock is not free
-        self.placed = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-        self.ahead: Payload | None = None  # of the contender just ahead, if it was read
-        self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known
-        self.in_local_queue = False  # it waits in the local queue of this process
-        self.guid = ""  # of its znode; empty if it has none
-        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
-        self.spec = spec
-        self.caller = caller
-        self.deadline = deadline  # when the caller gives up, on clock.now()
-        self.since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
-        self._on_outcome: Callable[[Outcome], object] | None = on_outcome
-        self._done: tuple[Callable[[bool], object], ...] = ()
-        self._phase = Phase.NEW
-        self._replies = ReplyGuard(spec.key, self.on_failure, caller.about)
-        self._local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
-        self._is_queued = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
-        self._creates = 0  # since the queue last showed the znode
-        self._sent_at = 0.0  # when the create was sent, on clock.now()
-        self._node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
-        self._predecessors: Predecessors | None = None  # once it has waited for some
-        self._own_watch: Watch | None = None  # of its znode
-        self._is_watch_set = False  # the server has that watch
-        self._watch_timer: Timer | None = None  # reads and watches the znode when it is due
-        self._last_read: Node | None = None  # the znode as it was last read
-        self._grant: Grant | None = None
-        self._timer: Timer | None = None
-        self._marker: ReaderMarker | None = None  # set when the writer becomes a reader
-        self._is_described = False  # its znode says when the lock was granted
+    def __post_init__(self) -> None:
+        self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
 
     @property
     def is_waited_for(self) -> bool:
@@ -241,7 +200,7 @@ class Contender(SessionObserver):
     def _create_or_peek(self) -> None:
         if not self.waits:
             self._phase = Phase.PEEKING
-            Peek(self._registry, self.spec, self._replies, self._on_peeked).start()
+            self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_peeked))
             return
         queue = self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
@@ -272,18 +231,54 @@ class Contender(SessionObserver):
         if on_queued is not None:
             on_queued()
 
-    def _on_peeked(self, reply: PeekReply) -> None:
-        if reply is None:
-            self._create()
-        elif isinstance(reply, NodeMissing):
-            self._create_directory()
-        elif isinstance(reply, Holder):
-            self.ahead, self.operator = reply.payload, reply.operator
-            self._conclude_busy()
+    # --- peek, if it does not wait --------------------------------------------------------------------------------
+
+    def _on_peeked(self, reply: ListingReply) -> None:
+        """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
+        if isinstance(reply, NodeMissing):
+            self._create_directory()  # the lock is free
         elif isinstance(reply, (OutcomeUnknown, SessionGone)):
             self._await_session()
-        else:
+        elif isinstance(reply, ZkError):
             self.on_refused(reply)
+        else:
+            try:
+                queue = reply.queue.with_newcomer(NEWCOMER, self.spec.kind)
+            except UnreadableQueue as error:
+                self.on_refused(error)
+                return
+            holds = operator_hold.holds_ahead(queue, NEWCOMER)
+            if holds and not self._is_free(queue):
+                check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
+                check.run(holds, partial(self._on_peeked_holds_checked, queue))
+            else:
+                self._create_or_read_holder(queue)
+
+    def _is_free(self, queue: order.Queue) -> bool:
+        return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
+
+    def _on_peeked_holds_checked(self, queue: order.Queue, checked: HoldCheck | None) -> None:
+        if checked is None:
+            self._await_session()
+            return
+        remaining = queue.without(checked.ended)
+        if checked.first is not None and not self._is_free(remaining):
+            self.ahead, self.operator = None, checked.first
+            self._conclude_busy()
+        else:
+            self._create_or_read_holder(remaining)
+
+    def _create_or_read_holder(self, queue: order.Queue) -> None:
+        if self._is_free(queue):
+            self._create()
+            return
+
+        def on_read(reply: NodeReply) -> None:
+            self.ahead = Payload.decode(reply.data) if isinstance(reply, Node) else None
+            self.operator = None
+            self._conclude_busy()
+
+        self.session.gateway.read(f"{self.spec.parent}/{queue[0].name}", self._replies.wrap(on_read))
 
     def _conclude_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting. `waiters` is their number if they are too many."""

@@ -133,21 +133,6 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     )
 
 
-def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
-    """Delete a hold in `seconds`, when its time is over. Otherwise it would stay while no caller wants the lock."""
-    parent, _, name = path.rpartition("/")
-
-    def check() -> None:
-        HoldCheck(session.gateway, key, parent).run((name,), on_checked)
-
-    def on_checked(checked: HoldCheck | None) -> None:
-        pause = RETRY if checked is None else checked.next_check((name,))
-        if pause is not None:
-            session.loop.call_later(pause, check)
-
-    session.loop.call_later(seconds, check)
-
-
 class Replacement:
     """
     The operator hold that replaces one holder's znode: for a minimum hold, or for a person.
@@ -188,9 +173,19 @@ class Replacement:
         return (Delete(path=self._own.path), Create(path=self._path, data=data))
 
     def end_in_time(self, session: Session) -> None:
-        """Have this process delete the hold when its time is over, if the hold was created."""
+        """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
+        parent, _, name = self._path.rpartition("/")
+
+        def check() -> None:
+            HoldCheck(session.gateway, self._spec.key, parent).run((name,), on_checked)
+
+        def on_checked(checked: HoldCheck | None) -> None:
+            pause = RETRY if checked is None else checked.next_check((name,))
+            if pause is not None:
+                session.loop.call_later(pause, check)
+
         if self._tried:
-            end_in_time(session, self._spec.key, self._path, self._seconds)
+            session.loop.call_later(self._seconds, check)
 
 
 def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:
