@@ -214,41 +214,23 @@ class Registry(SessionObserver):
                 Deletion(self, parent, guid, path).send()
 
 
+@dataclass(slots=True, eq=False)
 class Deletion:
-    """
-    The delete of one znode of this process. It is tried until the znode or its session is gone.
+    """The delete of one znode of this process. It is tried until the znode or its session is gone."""
 
-    Args:
-        registry: forgets the znode when it is gone.
-        parent: path of the directory.
-        guid: of the znode; of a marker, its name.
-        path: of the znode; None if it is unknown. Then the znode is searched by its guid.
-        done: called once, with True when the znode is gone, or with False as soon as the delete takes longer than one
-            request.
-        replacement: created in the same transaction.
-        about: the work that the lock was for.
+    _registry: Registry
+    _parent: str
+    guid: str  # of a marker, its name
+    _path: str | None  # None: it is unknown, so the znode is searched by its guid
+    _done: Callable[[bool], object] | None = None
+    """Called once: with True when the znode is gone, or with False as soon as that takes longer than one request."""
+    _replacement: Replacement | None = None
+    """Created in the same transaction."""
+    _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
+    _is_busy: bool = False  # a request has no reply yet
 
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        parent: str,
-        guid: str,
-        path: str | None,
-        done: Callable[[bool], object] | None = None,
-        replacement: Replacement | None = None,
-        about: Mapping[str, str] | None = None,
-    ) -> None:
-        self.guid = guid
-        self._registry = registry
-        self._parent = parent
-        self._path = path
-        self._done = done
-        self._replacement = replacement
-        self._about = about or {}
-        self._is_busy = False  # a request has no reply yet
-        registry.deleting[self] = None
+    def __post_init__(self) -> None:
+        self._registry.deleting[self] = None
 
     def send(self) -> None:
         """Send the next request, unless the znode is gone or a request is under way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ logger = Logger("django_zklock.locks")
 _Reply = TypeVar("_Reply")
 
 
+@dataclass(slots=True, eq=False)
 class ReplyGuard:
     """
     Wraps callbacks so that replies to outdated requests are dropped.
@@ -23,15 +25,10 @@ class ReplyGuard:
     reported. Otherwise the contender would stay in the queue, do nothing more, and block all others behind it.
     """
 
-    __slots__ = ("_about", "_generation", "_key", "_on_failure")
-
-    def __init__(
-        self, key: str, on_failure: Callable[[Exception], None], about: Mapping[str, str] | None = None
-    ) -> None:
-        self._key = key
-        self._on_failure = on_failure
-        self._about = about or {}  # the work that the lock is for
-        self._generation = 0
+    _key: str
+    _on_failure: Callable[[Exception], None]
+    _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock is for
+    _generation: int = 0
 
     def new_generation(self) -> None:
         """Ignore all replies that are still outstanding."""

@@ -251,18 +251,14 @@ class PendingRequest:
         self._loop.deliver(self._on_reply, self, reply)
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """A watch on one znode or its children. It calls back once, at the first event, unless it was cancelled before."""
 
-    __slots__ = ("_callback", "_loop", "_path", "_unwatch")
-
-    def __init__(
-        self, loop: Loop, path: str, callback: Callable[[bool], object], unwatch: Callable[[str, Watch], object]
-    ) -> None:
-        self._loop = loop
-        self._path = path
-        self._callback: Callable[[bool], object] | None = callback
-        self._unwatch = unwatch  # called when it was cancelled
+    _loop: Loop
+    _path: str
+    _callback: Callable[[bool], object] | None
+    _unwatch: Callable[[str, Watch], object]  # called when it was cancelled
 
     def __bool__(self) -> bool:
         """

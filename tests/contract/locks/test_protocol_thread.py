@@ -29,7 +29,6 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 ANYWHERE = {
     # A contender is made and started, and gets messages.
     "contender.py": {"__post_init__", "start", "abandon", "downgrade"},
-    "reply_guard.py": {"__init__"},
     # Any thread reads a grant, and observes it.
     "grant.py": {
         "__init__",
