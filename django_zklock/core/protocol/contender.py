@@ -705,9 +705,9 @@ class Contender(SessionObserver):
         node, self._node = self._node, None
         if node is not None:
             self._registry.heartbeat.remove(node.path)
-        path, about = node.path if node is not None else None, self.caller.about
+        path = node.path if node is not None else None
         hold = replacement(self.spec, self.caller, self._grant, node) if self.spec.min_hold else None
-        Deletion(self._registry, self.spec.parent, self.guid, path, self._on_gone, hold, about).send()
+        Deletion(self._registry, self.spec.parent, self.guid, path, self._on_gone, hold, self.caller.about).send()
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.delete()  # after the znode, which would count as a writer without it
