@@ -18,15 +18,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import (
-    PERMISSIONS,
-    CreateContainer,
-    GetEphemerals,
-    Requests,
-    Watch,
-    acl_path,
-    acls,
-)
+from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acl_path, acls
 from django_zklock.core.zk.errors import (
     NodeExists,
     NodeMissing,
