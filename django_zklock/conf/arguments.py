@@ -2,7 +2,7 @@
 The options of locks and tasks. Each is written once, here: its name, its type, its check and its meaning.
 
 A `bool` or a `Literal` is its own check, and other types have a `Check` in `Annotated`. None is valid where the type
-allows it. The default is that of the field of this name in `LockSpec`.
+allows it. The default of an option of locks is that of the field of this name in `LockSpec`, or in its `Policy`.
 """
 
 from __future__ import annotations
