@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 logger = Logger("django_zklock.dashboard")
 
+USUAL_FOR: Final = 60.0
+"""Seconds for which the usual hold of a template is used again."""
+RECENT_FOR: Final = 3.0
+"""Seconds for which the losses and the holds without an end are used again."""
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
 LEAST_TIMES: Final = 2
@@ -128,7 +132,7 @@ class History(Extension):
         return events[:most], rows[most] if len(rows) > most else None
 
     def usual_hold(self, template: str) -> float | None:
-        return _read(table.usual_hold, template, default=None) if template else None
+        return _read(table.usual_holds.get, template, 0.0, USUAL_FOR, default=None) if template else None
 
     def times_usual(self, seconds: float, template: str) -> str:
         usual = self.usual_hold(template) if seconds >= LEAST_SECONDS else None
@@ -136,10 +140,10 @@ class History(Extension):
         return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
 
     def losses(self, seconds: float) -> dict[str, int]:
-        return _read(table.losses, seconds, default={})
+        return _read(table.past_losses.get, seconds, 0.0, RECENT_FOR, default={})
 
     def unfinished(self, seconds: float) -> list[tuple[str, int, str, int]]:
-        return _read(table.unfinished, seconds, default=[])
+        return _read(table.past_unfinished.get, seconds, 0.0, RECENT_FOR, default=[])
 
 
 def _read(ask: Callable[..., _T], *args: Any, default: _T) -> _T:
