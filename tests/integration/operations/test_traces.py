@@ -19,7 +19,7 @@ from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
-from django_zklock.locks import trace
+from django_zklock.locks.events import events
 from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper
@@ -231,7 +231,7 @@ def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced
 
 def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
     traced = Traced()
-    assert trace.items is None
+    assert events.about is None
     with traced.tracer.start_as_current_span("request"), zk_lock("k"):
         assert [payload.about for payload in zoo.payloads("k") if payload] == [{}]
 
