@@ -127,7 +127,7 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo
 def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
     """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
-        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=1.5))
+        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=0.8))
         primitive.wait_queued(zoo, 2, others=len(blockers))
         with queued(zoo, primitive.lock(timeout=None)) as (last,):
             assert quitter.result() is None

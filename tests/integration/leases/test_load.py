@@ -24,6 +24,7 @@ WANTED = {"resource_path": KEY, "client_id": "curl"}
 TOKEN = {"authorization": "Bearer secret"}
 
 
+@pytest.mark.chaos
 async def test_calls_that_come_all_at_once_are_all_answered(zoo: Zoo) -> None:
     """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
     with Serving(zoo, session_timeout=10) as serving:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.project import Project
+from support.project import SETTINGS, Project
 
 Result = subprocess.CompletedProcess[str]
 
@@ -207,6 +207,7 @@ def test_real():
 def test_other():
     shop.sell("lamp")
 """
+    runs.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
     marked = runs.pytest(tests.replace("MARK", "@pytest.mark.zklock_real"), "--strict-markers")
     assert outcomes(marked) == {"failed": 1, "passed": 1}, marked.stdout
     assert "RuntimeError: This test acquires or inspects a lock" in marked.stdout

@@ -39,7 +39,7 @@ def test_the_python_client_needs_the_protobuf_that_its_code_was_generated_for() 
     assert f'"protobuf>={version}"' in (PYTHON / "pyproject.toml").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_the_python_distributions_are_complete(tmp_path: Path) -> None:
     """The wheel, built from the sdist, has the generated code with its types, and no tests."""
