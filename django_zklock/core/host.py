@@ -7,23 +7,18 @@ transactions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from django_zklock.core.execution.owner import Owner
-    from django_zklock.core.locks.guard import Receipt
-    from django_zklock.core.locks.held import HeldLock
-    from django_zklock.core.locks.refusals import AnyContender
-    from django_zklock.core.locks.spec import LockSpec
-    from django_zklock.core.protocol.grant import Grant
-    from django_zklock.core.queue.release_request import ReleaseRequest
-    from django_zklock.core.zk.session import Session
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+# Objects of higher layers. This module does not import them, as they import it.
+Session: TypeAlias = Any  # core.zk.session.Session
+Grant: TypeAlias = Any  # core.protocol.grant.Grant
+ReleaseRequest: TypeAlias = Any  # core.queue.release_request.ReleaseRequest
+HeldLock: TypeAlias = Any  # core.locks.held.HeldLock
+AnyContender: TypeAlias = Any  # core.locks.refusals.AnyContender
+Receipt: TypeAlias = Any  # core.locks.guard.Receipt
+LockSpec: TypeAlias = Any  # core.locks.spec.LockSpec
+Owner: TypeAlias = Any  # core.execution.owner.Owner
 
 
 class Events:
@@ -33,9 +28,8 @@ class Events:
     The methods run on the owner's thread or on the protocol's. So they must not block, and not raise.
     """
 
-    def about(self) -> Mapping[str, str]:
-        """Return more items that describe the work of the caller, such as the id of its trace."""
-        return _NOTHING
+    about: Callable[[], Mapping[str, str]] | None = None
+    """Returns more items that describe the work of the caller, such as the id of its trace; None: there are none."""
 
     def waiting(self, contender: AnyContender, owner: Owner) -> None:
         """The lock is not free, and its caller starts to wait."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
-from django_zklock.conf.options import UNSET
+from django_zklock.conf.options import NOT_GIVEN
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.log import Logger
@@ -314,10 +314,8 @@ def read_leader(key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[An
 
 def check_entry(name: str) -> None:
     """Raise `ValueError` if the entry of `name` in `LOCKS` has an option that the lock of a leader cannot have."""
-    entry = conf.current().locks.get(name)
-    if entry is None:
-        return
-    if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
+    entry = conf.current().locks.get(name, NOT_GIVEN)
+    if entry.get("kind") in ("read", "write") or entry.get("limit") or entry.get("atomic"):
         raise ValueError(
             f'ZKLOCK["LOCKS"]["{name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
             "there is one leader at a time, and its work is not a transaction."

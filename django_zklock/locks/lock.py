@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
 from django_zklock.conf.arguments import (
+    UNSET,
     AbortOn,
     Atomic,
     Compat,
@@ -18,19 +19,20 @@ from django_zklock.conf.arguments import (
     ReleaseOn,
     Seconds,
     SideArguments,
+    Unset,
 )
-from django_zklock.conf.options import UNSET, LockOptions, Unset, given_options
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, given_options
 from django_zklock.core import host
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.zk import process
-from django_zklock.locks.arguments import mapping
+from django_zklock.locks.arguments import mapping, refuse_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold, hold_of
 from django_zklock.locks.spec import check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
 from django_zklock.locks.transactions import DatabaseScope
-from django_zklock.names import template as names
+from django_zklock.names.template import check_own_key, show_tails
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -55,14 +57,16 @@ class Lock(LockBase[Hold]):
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
-        check_arguments("zk_lock", name, more, options, LockArguments)
+        if more or not options.keys() <= LockArguments.__annotations__.keys():
+            refuse_arguments("zk_lock", name, more, options, LockArguments)
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
+        checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, given_options(options), fields, what, about)
+        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, what, about)
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -83,9 +87,9 @@ class Lock(LockBase[Hold]):
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
-        names.check_own_key(key := names.show_tails(key))
+        check_own_key(key := show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
-        complete = given_options(options).merged_over(conf.current().options_of_key(key))
+        complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
         lock = cls(key)
         lock.resolve = partial(spec_of_key, key, complete, what, about)

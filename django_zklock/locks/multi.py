@@ -155,8 +155,8 @@ class MultiLock(LockBase[MultiHold]):
     def specs(self) -> tuple[LockSpec, ...]:
         """The specs of the locks that a call acquires; see `LockBase`."""
         specs = [lock.spec for lock in self.locks]
-        own = self._options.given()
-        timeout = (conf.current().defaults.given() | own).get("timeout", DEFAULT_TIMEOUT)
+        own = self._options
+        timeout = own.get("timeout", conf.current().defaults.get("timeout", DEFAULT_TIMEOUT))
         atomic = tuple(dict.fromkeys((*own.get("atomic", ()), *(alias for spec in specs for alias in spec.atomic))))
         outer = [replace(spec, timeout=timeout, atomic=()) for spec in specs[:-1]]
         return (*outer, replace(specs[-1], timeout=timeout, atomic=atomic))

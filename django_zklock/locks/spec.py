@@ -66,7 +66,7 @@ def resolve(
     config: Config,
 ) -> LockSpec:
     """Return the spec of the lock `name`, with options from `resolve_options`. Raises `InvalidLockName`."""
-    template = names.Template.parse(options.path or name)
+    template = names.Template.parse(options.get("path", name))
     return spec_of_key(template.render(fields or {}), options, what, about, config, template=template.text)
 
 
@@ -74,17 +74,16 @@ def spec_of_key(
     key: str, options: LockOptions, what: str, about: Mapping[str, str] | None, config: Config, template: str = ""
 ) -> LockSpec:
     """Return the spec of the lock with this key, with options from `resolve_options`."""
-    given = options.given()
-    transactions.check_aliases(given.get("atomic", ()))
+    transactions.check_aliases(options.get("atomic", ()))
     return LockSpec(
         key=key,
         template=template,
         parent=names.path(config.base, key),
         kind=kind_of(options),
-        policy=Policy(**{name: given[name] for name in _POLICY & given.keys()}),
+        policy=Policy(**{name: options[name] for name in _POLICY & options.keys()}),
         what=what,
         about=about or NOTHING,
-        **{name: given[name] for name in _SAME_NAME & given.keys()},
+        **{name: options[name] for name in _SAME_NAME & options.keys()},
     )
 
 
@@ -94,11 +93,11 @@ _SAME_NAME: Final = LockSpec.__dataclass_fields__.keys() - {"kind"}
 
 def kind_of(options: LockOptions) -> Kind:
     """Return what a contender with these options wants."""
-    if isinstance(options.limit, int):
+    if options.get("limit") is not None:
         return Kind.PERMIT
-    if options.kind == "read":
+    if options.get("kind") == "read":
         return Kind.READ
-    return Kind.WRITE if options.kind == "write" else Kind.LOCK
+    return Kind.WRITE if options.get("kind") == "write" else Kind.LOCK
 
 
 def check_contradictions(name: str, options: LockOptions) -> None:

@@ -298,7 +298,7 @@ class Metrics:
             return  # no lock works then, and a scrape must
         for name in config.locks:
             options = config.options_for(name)
-            self._begin_at_zero(self._labels(options.path or name, kind_of(options).word))
+            self._begin_at_zero(self._labels(options["path"], kind_of(options).word))
 
     def _begin_at_zero(self, labels: tuple[str, str]) -> None:
         """Create the counters with these labels, unless they exist."""

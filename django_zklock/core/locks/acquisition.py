@@ -29,7 +29,7 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks.guard import Guard, apply_bounds, report_loss
+from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import HeldLock, Inherited, held_locks, inherited_holds
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
@@ -127,12 +127,12 @@ class Acquisition:
                     waiter = new_waiter()
                     if on_wait is not None:
                         on_wait(waiter)
-                    contender = self.start(spec, waiter, seconds)
+                    contender = self._start(spec, waiter, seconds)
                     outcome = yield from waiter.outcome(seconds)
                     if outcome is None and not (contender.waits and contender.placed):
                         outcome = yield from waiter.outcome(seconds_for_reply)
                     # A busy event loop may run the caller's timer first, so look at `self.outcome`, too.
-                    self.conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
+                    self._conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
                     hold.grant.check()  # it may have been lost during the wait for another
                 return
@@ -166,7 +166,7 @@ class Acquisition:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
         return True
 
-    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
+    def _start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
         """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
         now = clock.now()
@@ -194,7 +194,7 @@ class Acquisition:
             hold.grant.observe(observer)
         return contender
 
-    def conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
+    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
@@ -325,9 +325,8 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     current = work.current()  # at each call, as the object of the lock may live longer than the work
     what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
     about = spec.about or (current.about if current is not None else {})
-    more = host.events.about()
-    if more:
-        about = {**about, **more}
+    if host.events.about is not None:
+        about = {**about, **host.events.about()}
     return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
 
 
@@ -456,7 +455,7 @@ class Block:
                 continue
             receipt = guard.receipt(stopped=stopped)
             if not any(outer.grant is held.grant for outer in guards):
-                report_loss(held, reason, receipt)
+                held.report_loss(reason, receipt)
             outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
             if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
                 lost = held.grant.loss(reason)

@@ -1,5 +1,5 @@
 """
-Observers of one grant: the guard of a block, and the bounds of a hold; and the report of a loss.
+Observers of one grant: the guard of a block, and the bounds of a hold.
 
 The guard aborts the work when the lock is lost. The bounds are a warning after `warn_after`, and the loss of the lock
 after `max_hold`.
@@ -8,18 +8,14 @@ after `max_hold`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from django_zklock.core import clock, host
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantObserver, Policy
 from django_zklock.core.zk.loop import Timer
-
-if TYPE_CHECKING:
-    from django_zklock.core.locks.held import HeldLock
-    from django_zklock.core.locks.spec import LockSpec
 
 logger = Logger("django_zklock.locks")
 abort_logger = Logger("django_zklock.abort", always=True)
@@ -129,20 +125,6 @@ class Guard(GrantObserver):
             pause = self._abort.again_after if self._abort.delivered else abort.REPEAT_AFTER
             self._loop.call_later(pause, lambda: self._request_abort(reason))
             self._abort.request(reason)
-
-
-# --- the report of a loss -----------------------------------------------------------------------------------------
-
-
-def report_loss(held: HeldLock, reason: str, receipt: Receipt | None) -> None:
-    """Report that a lock was lost, once for each grant; from any thread."""
-    held.grant.session.post(_report_loss_once, held, reason, receipt)
-
-
-def _report_loss_once(held: HeldLock, reason: str, receipt: Receipt | None) -> None:
-    if not held.grant.loss_reported:
-        held.grant.loss_reported = True
-        host.events.lost(held, reason, receipt)
 
 
 # --- the bounds of a hold -----------------------------------------------------------------------------------------

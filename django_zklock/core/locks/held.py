@@ -22,7 +22,7 @@ from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockErr
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.core.locks.guard import Guard, release_if_overdue
+from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender, Policy
 from django_zklock.core.queue.nodes import Kind
@@ -274,6 +274,17 @@ class HeldLock:
         release_if_overdue(grant, self.contender)
         if done is not None:
             done(True)
+
+    # --- its loss -------------------------------------------------------------------------------------------------
+
+    def report_loss(self, reason: str, receipt: Receipt | None = None) -> None:
+        """Report that it was lost, once for each grant; from any thread. `receipt`: that of the abort, if any."""
+        self.grant.session.post(self._report_loss_once, reason, receipt)
+
+    def _report_loss_once(self, reason: str, receipt: Receipt | None) -> None:
+        if not self.grant.loss_reported:
+            self.grant.loss_reported = True
+            host.events.lost(self, reason, receipt)
 
     # --- transactions that keep it --------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) ->
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     acquisition = Acquisition()
-    acquisition.start(lock.spec, waiter, 1)
+    acquisition._start(lock.spec, waiter, 1)
     eventually(lambda: acquisition.outcome)
     acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)

@@ -36,7 +36,6 @@ from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
 from django_zklock.core.log import Logger
 from django_zklock.decorators.locked import LockedFunction
-from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
 from django_zklock.names.template import escape
 
@@ -79,12 +78,11 @@ def _key(headers: Any, header: str) -> str:
 class UniqueMessage:
     """The message of a unique task that is about to be sent."""
 
-    def __init__(
-        self, app: Celery, task: Task[..., Any], locked: LockedFunction, uniqueness: Uniqueness, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, app: Celery, task: Task[..., Any], locked: LockedFunction, options: dict[str, Any]) -> None:
         self._app = app
         self._task = task
-        self._uniqueness = uniqueness
+        self._on_duplicate = locked.options.get("on_duplicate")
+        self._unique_for: float | None = locked.options.get("unique_for")
         self._options = options
         given = options.get("task_id")  # the caller may wait for this id. Celery takes a UUID, too
         self._given_id = str(given) if given else None
@@ -152,9 +150,8 @@ class UniqueMessage:
 
     def _until(self) -> float | None:
         """Return when the reservation ends if no process runs the task, in seconds since 1970; None: never."""
-        seconds = self._uniqueness.seconds
         ends = [
-            None if seconds is None else time.time() + seconds,
+            None if self._unique_for is None else time.time() + self._unique_for,
             messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None))),
         ]
         return min((end for end in ends if end is not None), default=None)
@@ -169,7 +166,7 @@ class UniqueMessage:
         logger.info("a duplicate was not sent: %s", error)
         if self._given_id not in (None, other.task_id):
             self._revoke(self._given_id, str(error))
-        if self._uniqueness.on_duplicate == "raise":
+        if self._on_duplicate == "raise":
             raise error
         return error.result
 
@@ -201,11 +198,9 @@ def stop_duplicates() -> None:
         name = options.pop("name")
         task = options.get("task_type") or _registered(self, name)
         locked = locked_of(task)
-        if task is None or locked is None or locked.uniqueness is None:
+        if task is None or locked is None or not locked.options.get("unique"):
             return original(self, name, **options)
-        return UniqueMessage(self, task, locked, locked.uniqueness, options).send(
-            functools.partial(original, self, name)
-        )
+        return UniqueMessage(self, task, locked, options).send(functools.partial(original, self, name))
 
     send_task.__zk_locked__ = True  # type: ignore[attr-defined]
     Celery.send_task = send_task  # type: ignore[method-assign, assignment]
@@ -241,7 +236,7 @@ def on_acquired(task: Task[..., Any], wrapper: object) -> None:
     ended: set[str] = request.__dict__.setdefault(_ENDED, set())
     ending = [_key(request.headers, WAITING_HEADER)]
     locked = locked_of(task)
-    if locked is not None and locked.wrapper is wrapper and locked.uniqueness and not locked.uniqueness.until_done:
+    if locked is not None and locked.wrapper is wrapper and locked.options.get("unique") == "until_start":
         ending.append(_key(request.headers, UNIQUE_HEADER))
     for key in ending:
         if key and key not in ended:
