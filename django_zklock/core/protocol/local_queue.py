@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from django_zklock.core import clock
 
@@ -37,9 +37,8 @@ class LocalContender(Protocol):
 class LocalQueue:
     """The contenders of this process that wait for one key. It exists as long as there are any."""
 
-    most_waiting: ClassVar[int] = MAX_WAITING  # a Celery worker sets more, as its main process waits for all its tasks
-
     _drop: Callable[[], object]  # called when no contender waits any more
+    most_waiting: int = MAX_WAITING
     _admitted: dict[LocalContender, float] = field(default_factory=dict)  # those that may be in ZooKeeper; since when
     _queue: OrderedDict[LocalContender, None] = field(default_factory=OrderedDict)  # first come, first served
     _late: OrderedDict[LocalContender, None] = field(default_factory=OrderedDict)  # from `_queue`: too little time

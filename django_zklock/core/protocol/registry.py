@@ -14,7 +14,7 @@ from typing import TypeAlias
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.local_queue import LocalQueue
+from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.order import Queue, ordered
@@ -77,6 +77,7 @@ class Registry(SessionObserver):
         self.deleting: dict[Deletion, None] = {}  # those that are not confirmed yet
         self._listings: dict[str, _Listing] = {}  # those under way, by the path of the directory
         self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
+        self.most_waiting = MAX_WAITING  # contenders that wait in one directory; a Celery worker lets more wait
         self._audit_timer: Timer | None = None
         self._used = False
         session.observers[self] = None
@@ -108,7 +109,7 @@ class Registry(SessionObserver):
         """Return the local queue of the contenders for the same key."""
         queue = self._local_queues.get(parent)
         if queue is None:
-            queue = self._local_queues[parent] = LocalQueue(partial(self._local_queues.pop, parent))
+            queue = self._local_queues[parent] = LocalQueue(partial(self._local_queues.pop, parent), self.most_waiting)
         return queue
 
     def create_and_list(

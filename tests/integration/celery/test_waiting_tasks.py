@@ -17,7 +17,7 @@ from support.waitingtasks import COUNT
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.dispatch.dispatcher import MOST_IN_QUEUE
+from django_zklock.contrib.celery.dispatch.pool_grants import MOST_IN_QUEUE
 from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 from django_zklock.core.queue.nodes import Kind, Payload, prefix
 from django_zklock.exceptions import LockLost, LockTimeout

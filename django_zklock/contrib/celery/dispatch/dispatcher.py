@@ -30,14 +30,11 @@ from django_zklock.contrib.celery.messages import is_copy
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.local_queue import LocalQueue
 
 logger = Logger("django_zklock.celery")
 
 MOST_WAITING: Final = 1000
 """Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
-MOST_IN_QUEUE: Final = 128
-"""How many of these have a znode in the queue of one key. Only for them the order across all workers is exact."""
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
@@ -63,7 +60,6 @@ class Dispatcher(bootsteps.StartStopStep):
         self._is_dispatching = False
         self._next_check: Any = None  # an entry of the loop
         self.ends_process = True  # the process ends with the worker; tests run theirs in another thread
-        LocalQueue.most_waiting = MOST_IN_QUEUE
 
     def include_if(self, consumer: Any) -> bool:
         """Take over the messages before the pool forks its processes; return whether that worked."""
@@ -203,7 +199,7 @@ class Dispatcher(bootsteps.StartStopStep):
                 self._slots.use(message.request)
             elif not self._wait(message):  # without a slot: ZooKeeper is silent, or another task here is ahead
                 return
-            self._grants.share_lease()
+            self._grants.use_session()
             message.ask()
 
     def _wait(self, task: WaitingTask) -> bool:

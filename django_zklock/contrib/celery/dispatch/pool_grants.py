@@ -24,6 +24,7 @@ from django_zklock.core import clock
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import GrantObserver
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session
@@ -31,6 +32,8 @@ from django_zklock.locks.events import events
 
 logger = Logger("django_zklock.celery")
 
+MOST_IN_QUEUE: Final = 128
+"""How many tasks of a worker have a znode in the queue of one key. Only for them the order of all workers is exact."""
 CHECK_EVERY: Final = 0.25  # seconds between two looks for processes that have ended
 BEGIN_WITHIN: Final = 10.0  # seconds for a process that had a free slot, and should have begun at once
 CLOSE_TIMEOUT: Final = 2.0  # seconds that a worker waits at its end for processes that still work
@@ -128,15 +131,16 @@ class PoolGrants:
         self._is_closed = False
         self._next_check = 0.0  # on clock.now(); the watcher's
 
-    def share_lease(self) -> None:
+    def use_session(self) -> None:
         """
-        Share the lease from now on; called before a task asks for its lock.
+        Share the lease of the present session from now on; called before a task asks for its lock.
 
         So the lease is there before a grant comes, and the process that gets the grant finds it.
         """
         session = process.current()
         if session is not self._session:
             self._session = session
+            session.attached(Registry).most_waiting = MOST_IN_QUEUE  # this process waits for all tasks of the worker
             session.post(self._share_lease, session)
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
@@ -145,7 +149,7 @@ class PoolGrants:
     def _share_lease(self, session: Session) -> None:
         def write() -> None:
             if session is self._session:
-                self._shared.set_lease(session.lease.until, session.session_id or 0)
+                self._shared.set_lease(session.leased_until, session.session_id or 0)
 
         session.lease.on_changed[self] = functools.partial(run_logged, write)
         write()
