@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from django_zklock.core.locks.held import current_hold
     from django_zklock.decorators.locked import zk_locked
     from django_zklock.locks.election import Leader, zk_leader
-    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.hold import Hold, current_hold
     from django_zklock.locks.lock import Lock, ReadWriteLock, zk_lock, zk_read, zk_semaphore, zk_write
     from django_zklock.locks.multi import zk_locks
 
@@ -38,7 +37,7 @@ _MODULES = {
     "Leader": "django_zklock.locks.election",
     "Lock": "django_zklock.locks.lock",
     "ReadWriteLock": "django_zklock.locks.lock",
-    "current_hold": "django_zklock.core.locks.held",
+    "current_hold": "django_zklock.locks.hold",
     "zk_leader": "django_zklock.locks.election",
     "zk_lock": "django_zklock.locks.lock",
     "zk_locked": "django_zklock.decorators.locked",

@@ -63,6 +63,8 @@ class ZkLockConfig(AppConfig):
 
 def session_options() -> SessionOptions:
     """Return the options of the session from the settings. Raises `ImproperlyConfigured`."""
+    from django_zklock.locks import lock  # noqa: F401, PLC0415 - connects the core with Django; it imports kazoo
+
     config = conf.current()
     return SessionOptions(**{field.name: getattr(config, field.name) for field in fields(SessionOptions)})
 

@@ -31,8 +31,8 @@ from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.outside import context, resolve
 from django_zklock.core.zk.troubles import gettext_noop
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.shared import Shared
 from django_zklock.locks.requests import call
+from django_zklock.shared import Shared
 
 MAX_REPLY: Final = 64 * 1024  # bytes
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let leases end

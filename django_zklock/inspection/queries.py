@@ -19,9 +19,9 @@ from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.describe import describe
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
-from django_zklock.inspection.shared import Shared
 from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, show_tails
+from django_zklock.shared import Shared
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
 MAX_WAITERS: Final = 50  # waiters of one lock that are read

@@ -1,8 +1,9 @@
-"""The hold: what users get when they acquire a lock. `locks.held` adds what only this package uses."""
+"""The hold: what users get when they acquire a lock."""
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -11,11 +12,16 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.core import clock
-from django_zklock.core.protocol.grant import Grant, Policy
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.locks.held import HeldLock, held_locks, inherited_holds, not_held
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockNotHeld
-from django_zklock.locks.notify import HoldEvent, LostCallback, ReleaseRequestCallback
+
+logger = Logger("django_zklock.locks")
 
 
 class FencedRow(Protocol):
@@ -67,21 +73,16 @@ class Hold(HoldBase):
     It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again.
     """
 
-    __slots__ = ("__weakref__", "_grant", "_policy", "_reads", "_uses")
+    __slots__ = ("__weakref__", "_held")
 
-    # `HeldLock`, the only class of holds, sets these.
-    _grant: Grant
-    _policy: Policy
-    _reads: bool  # whether it only reads; the grant may be for writing
-    _uses: dict[object, bool]  # as `HeldLock.uses`
+    def __init__(self, held: HeldLock) -> None:
+        self._held = held
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
-    @property
-    def _is_released(self) -> bool:
-        """Whether the lock was released. A transaction may keep it after the end of its block."""
-        return not self._uses and not self._grant.shares
+    def _release_acquired(self) -> None:
+        self._held.release_acquired()
 
     @property
     def state(self) -> str:
@@ -90,26 +91,26 @@ class Hold(HoldBase):
 
         A suspect hold is held again if the connection is back in time. Otherwise it is lost.
         """
-        if self._is_released:
+        if self._held.is_released:
             return "released"
         if self.lost:
             return "lost"
-        return "held" if self._grant.suspect_since is None else "suspect"
+        return "held" if self._held.grant.suspect_since is None else "suspect"
 
     @property
     def key(self) -> str:
         """The key of the lock, as in `ROOT/<key>`."""
-        return self._grant.key
+        return self._held.grant.key
 
     @property
     def template(self) -> str:
         """The name before its fields were filled in, as in `inventory/{sku}`."""
-        return self._grant.template
+        return self._held.grant.template
 
     @property
     def kind(self) -> str:
         """The kind: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return (Kind.READ if self._reads else self._grant.kind).word
+        return (Kind.READ if self._held.reads else self._held.grant.kind).word
 
     def downgrade(self) -> None:
         """
@@ -119,12 +120,12 @@ class Hold(HoldBase):
         lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or if its
         owner has acquired it for writing more than once.
         """
-        raise NotImplementedError
+        self._held.downgrade()
 
     @property
     def path(self) -> str:
         """The path of the znode of this hold."""
-        return self._grant.path
+        return self._held.grant.path
 
     @property
     def token(self) -> int:
@@ -134,12 +135,12 @@ class Hold(HoldBase):
         It rises with every grant of the key, whichever process gets it. It even rises when the directory is deleted
         and created again. The sequence number of the znode begins at 0 then.
         """
-        return self._grant.token
+        return self._held.grant.token
 
     @property
     def lost(self) -> bool:
         """Whether the lock is lost. Once True it stays so."""
-        return self._grant.why_invalid() is not None
+        return self._held.lost
 
     @property
     def lease_remaining(self) -> float:
@@ -149,10 +150,10 @@ class Hold(HoldBase):
         The lease lasts 0.4 of the negotiated session timeout from the last acknowledged quorum write. The heartbeat
         extends it every sixth of that timeout. With `max_hold`, it ends with the maximum hold at the latest.
         """
-        until = self._grant.session.lease.until  # first, as in `why_invalid`
-        if self._grant.ends_at is not None:
-            until = min(until, self._grant.ends_at)
-        if self._grant.why_invalid() is not None or self._is_released:
+        until = self._held.grant.session.lease.until  # first, as in `why_invalid`
+        if self._held.grant.ends_at is not None:
+            until = min(until, self._held.grant.ends_at)
+        if self._held.grant.why_invalid() is not None or self._held.is_released:
             return 0.0
         return max(0.0, until - clock.now())
 
@@ -163,16 +164,7 @@ class Hold(HoldBase):
         A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
         Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
         """
-        if self._grant.inherited:
-            raise LockNotHeld(
-                "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
-            )
-        if self._is_released:
-            raise LockNotHeld("The lock was released.", lock=self.key)
-        self._grant.check()
-        since, reason = self._grant.suspect_since, self._grant.suspect_reason
-        if self._policy.abort_on == "suspended" and since is not None and clock.now() - since >= self._policy.grace:
-            raise self._grant.loss(reason)
+        self._held.check()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """
@@ -180,9 +172,9 @@ class Hold(HoldBase):
 
         Returns False as soon as the lock is released.
         """
-        if self._grant.inherited:
+        if self._held.grant.inherited:
             return True  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(), [self._grant], timeout)
+        wait_for(HoldEvent(), [self._held.grant], timeout)
         return self.lost
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -191,7 +183,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
-        self._grant.session.post(self._grant.attach, LostCallback(self._grant.session, self, callback))
+        self._held.grant.session.post(self._held.grant.attach, LostCallback(self._held, callback))
 
     # --- release requests ---------------------------------------------------------------------------------------
 
@@ -202,7 +194,7 @@ class Hold(HoldBase):
 
         It uses no network, so a loop can check it as often as it likes. The holder may ignore the request.
         """
-        return self._grant.release_request
+        return self._held.grant.release_request
 
     def wait_release_requested(self, timeout: float | None = None) -> ReleaseRequest | None:
         """
@@ -210,9 +202,9 @@ class Hold(HoldBase):
 
         Returns None when the time is over, or when the lock is released or lost without a request.
         """
-        if self._grant.inherited:
+        if self._held.grant.inherited:
             return None  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(release_requested=True), [self._grant], timeout)
+        wait_for(HoldEvent(release_requested=True), [self._held.grant], timeout)
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -221,7 +213,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, as `add_lost_callback` explains.
         """
-        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self._grant.session, self, callback))
+        self._held.grant.session.post(self._held.grant.attach, ReleaseRequestCallback(self._held, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -268,6 +260,46 @@ class Hold(HoldBase):
         return signed
 
 
+def hold_of(held: HeldLock) -> Hold:
+    """Return the hold of a held lock: the same object, as long as anybody has it."""
+    hold: Hold | None = None if held.hold is None else held.hold()
+    if hold is None:
+        hold = Hold(held)
+        held.hold = weakref.ref(hold)
+    return hold
+
+
+def held_of(hold: Hold) -> HeldLock:
+    """Return the held lock of a hold."""
+    return hold._held
+
+
+def current_hold(key: str | None = None) -> Hold:
+    """
+    Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
+
+    It is for the body of a function under `@zk_locked`, and for work that inherits the context of the block: a child
+    task, or a function under `async_to_sync`, `sync_to_async` or `asyncio.to_thread`. Pass the hold to other threads.
+    Raises `LockNotHeld` if the caller (this asyncio task, greenlet or thread) is in no such block and works for none,
+    or if the lock was released. A lock that it holds by `acquire()` is found by its key only.
+    """
+    owner = current_owner()
+    for guard in reversed(held_locks.guards(owner)):
+        held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
+        if held is not None:
+            return hold_of(held)
+    held = None if key is None else held_locks.find(owner, key)
+    if held is not None and held.uses:
+        return hold_of(held)
+    inherited = inherited_holds.get()
+    while inherited is not None:
+        reference, inherited = inherited
+        held = reference()
+        if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
+            return hold_of(held)
+    raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+
+
 def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
     """Wait until the event happens to one of the grants, at most `timeout` seconds (None: without limit)."""
     try:
@@ -283,3 +315,68 @@ def _checked(obj: FencedRow) -> FencedRow:
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
     return obj
+
+
+# --- waiters and callbacks ----------------------------------------------------------------------------------------
+
+
+class HoldEvent(GrantObserver):
+    """Wakes a waiter when the lock is lost or released, and with `release_requested` at a release request, too."""
+
+    def __init__(self, *, release_requested: bool = False) -> None:
+        self.waiter = ThreadWaiter[bool]()
+        self._release_requested = release_requested
+        self._is_set = False
+
+    def on_lost(self, reason: str) -> None:
+        self._set()
+
+    def on_released(self) -> None:
+        self._set()
+
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        if self._release_requested:
+            self._set()
+
+    def _set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            self.waiter.set(True)
+
+
+class _Callback(GrantObserver):
+    """A user's callback; it is called once."""
+
+    def __init__(self, held: HeldLock, callback: Callable[[Hold], object]) -> None:
+        if not callable(callback):
+            raise TypeError(f"callback must be callable, not {callback!r}.")
+        self._held = weakref.ref(held)
+        self._session = held.grant.session
+        self._callback: Callable[[Hold], object] | None = callback
+
+    def _call(self) -> None:
+        callback, self._callback = self._callback, None
+        held = self._held()
+        if held is not None and callback is not None:
+            self._session.dispatch(_run, callback, hold_of(held))
+
+
+def _run(callback: Callable[[Hold], object], hold: Hold) -> None:
+    try:
+        callback(hold)
+    except Exception:
+        logger.exception("callback of the hold on %r failed: %r", hold.key, callback, extra={"lock": hold.key})
+
+
+class LostCallback(_Callback):
+    """Called when the hold is lost."""
+
+    def on_lost(self, reason: str) -> None:
+        self._call()
+
+
+class ReleaseRequestCallback(_Callback):
+    """Called at the first release request."""
+
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        self._call()

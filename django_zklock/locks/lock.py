@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from django.core.exceptions import ImproperlyConfigured
+
 from django_zklock import conf
 from django_zklock.conf.arguments import (
     UNSET,
@@ -20,12 +22,16 @@ from django_zklock.conf.arguments import (
     Unset,
 )
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, given_options
+from django_zklock.core import host
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.locks import notify
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.zk import process
+from django_zklock.locks.arguments import mapping, refuse_arguments
 from django_zklock.locks.base import LockBase
-from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import mapping, refuse_arguments
-from django_zklock.locks.spec import LockSpec, check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
+from django_zklock.locks.events import events
+from django_zklock.locks.hold import Hold, hold_of
+from django_zklock.locks.spec import check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
+from django_zklock.locks.transactions import DatabaseScope
 from django_zklock.names.template import check_own_key, show_tails
 
 if TYPE_CHECKING:
@@ -111,10 +117,18 @@ class Lock(LockBase[Hold]):
         return self._resolved[1]
 
     def _view(self, holds: list[HeldLock]) -> Hold:
-        return holds[0]
+        return hold_of(holds[0])
 
 
-notify.set_sender(Lock)
+def _refuse() -> NoReturn:
+    raise ImproperlyConfigured(
+        'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
+    )
+
+
+events.sender = Lock
+host.connect(events, DatabaseScope())
+process.configure(_refuse, is_default=True)
 
 
 def zk_lock(

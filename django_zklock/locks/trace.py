@@ -1,16 +1,13 @@
-"""The trace that the caller is part of, as items for the description of its work in the queue of a lock."""
+"""
+The trace that work is part of, as items for its description in the queue of a lock.
+
+"trace" is an id of 32 hexadecimal digits. "span" is an id of 16 of them, and the flags after a dash.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-
-items: Callable[[], Mapping[str, str]] | None = None
-"""
-A function that returns "trace" and "span" of the caller, or nothing. `contrib.otel` sets it; None without that app.
-
-"trace" is an id of 32 hexadecimal digits. "span" is an id of 16 of them, and the flags after a dash.
-"""
+from collections.abc import Mapping
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16}-[0-9a-f]{2})")
 

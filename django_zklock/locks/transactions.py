@@ -16,8 +16,12 @@ from django.db.transaction import Atomic, TransactionManagementError, atomic
 
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
+from django_zklock.core.host import Scope
+from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import LockInTransaction, ZkLockError
+from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
 
@@ -123,6 +127,38 @@ class Transaction:
         """Drop them without a rollback, in a forked child: the parent uses the same connection."""
         while self._begun:
             self._begun.pop().forget()
+
+
+class DatabaseScope(Scope):
+    """The open transactions of Django's database connections."""
+
+    is_open = staticmethod(connections_in_blocks)
+
+    def check(self, spec: LockSpec) -> None:
+        """Raise if a transaction is open that would be committed after the release."""
+        aliases = [] if spec.release_on == "commit" else open_blocks()
+        if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
+            aliases = [alias for alias in aliases if alias in spec.atomic]
+        if aliases:
+            raise LockInTransaction(
+                f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
+                f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder "
+                "would not see its work. Acquire the lock first and begin the transaction inside it, as atomic=True "
+                'does; or give release_on="commit" to keep the lock until the transaction has ended; or '
+                'release_on="exit" if the lock protects nothing in that database.',
+                lock=spec.key,
+            )
+
+    def transaction(self, databases: tuple[str, ...]) -> Transaction:
+        return Transaction(databases)
+
+    @abort.shielded
+    def keep(self, held: HeldLock) -> None:
+        connections = connections_in_transaction()
+        if connections:
+            observer: Any = held.observer or TransactionObserver(held.check_before_commit, held.transactions_ended)
+            observer.observe(connections)
+            held.observer = observer
 
 
 _inherited: Final[list[Any]] = []

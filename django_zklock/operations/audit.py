@@ -13,9 +13,9 @@ from typing import Final, Literal
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.locks import notify
+from django_zklock.locks.arguments import check_text
+from django_zklock.locks.events import events
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.refusals import check_text
 
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.operations")
@@ -143,8 +143,8 @@ def record_action(
     actions = _actions.get()
     if actions is not None:
         actions.append(action)
-    if notify.action_hook is not None:
+    if events.recorder is not None:
         try:
-            notify.action_hook(action)
+            events.recorder.acted(action)
         except Exception:
             logger.exception("the action %r on lock %r was not recorded", what, key)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 from django_zklock import signals
-from django_zklock.core.execution.owner import check_no_running_loop
 from django_zklock.core.protocol.interventions import RECORD_LASTS
 from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
@@ -20,9 +19,9 @@ from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
-from django_zklock.locks.notify import send_from
+from django_zklock.locks.arguments import check_no_running_loop, check_target
+from django_zklock.locks.events import events
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
@@ -91,7 +90,7 @@ def break_lock(
     if not done and not (delete.tried and _was_recorded(client, record, record_path)):
         raise _changed_hands(key)
     record_action("broken", client.key, by, reason, holder=broken.holder)
-    send_from(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
+    events.send(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
     client.session.post(_purge, client, record_path)
     return broken
 

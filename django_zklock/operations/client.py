@@ -16,7 +16,7 @@ from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
 from django_zklock.core.zk.multi import Delete, Operation
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.refusals import check_seconds
+from django_zklock.locks.arguments import check_seconds
 from django_zklock.locks.requests import (
     Commit,
     Decide,

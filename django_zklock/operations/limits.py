@@ -22,7 +22,6 @@ from functools import partial
 
 from django_zklock import signals
 from django_zklock.conf.arguments import is_limit
-from django_zklock.core.execution.owner import check_no_running_loop
 from django_zklock.core.queue import holders, markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.core.queue.markers import LimitRecord, SetLimit
@@ -31,7 +30,8 @@ from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.gateway import DirectoryState, Node
 from django_zklock.core.zk.multi import Create, Delete, SetData
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.notify import send_from
+from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.events import events
 from django_zklock.locks.requests import Commit, Done, Step
 from django_zklock.names.template import check_own_key
 from django_zklock.operations.audit import check_by, check_reason, record_action
@@ -70,7 +70,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: floa
         record_action("limit set", client.key, by, reason, limit=limit, sure=False)
         raise
     record_action("limit set", client.key, by, reason, limit=limit)
-    send_from(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
+    events.send(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
 
 
 def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> bool:
@@ -97,7 +97,7 @@ def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_
         raise
     if done:
         record_action("limit cleared", client.key, by, reason)
-        send_from(client.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)
+        events.send(client.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)
     return done
 
 

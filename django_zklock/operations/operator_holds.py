@@ -12,7 +12,6 @@ import threading
 
 from django_zklock import conf
 from django_zklock.core import clock
-from django_zklock.core.execution.owner import check_no_running_loop
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.grant import Grant
@@ -23,7 +22,7 @@ from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.refusals import check_seconds, check_target
+from django_zklock.locks.arguments import check_no_running_loop, check_seconds, check_target
 from django_zklock.names.template import check_own_key
 from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from django_zklock.core.execution.owner import check_no_running_loop
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import operator_hold, order, release_request
 from django_zklock.core.queue.holders import holder_indexes
@@ -15,8 +14,8 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Node
 from django_zklock.exceptions import LockChangedHands
+from django_zklock.locks.arguments import check_no_running_loop, check_target
 from django_zklock.locks.queue_reader import ContenderInfo
-from django_zklock.locks.refusals import check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold

@@ -38,7 +38,7 @@ Message = tuple[tuple[str, ...], str, str]
 def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     """Return the loggers of a module, by the expression that it uses."""
     names = {"self._denials": "zklock.audit"}
-    if module != "django_zklock.log":  # whose messages are those of the other modules
+    if module != "django_zklock.core.log":  # whose messages are those of the other modules
         names["self.logger"] = KAZOO
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and re.match(r"(logging\.get)?Logger\(", ast.unparse(node.value)):

@@ -11,7 +11,7 @@ from support.docs import BLOCK, DOCS, run
 from support.zoo import Zoo
 
 from django_zklock import conf
-from django_zklock.conf.options import DEFAULT_TIMEOUT
+from django_zklock.core.locks.spec import DEFAULT_TIMEOUT
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockBusy
 

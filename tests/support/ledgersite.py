@@ -28,8 +28,8 @@ def lose_unnoticed(hold: Hold) -> None:
     """Mark a hold as lost in a way that the work does not notice."""
     done = threading.Event()
     try:
-        hold._grant.session.post(hold._grant.lose, "taken away")
-        hold._grant.session.post(done.set)
+        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+        hold._held.grant.session.post(done.set)
         assert done.wait(5)
         threading.Event().wait(0.5)
     except BaseException:

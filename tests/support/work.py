@@ -23,13 +23,13 @@ class FixedFence:
 
 def lose(hold: Hold) -> None:
     """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
-    grant = hold._grant
+    grant = hold._held.grant
     grant.session.post(grant.lose, "the test took it away")
 
 
 def lose_later(hold: Hold, delay: float) -> None:
     """Lose one hold after a delay in seconds, by a timer of the protocol's thread."""
-    grant = hold._grant
+    grant = hold._held.grant
     session = grant.session
     session.post(lambda: session.loop.call_later(delay, lambda: grant.lose("the test took it away")))
 

@@ -27,6 +27,7 @@ from django_zklock.core.protocol.spec import Caller
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import trace
+from django_zklock.locks.events import events
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import joined, keys_of, locks_of
 from django_zklock.locks.queue_reader import ContenderInfo, contenders
@@ -236,7 +237,7 @@ class MessageContext(FunctionContext):
         delivery = messages.delivery_of(headers, properties, request.delivery_info)
         work = work_of_message(request.task.name or "", request.id, retries, delivery)
         super().__init__(work.what, dict(work.about))
-        if trace.items is not None:
+        if events.about is not None:
             self.about |= trace.of_header(headers.get("traceparent"))
 
 

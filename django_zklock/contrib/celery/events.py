@@ -8,8 +8,7 @@ from typing import Final
 
 from celery import current_app
 
-from django_zklock.core.locks.held import held_of
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.signals import lock_acquired, lock_lost, lock_waiting
 
 EVENTS_OF: Final = "ZKLOCK_EVENTS_OF"

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 from celery.utils.time import maybe_make_aware
 
 from django_zklock.core import clock
-from django_zklock.core.locks.held import held_of
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import escape
 from django_zklock.core.zk import process
@@ -24,7 +23,7 @@ from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, call, run_all
 
 logger = Logger("django_zklock.beat")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
-
-from django.dispatch import Signal
 
 from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
@@ -17,7 +14,7 @@ from django_zklock.contrib.events.writer import Writer
 from django_zklock.core import clock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
-from django_zklock.locks import notify
+from django_zklock.locks.events import events
 
 if TYPE_CHECKING:
     from django_zklock.operations.audit import Action
@@ -30,8 +27,7 @@ _writer = Writer()  # of this process
 
 def connect() -> None:
     """Record from now on. The call is idempotent."""
-    notify.event_hooks.update(_HOOKS)
-    notify.action_hook = _on_action
+    events.recorder = Recorder()
     signals.lock_contended.connect(_on_contended)
     if flush not in process.at_end:
         process.at_end.append(flush)
@@ -40,9 +36,7 @@ def connect() -> None:
 def disconnect() -> None:
     """Stop recording."""
     signals.lock_contended.disconnect(_on_contended)
-    notify.action_hook = None
-    for signal in _HOOKS:
-        notify.event_hooks.pop(signal, None)
+    events.recorder = None
 
 
 def flush(timeout: float = EXIT_TIMEOUT) -> None:
@@ -54,33 +48,30 @@ def _granted(grant: Grant, waited: float | None, at: float) -> Granted:
     return Granted(at, grant.key, grant.token, grant.template, grant.kind.word, grant.what, waited, grant.session_id)
 
 
-def _on_acquired(grant: Grant, *, waited: float) -> None:
-    _writer.put(_granted(grant, waited, time.time()))
+class Recorder:
+    """Hears of each event on the thread where it happens; it only puts a value into the writer's queue."""
 
+    def acquired(self, grant: Grant, waited: float) -> None:
+        """Record a grant, `waited` seconds after the call."""
+        _writer.put(_granted(grant, waited, time.time()))
 
-def _on_released(grant: Grant, *, held: float) -> None:
-    _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.RELEASED, held, ""))
+    def released(self, grant: Grant, held: float) -> None:
+        """Record a release, after `held` seconds."""
+        _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.RELEASED, held, ""))
 
+    def lost(self, grant: Grant, reason: str) -> None:
+        """Record a loss."""
+        held = clock.now() - grant.since
+        _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
 
-def _on_lost(grant: Grant, *, reason: str, receipt: object) -> None:
-    held = clock.now() - grant.since
-    _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
+    def acted(self, action: Action) -> None:
+        """Record what an operator did."""
+        _writer.put(Acted(asdict(action)))
 
 
 def _on_contended(*, lock: str, waited: float, template: str, kind: str, **kwargs: object) -> None:
     if waited:  # else it was only a try, of which there may be any number
         _writer.put(TimedOut(time.time(), lock, template, kind, waited))
-
-
-def _on_action(action: Action) -> None:
-    _writer.put(Acted(asdict(action)))
-
-
-_HOOKS: Final[dict[Signal, Callable[..., object]]] = {
-    signals.lock_acquired: _on_acquired,
-    signals.lock_released: _on_released,
-    signals.lock_lost: _on_lost,
-}
 
 
 def _begin_child() -> None:

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
 from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import troubles
-from django_zklock.inspection.shared import Shared
+from django_zklock.shared import Shared
 
 USUAL_OF: Final = 50
 """How many holds of a template count for its usual hold: the median of the last ones."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from types import TracebackType
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.contrib.fences import rows
 from django_zklock.core.execution import abort, owner
-from django_zklock.core.locks.held import check_before_commit, held_of
 from django_zklock.fencing.fence import Fence, check_fence, refusal
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.transactions import Transaction
 
 
@@ -65,7 +63,7 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
         transaction.begin()
         _advance(fence, name, using)
         yield
-        transaction.end(None, partial(check_before_commit, held_of(fence)) if isinstance(fence, Hold) else _nothing)
+        transaction.end(None, held_of(fence).check_before_commit if isinstance(fence, Hold) else _nothing)
     except BaseException as error:
         transaction.end(error, _nothing)
         raise

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django_zklock.contrib.leases.refusal import Code, Refusal, over
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, ZkLockError
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 
 audit = Logger("zklock.audit")
@@ -176,7 +176,7 @@ class Lease:
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
-        hold._grant.is_quiet = True
+        held_of(hold).grant.is_quiet = True
         self._log(hold, "granted")
         self._settle()
 

@@ -27,14 +27,14 @@ from prometheus_client.registry import Collector
 from django_zklock import conf, signals
 from django_zklock.core import clock
 from django_zklock.core.locks.guard import Receipt
-from django_zklock.core.locks.held import HeldLock, held_of
+from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.spec import kind_of
 
 logger = Logger("django_zklock.metrics")

@@ -22,12 +22,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from django_zklock import __version__, signals
 from django_zklock.core import clock
 from django_zklock.core.locks.guard import Receipt
-from django_zklock.core.locks.held import held_of
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.exceptions import LockBusy
 from django_zklock.locks import trace
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.events import events
+from django_zklock.locks.hold import Hold, held_of
 
 logger = Logger("django_zklock.otel")
 
@@ -213,7 +213,7 @@ def connect(provider: TracerProvider | None) -> None:
     if _spans is None:
         _spans = Spans(provider)
         _spans.listen()
-        trace.items = trace_items
+        events.about = trace_items
 
 
 def disconnect() -> None:
@@ -221,4 +221,4 @@ def disconnect() -> None:
     global _spans
     if _spans is not None:
         _spans.stop()
-    _spans = trace.items = None
+    _spans = events.about = None

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
-from django.core.exceptions import SynchronousOnlyOperation
-
 from django_zklock.core.errors import ZkLockError
 
 
@@ -161,18 +159,6 @@ def loop_is_running() -> bool:
     """Return whether an event loop runs in this thread that no call may block. Django's variable allows it."""
     # `get_running_loop` is not as cheap, because it raises.
     return asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-
-
-def check_no_running_loop(method: str, instead: str) -> None:
-    """Raise if a blocking call would stop the event loop."""
-    trio = sys.modules.get("trio.lowlevel")
-    if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
-        instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
-    elif not loop_is_running():
-        return
-    raise SynchronousOnlyOperation(
-        f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
-    )
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

@@ -8,35 +8,37 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
+import os
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from django_zklock import signals
-from django_zklock.core import clock
+from django_zklock.core import clock, host
 from django_zklock.core.errors import (
     LockBusy,
     LockLost,
+    LockNotAcquired,
     LockNotHeld,
     LockTimeout,
     ZkLockError,
     ZooKeeperUnavailable,
 )
-from django_zklock.core.execution import abort
+from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks.guard import Guard, LossReport, apply_bounds, send_lost
+from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import HeldLock, Inherited, held_locks, inherited_holds
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.locks.refusals import AnyContender, refusal
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.locks import notify, transactions
-from django_zklock.locks.refusals import refusal, report_failure, report_wait
-from django_zklock.locks.spec import LockSpec, check_no_open_transaction
-from django_zklock.locks.transactions import Transaction
 
 REPLY_TIMEOUT = 0.7
 """
@@ -85,8 +87,8 @@ class Acquisition:
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
         self._loss_observers: list[_LossObserver] = []  # of these holds, while it waits for another lock
-        self.contenders: list[Contender | LocalWaiter] = []  # of the locks that the owner did not hold before
-        self.contender: Contender | LocalWaiter | None = None  # the one that waits
+        self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
+        self.contender: AnyContender | None = None  # the one that waits
         self.waiter: Any = None  # for its outcome
         self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
         self.block: Block | None = None
@@ -119,18 +121,18 @@ class Acquisition:
                     held = held_locks.find(self.owner, spec.key)
                     if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
                         continue
-                    if new_waiter is ThreadWaiter and transactions.connections_in_blocks():
-                        check_no_open_transaction(spec)
+                    if new_waiter is ThreadWaiter and host.scope.is_open():
+                        host.scope.check(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
                     waiter = new_waiter()
                     if on_wait is not None:
                         on_wait(waiter)
-                    contender = self.start(spec, waiter, seconds)
+                    contender = self._start(spec, waiter, seconds)
                     outcome = yield from waiter.outcome(seconds)
                     if outcome is None and not (contender.waits and contender.placed):
                         outcome = yield from waiter.outcome(seconds_for_reply)
                     # A busy event loop may run the caller's timer first, so look at `self.outcome`, too.
-                    self.conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
+                    self._conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
                 for hold in self.holds if len(specs) > 1 else ():
                     hold.grant.check()  # it may have been lost during the wait for another
                 return
@@ -164,7 +166,7 @@ class Acquisition:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
         return True
 
-    def start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> Contender | LocalWaiter:
+    def _start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
         """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
         now = clock.now()
@@ -173,9 +175,9 @@ class Acquisition:
         self.waiter = waiter
         self.outcome = None
         waits = seconds is None or seconds > 0
-        caller = spec.caller(self.owner)
+        caller = describe_caller(spec, self.owner)
         on_outcome = functools.partial(self._on_outcome, waiter)
-        contender: Contender | LocalWaiter
+        contender: AnyContender
         if spec.linger:
             contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
@@ -184,8 +186,7 @@ class Acquisition:
         contender.since = self._since
         self.contender = contender
         self.contenders.append(contender)
-        if waiter.on_queued is not None or notify.has_receivers(signals.lock_waiting):
-            contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
+        contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         contender.start()
         for hold in self.holds:
             observer = _LossObserver(self, hold.grant)
@@ -193,13 +194,12 @@ class Acquisition:
             hold.grant.observe(observer)
         return contender
 
-    def conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
+    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
-        outcome.on_release_request = notify.send_release_requested
         held = HeldLock(contender, outcome, self.owner, spec.policy)
         self.holds.append(held)
         held.uses[self.mark] = by_acquire
@@ -210,9 +210,7 @@ class Acquisition:
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
-            notify.send(outcome, held, signals.lock_acquired, waited=outcome.since - self._since)
-        if by_acquire and notify.has_receivers(signals.lock_lost):
-            outcome.observe(LossReport(outcome, held))
+            host.events.acquired(held, outcome.since - self._since)
 
     def _detach_observers(self) -> None:
         while self._loss_observers:
@@ -234,8 +232,8 @@ class Acquisition:
         waiting = self.contender
         self.release()  # first, because another exception may strike the rest
         now = clock.now()
-        if waiting is not None:
-            report_failure(waiting, error, now - self._since, waits=bool(self._timeout))
+        if waiting is not None and type(error) is not LockNotAcquired:  # else `Leader.stop` has ended the wait
+            host.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
         if len(self.specs) == 1:
             return False
         fresh = [contender.spec.key for contender in self.contenders]
@@ -319,10 +317,23 @@ class Acquisition:
         return waiters
 
 
-def _on_queued(contender: Contender | LocalWaiter, owner: Owner, waiter: Any) -> None:
+_file_name = functools.lru_cache(os.path.basename)  # cached, as each acquisition needs that of the program
+
+
+def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
+    """Describe the caller and its work for others in the queue. Call it in the thread that wants the lock."""
+    current = work.current()  # at each call, as the object of the lock may live longer than the work
+    what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
+    about = spec.about or (current.about if current is not None else {})
+    if host.events.about is not None:
+        about = {**about, **host.events.about()}
+    return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
+
+
+def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
-    report_wait(contender, owner)
+    host.events.waiting(contender, owner)
 
 
 class _LossObserver(GrantObserver):
@@ -345,7 +356,7 @@ class Block:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
-        self._transaction = Transaction(specs[-1].atomic) if specs[-1].atomic else None
+        self._transaction = host.scope.transaction(specs[-1].atomic) if specs[-1].atomic else None
         self._inherited: tuple[Inherited | None, Inherited | None] = None, None  # around the block, and in it
         self.is_open = True
 
@@ -382,7 +393,7 @@ class Block:
 
     @abort.shielded
     def _end_transaction(
-        self, transaction: Transaction, error: BaseException | None, *, inherited: bool
+        self, transaction: host.Transaction, error: BaseException | None, *, inherited: bool
     ) -> tuple[BaseException | None, bool]:
         """
         Commit if the locks are still held; roll back if `error` has ended the block.
@@ -444,7 +455,7 @@ class Block:
                 continue
             receipt = guard.receipt(stopped=stopped)
             if not any(outer.grant is held.grant for outer in guards):
-                send_lost(held.grant, held, reason, receipt)
+                held.report_loss(reason, receipt)
             outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
             if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
                 lost = held.grant.loss(reason)

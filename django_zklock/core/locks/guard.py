@@ -1,5 +1,5 @@
 """
-Observers of one grant: the guard of a block, the report of a loss, and the bounds of a hold.
+Observers of one grant: the guard of a block, and the bounds of a hold.
 
 The guard aborts the work when the lock is lost. The bounds are a warning after `warn_after`, and the loss of the lock
 after `max_hold`.
@@ -8,19 +8,14 @@ after `max_hold`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from django_zklock import signals
-from django_zklock.core import clock
+from django_zklock.core import clock, host
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantObserver, Policy
 from django_zklock.core.zk.loop import Timer
-from django_zklock.locks import notify
-
-if TYPE_CHECKING:
-    from django_zklock.locks.spec import LockSpec
 
 logger = Logger("django_zklock.locks")
 abort_logger = Logger("django_zklock.abort", always=True)
@@ -132,32 +127,6 @@ class Guard(GrantObserver):
             self._abort.request(reason)
 
 
-# --- the report of a loss -----------------------------------------------------------------------------------------
-
-
-def send_lost(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
-    """Send `lock_lost`, once for each grant."""
-    grant.session.post(_send_lost_once, grant, hold, reason, receipt)
-
-
-def _send_lost_once(grant: Grant, hold: object, reason: str, receipt: Receipt | None) -> None:
-    if not grant.loss_reported:
-        grant.loss_reported = True
-        notify.send(grant, hold, signals.lock_lost, reason=reason, receipt=receipt)
-
-
-class LossReport(GrantObserver):
-    """Sends `lock_lost` as soon as the lock is lost, unless a block is open: the block reports at its end."""
-
-    def __init__(self, grant: Grant, hold: object) -> None:
-        self._grant = grant
-        self._hold = hold
-
-    def on_lost(self, reason: str) -> None:
-        if not self._grant.has_observer_of(Guard):
-            _send_lost_once(self._grant, self._hold, reason, None)
-
-
 # --- the bounds of a hold -----------------------------------------------------------------------------------------
 
 
@@ -228,7 +197,7 @@ class HoldBounds(GrantObserver):
 
     def _warn(self, held: float) -> None:
         grant = self._grant
-        notify.send_about(grant, signals.lock_held_long, held=held)
+        host.events.held_long(grant, held)
         logger.warning(
             "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
             grant.key,

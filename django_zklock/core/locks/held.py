@@ -15,20 +15,17 @@ import warnings
 import weakref
 from collections.abc import Callable, Container
 from contextvars import ContextVar
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
-from django_zklock import signals
-from django_zklock.core import clock, log
+from django_zklock.core import clock, host, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.core.locks.guard import Guard, release_if_overdue, send_lost
+from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantSession, Policy
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.locks import commit_hooks, notify, transactions
-from django_zklock.locks.hold import Hold
 
 logger = Logger("django_zklock.locks")
 
@@ -64,17 +61,19 @@ class KeptUse:
         self.is_reported = False  # protocol's thread only
 
 
-class HeldLock(Hold):
+class HeldLock:
     """
-    A hold, with what this package does with it: one owner's share of a grant.
+    A lock that one owner holds: its share of a grant.
 
     Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
     """
 
     __slots__ = (
+        "__weakref__",
         "_reference",
         "contender",
         "grant",
+        "hold",
         "observer",
         "owner",
         "policy",
@@ -88,19 +87,52 @@ class HeldLock(Hold):
         self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self.contender = contender
-        self.grant = self._grant = grant
+        self.grant = grant
         self.owner = owner
-        self.policy = self._policy = policy
+        self.policy = policy
         self.work = work.current()  # in which it was acquired
         # The acquisitions that use it. True: by `acquire`, so that no block ends it. Changed by its owner only.
         self.uses: dict[object, bool] = {}
-        self._uses = self.uses
-        self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
-        self.reads = self._reads = reads or grant.kind is Kind.READ
+        self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
+        self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
+        self.reads = reads or grant.kind is Kind.READ
         self.table_key: _TableKey = owner.subject, grant.key, self.reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
         grant.shares[reference] = self.reads
+
+    @property
+    def key(self) -> str:
+        """The key of the lock."""
+        return self.grant.key
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it was released. A transaction may keep it after the end of its block."""
+        return not self.uses and not self.grant.shares
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is lost. Once True it stays so."""
+        return self.grant.why_invalid() is not None
+
+    def check(self) -> None:
+        """
+        Raise `LockLost` unless the lease is valid now, and the policy permits what is known of the connection.
+
+        Raises `LockNotHeld` when it was released, or in a forked child.
+        """
+        grant = self.grant
+        if grant.inherited:
+            raise LockNotHeld(
+                "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
+            )
+        if self.is_released:
+            raise LockNotHeld("The lock was released.", lock=self.key)
+        grant.check()
+        since, policy = grant.suspect_since, self.policy
+        if policy.abort_on == "suspended" and since is not None and clock.now() - since >= policy.grace:
+            raise grant.loss(grant.suspect_reason)
 
     @property
     def is_unwatched(self) -> bool:
@@ -153,8 +185,9 @@ class HeldLock(Hold):
         )
 
     def downgrade(self) -> None:
+        """Turn the write lock into a read lock. Raises `LockNotHeld`, `LockLost` or `ZkLockError`."""
         grant = self.grant
-        if grant.inherited or self._is_released:
+        if grant.inherited or self.is_released:
             raise LockNotHeld(lock=self.key)
         grant.check()
         if self.reads or grant.kind is Kind.READ:
@@ -196,8 +229,8 @@ class HeldLock(Hold):
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
-        if (release_on == "commit" or (release_on is None and is_last)) and transactions.connections_in_blocks():
-            self._keep_for_transactions()
+        if (release_on == "commit" or (release_on is None and is_last)) and host.scope.is_open():
+            host.scope.keep(self)  # otherwise their work would be committed after the release
         if is_last and isinstance(use, KeptUse) and use.has_ended():
             held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
         self.uses.pop(use, None)
@@ -214,23 +247,11 @@ class HeldLock(Hold):
             done(True)
 
     @abort.shielded
-    def _release_acquired(self) -> None:
+    def release_acquired(self) -> None:
+        """End the last use by `acquire` of the calling owner, if there is one."""
         use = self.last_use()
         if self.uses.get(use) and self.owner == current_owner():
             self.release_use(use, None)
-
-    release_acquired = _release_acquired  # for `MultiHold`; a `Hold` has no such public method
-
-    @abort.shielded
-    def _keep_for_transactions(self) -> None:
-        """Let the open transactions keep the lock. Otherwise their work would be committed after the release."""
-        connections = transactions.connections_in_transaction()
-        if connections:
-            observer = self.observer or commit_hooks.TransactionObserver(
-                functools.partial(check_before_commit, self), functools.partial(_transactions_ended, self)
-            )
-            observer.observe(connections)
-            self.observer = observer
 
     @abort.shielded
     def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
@@ -244,8 +265,8 @@ class HeldLock(Hold):
             if not grant.shares:
                 self.contender.abandon(done)
                 self._reference = None
-                if grant.claim_end() and notify.has_receivers(signals.lock_released, signals.lock_lost):
-                    self._report_end()
+                if grant.claim_end():
+                    host.events.ended(self)
                 return
             self._reference = None
             downgrade_if_all_read(self.contender, grant)
@@ -253,37 +274,35 @@ class HeldLock(Hold):
         if done is not None:
             done(True)
 
-    def _report_end(self) -> None:
-        """Send `lock_released`, or `lock_lost` if the lease was over before the release."""
-        reason = self.grant.why_invalid()
-        if reason is None:
-            notify.send(self.grant, self, signals.lock_released, held=clock.now() - self.grant.since)
-        else:
-            send_lost(self.grant, self, reason, None)
+    # --- its loss -------------------------------------------------------------------------------------------------
 
+    def report_loss(self, reason: str, receipt: Receipt | None = None) -> None:
+        """Report that it was lost, once for each grant; from any thread. `receipt`: that of the abort, if any."""
+        self.grant.session.post(self._report_loss_once, reason, receipt)
 
-def held_of(hold: Hold) -> HeldLock:
-    """Return the hold with the methods that only this package uses."""
-    return cast("HeldLock", hold)
+    def _report_loss_once(self, reason: str, receipt: Receipt | None) -> None:
+        if not self.grant.loss_reported:
+            self.grant.loss_reported = True
+            host.events.lost(self, reason, receipt)
 
+    # --- transactions that keep it --------------------------------------------------------------------------------
 
-def check_before_commit(held: HeldLock) -> None:
-    """Raise `LockLost` unless the lease is valid now, or `abort_on` is "never"."""
-    if held.policy.abort_on != "never" or held.grant.overdue:
-        held.check()
+    def check_before_commit(self) -> None:
+        """Raise `LockLost` unless the lease is valid now, or `abort_on` is "never"."""
+        if self.policy.abort_on != "never" or self.grant.overdue:
+            self.check()
 
-
-@abort.shielded
-def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserver) -> Callable[[], object] | None:
-    """Release a lock that only its transactions have kept; return a call that waits for the confirmation."""
-    if held.observer is observer:
-        held.observer = None
-    if held.grant.inherited or held.uses or held.observer is not None:
-        return None
-    confirmed: ThreadWaiter[bool] = ThreadWaiter()
-    deadline = clock.now() + RELEASE_TIMEOUT
-    held.release_uses(confirmed.set)
-    return lambda: confirmed.wait(deadline - clock.now())
+    @abort.shielded
+    def transactions_ended(self, observer: object) -> Callable[[], object] | None:
+        """Release a lock that only these transactions have kept; return a call that waits for the confirmation."""
+        if self.observer is observer:
+            self.observer = None
+        if self.grant.inherited or self.uses or self.observer is not None:
+            return None
+        confirmed: ThreadWaiter[bool] = ThreadWaiter()
+        deadline = clock.now() + RELEASE_TIMEOUT
+        self.release_uses(confirmed.set)
+        return lambda: confirmed.wait(deadline - clock.now())
 
 
 def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
@@ -451,32 +470,6 @@ class OwnerWatch:
                     work.log_suffix(held.grant.about),
                     extra=held.grant.log_fields(),
                 )
-
-
-def current_hold(key: str | None = None) -> Hold:
-    """
-    Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
-
-    It is for the body of a function under `@zk_locked`, and for work that inherits the context of the block: a child
-    task, or a function under `async_to_sync`, `sync_to_async` or `asyncio.to_thread`. Pass the hold to other threads.
-    Raises `LockNotHeld` if the caller (this asyncio task, greenlet or thread) is in no such block and works for none,
-    or if the lock was released. A lock that it holds by `acquire()` is found by its key only.
-    """
-    owner = current_owner()
-    for guard in reversed(held_locks.guards(owner)):
-        held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
-        if held is not None:
-            return held
-    held = None if key is None else held_locks.find(owner, key)
-    if held is not None and held.uses:
-        return held
-    inherited = inherited_holds.get()
-    while inherited is not None:
-        reference, inherited = inherited
-        held = reference()
-        if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
-            return held
-    raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
 
 
 _OVER: Final = (

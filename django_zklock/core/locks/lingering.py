@@ -557,8 +557,6 @@ class LingeringLock(GrantObserver):
         request = base.release_request
         if request is not None and request != grant.release_request:
             grant.request_release(request)
-            if grant.on_release_request is not None:
-                grant.on_release_request(grant, request)
 
 
 class LingeringLocks(SessionObserver):

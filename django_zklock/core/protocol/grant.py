@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from django_zklock.core import clock
+from django_zklock.core import clock, host
 from django_zklock.core.errors import LockLost
 from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
@@ -127,13 +127,12 @@ class Grant:
         self.node_gone = False  # its znode was deleted; `lost_reason` follows when the record of a break was read
         self.max_hold = 0.0  # seconds, if it has a maximum hold
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
-        self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
         self.release_request: ReleaseRequest | None = None  # the last one
         self.shares: dict[weakref.ref[Any], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.is_quiet = False  # its loss is not logged
-        self._end = [None]  # the caller that reports the end removes the item, by `pop`: a single step for all threads
+        self._end = [None]  # the caller that reports its events from now on removes the item: a single step
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
 
@@ -271,9 +270,11 @@ class Grant:
             )
 
     def request_release(self, request: ReleaseRequest) -> None:
-        """Record a release request."""
+        """Record a release request, and report it unless another process reports the events of this grant."""
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
+        if self._end:
+            host.events.release_requested(self, request)
 
     def release(self) -> None:
         """Mark the lock as released, and notify the observers, once."""

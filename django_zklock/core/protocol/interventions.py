@@ -58,8 +58,6 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
     if request == grant.release_request:
         return  # the znode was only read again
     grant.request_release(request)
-    if grant.on_release_request is not None:
-        grant.on_release_request(grant, request)
     logger.warning(
         "the holder of lock %r is asked to release by %s%s",
         grant.key,

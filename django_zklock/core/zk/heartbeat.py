@@ -6,15 +6,14 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from django_zklock import signals
-from django_zklock.core import clock
+from django_zklock.core import clock, host
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.loop import Timer
-from django_zklock.core.zk.session import BEAT_SHARE, Session
+from django_zklock.core.zk.session import BEAT_SHARE
 
 logger = Logger("django_zklock.zk")
 
@@ -89,18 +88,9 @@ class Heartbeat:
 
     def _on_checked(self, sent_at: float, until: float, reply: str | ZkError | None) -> None:
         self._outstanding = False
-        if signals.heartbeat.receivers and not isinstance(reply, str):  # else another heartbeat follows at once
-            now = clock.now()
-            self._session.dispatch(
-                functools.partial(
-                    signals.heartbeat.send_robust,
-                    Session,
-                    took=now - sent_at,
-                    margin=max(0.0, until - now),
-                    lease=LEASE_SHARE * self._session.timeout,
-                    error="" if reply is None else type(reply).__name__,
-                )
-            )
+        if not isinstance(reply, str):  # else another heartbeat follows at once
+            now, error = clock.now(), "" if reply is None else type(reply).__name__
+            host.events.heartbeat(self._session, now - sent_at, max(0.0, until - now), error)
         if isinstance(reply, ZkError):
             logger.debug("heartbeat failed: %s", reply)
         elif reply is not None:

@@ -30,17 +30,24 @@ LOG_TIMEOUT = 1.0  # seconds that it may wait for slow log handlers
 
 _starting = threading.Lock()  # held by threads of `_start` only: no signal handler, which may take a lock, runs in them
 _sessions: dict[int, Session] = {}  # at most one, by the id of its process; changed by single steps
-_factory: Callable[[], SessionOptions] | None = None
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while Django starts."""
 _forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
 _allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
 
 
-def configure(factory: Callable[[], SessionOptions]) -> None:
-    """Set the function that returns a session's options; called by the app's `ready()`."""
+def _refuse() -> SessionOptions:
+    raise RuntimeError("The options of the session are unknown: call configure() first.")
+
+
+_factory: Callable[[], SessionOptions] = _refuse
+
+
+def configure(factory: Callable[[], SessionOptions], *, is_default: bool = False) -> None:
+    """Set the function that returns a session's options; a default does not replace one that was set before."""
     global _factory
-    _factory = factory
+    if not is_default or _factory is _refuse:
+        _factory = factory
 
 
 def current() -> Session:
@@ -83,14 +90,8 @@ def _start() -> Session:
 
     In the main thread, the exception of a handler could strike the imports, or `Thread.start`, which breaks.
     """
-    from django.core.exceptions import ImproperlyConfigured  # noqa: PLC0415 - see above
-
     from django_zklock.core.execution.waiters import ThreadWaiter  # noqa: PLC0415 - see above
 
-    if _factory is None:
-        raise ImproperlyConfigured(
-            'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
-        )
     waiter: ThreadWaiter[Session | BaseException] = ThreadWaiter()
     _thread.start_new_thread(_start_in_thread, (_factory, waiter.set))
     started = waiter.wait(None)

@@ -10,14 +10,12 @@ import enum
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
-from django_zklock import signals
-from django_zklock.core import clock
+from django_zklock.core import clock, host
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
@@ -349,16 +347,13 @@ class Session:
         self._report_state(ConnectionState.LOST, previous)
 
     def _report_state(self, state: ConnectionState, previous: ConnectionState) -> None:
-        """Tell logs and receivers that the state has changed. Call it last: first stop the work, then tell."""
+        """Tell logs and the program that the state has changed. Call it last: first stop the work, then tell."""
         if state is previous:
             return
         logger.info(
             "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
         )
-        signal = signals.connection_state_changed
-        if signal.has_listeners(Session):
-            states = {"state": str(state), "previous": str(previous), "session_id": self.session_id}
-            self.dispatch(partial(signal.send_robust, Session, **states))
+        host.events.connection_changed(self, str(state), str(previous))
 
     def _tell(self, call: Callable[[SessionObserver], None]) -> None:
         for observer in list(self.observers):

@@ -22,11 +22,10 @@ from typing import Any, Final, get_args
 from django_zklock.conf.arguments import AbortOn, KindOfLock
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
-from django_zklock.core.locks.held import held_of
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, ZkLockError
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.management import child
 from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless

@@ -14,7 +14,7 @@ from support.zoo import Zoo
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.inspection import check_quorum, ensemble
 from django_zklock.inspection.ensemble import _ask
-from django_zklock.inspection.shared import Shared
+from django_zklock.shared import Shared
 
 
 def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:

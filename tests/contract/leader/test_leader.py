@@ -357,7 +357,7 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None
         leader.stop(grace=0.2)
         with contextlib.suppress(LockLostInterrupt):
             threading.Event().wait(10)
-        assert hold._grant.lost_reason == STOPPED
+        assert hold._held.grant.lost_reason == STOPPED
         assert len(zoo.children("lead")) == 1
         steps.append("interrupted")
 

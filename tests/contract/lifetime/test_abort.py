@@ -127,7 +127,7 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run
                     lose_later(hold, moment)
                     entered = time.monotonic()
                     if count % 2:
-                        while time.monotonic() - entered < length and not hold._grant.lost_reason:
+                        while time.monotonic() - entered < length and not hold._held.grant.lost_reason:
                             pass
                     else:
                         time.sleep(length)

@@ -143,7 +143,7 @@ from django_zklock.exceptions import LockLost
 def work():
     try:
         with zk_lock("traced") as hold:
-            hold._grant.session.post(hold._grant.lose, "test")
+            hold._held.grant.session.post(hold._held.grant.lose, "test")
             while True:
                 sum(range(100))
     except LockLost:

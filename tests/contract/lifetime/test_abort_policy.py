@@ -177,7 +177,7 @@ def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
     hold = lock.acquire()
     assert hold
     watcher = BackgroundCall(hold.wait_lost)
-    eventually(lambda: hold._grant.has_observer_of(object))
+    eventually(lambda: hold._held.grant.has_observer_of(object))
     lock.release()
     assert watcher.result(20) is False
     assert BackgroundCall(hold.wait_lost).result(20) is False

@@ -15,12 +15,12 @@ from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.locks.acquisition import Acquisition
-from django_zklock.core.locks.held import held_of
 from django_zklock.core.protocol.contender import Outcome
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Kind, Payload
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
@@ -135,7 +135,7 @@ def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
     """It has released the write side by itself, as a block ends. No other contender gets the lock until then."""
     rw = ReadWriteLock("k", min_hold=1.5)
     with rw.write() as hold:
-        began = hold._grant.since
+        began = hold._held.grant.since
         rw.read().acquire()
     assert zoo.reading("k") == []
 
@@ -171,7 +171,7 @@ def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) ->
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     acquisition = Acquisition()
-    acquisition.start(lock.spec, waiter, 1)
+    acquisition._start(lock.spec, waiter, 1)
     eventually(lambda: acquisition.outcome)
     acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)

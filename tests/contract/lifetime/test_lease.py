@@ -54,7 +54,7 @@ def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> N
     assert hold.state == "released"
     assert not lock.owned()
     with pytest.raises(LockLost), lock as hold:
-        hold._grant.session.post(hold._grant.lose, "test")
+        hold._held.grant.session.post(hold._held.grant.lose, "test")
         eventually(lambda: hold.state == "lost")
 
 

@@ -125,8 +125,8 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch:
     hold = lock.acquire()
     assert hold
     hold.check()
-    assert hold._grant.ends_at is not None
-    hold._grant.ends_at -= 30
+    assert hold._held.grant.ends_at is not None
+    hold._held.grant.ends_at -= 30
     with pytest.raises(LockLost, match="max_hold, 30 s"):
         hold.check()
     assert hold.lost
@@ -174,7 +174,7 @@ def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> No
         ready.wait(20)
         with pytest.raises(LockLost), zk_lock(f"k/{span}", max_hold=span, warn_after=span / 2) as hold:
             sleep_in_pieces(20)
-        held[span] = time.monotonic() - hold._grant.since
+        held[span] = time.monotonic() - hold._held.grant.since
 
     workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
     for worker in workers:

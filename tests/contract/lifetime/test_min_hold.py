@@ -99,7 +99,7 @@ def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> N
     """One acquires the lock, and one transaction replaces the znode. After the minimum hold, a delete is enough."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with zk_lock("k", min_hold=0.05) as hold:
-        eventually(lambda: clock.now() > hold._grant.since + 0.05)
+        eventually(lambda: clock.now() > hold._held.grant.since + 0.05)
         proxy.reset()
     assert (proxy.counts[DELETE], proxy.counts[CREATE2]) == (1, 0)
     assert zoo.children("k") == []
@@ -174,7 +174,7 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
     assert hold
     waiter = BackgroundCall(acquire)
     zoo.wait_contenders("k", 2)
-    end = hold._grant.since + 3
+    end = hold._held.grant.since + 3
     fired = getattr(proxy, when)(MULTI)
     with within(1.5):
         lock.release()

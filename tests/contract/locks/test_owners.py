@@ -254,7 +254,7 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
         tokens = await asyncio.gather(*(loop.run_in_executor(pool, acquire_together, lock) for lock in locks))
         for left, (lock, token) in enumerate(zip(locks, tokens, strict=True), start=1):
             await loop.run_in_executor(pool, lock.release)
-            assert token not in [held.token for held in held_locks.kept()]
+            assert token not in [held.grant.token for held in held_locks.kept()]
             assert len(held_locks.kept()) == 3 - left
     zoo.assert_empty()
 

@@ -12,8 +12,9 @@ import pytest
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
-from django_zklock.core.locks.held import held_locks, held_of
+from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockNotHeld
+from django_zklock.locks.hold import held_of
 from django_zklock.locks.lock import Lock
 
 pytestmark = pytest.mark.zookeeper

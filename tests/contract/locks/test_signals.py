@@ -102,12 +102,12 @@ def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
 def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
     """lock_lost once for each hold, with the reason; there is no lock_released after it."""
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
-        hold._grant.session.post(hold._grant.lose, "taken away")
+        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         time.sleep(5)
     kept = Lock("kept")
     other = kept.acquire()
     assert other
-    other._grant.session.post(other._grant.lose, "taken away")
+    other._held.grant.session.post(other._held.grant.lose, "taken away")
     eventually(lambda: log.names.count("lock_lost") == 2)
     with pytest.raises(LockLost):
         kept.release()
@@ -127,7 +127,7 @@ def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log: Sent) -> None:
     lock = Lock("around")
     lock.acquire()
     with pytest.raises(LockLost), lock as hold:
-        hold._grant.session.post(hold._grant.lose, "taken away")
+        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         time.sleep(5)
     with pytest.raises(LockLost):
         lock.release()
@@ -156,7 +156,7 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
                 with Lock("slow"):
                     pass
             with pytest.raises(LockLost), Lock("slow") as hold:
-                hold._grant.session.post(hold._grant.lose, "taken away")
+                hold._held.grant.session.post(hold._held.grant.lose, "taken away")
                 time.sleep(20)
         assert "lock_released" not in log.names
     finally:

@@ -105,7 +105,7 @@ def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
     hold = lock.acquire()
     assert hold
     waiting = BackgroundCall(hold.wait_release_requested)
-    eventually(lambda: hold._grant._observers)
+    eventually(lambda: hold._held.grant._observers)
     lock.release()
     assert waiting.result(5) is None
 

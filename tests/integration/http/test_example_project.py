@@ -76,7 +76,7 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
     Item.objects.get_or_create(sku="lamp", defaults={"stock": 9})
     for _ in range(int(sys.argv[1])):
         print(Client().post("/items/lamp/buy/", headers={"accept": "application/json"}).json()["result"], flush=True)
-    from django_zklock.zk import process
+    from django_zklock.core.zk import process
     process.reset()
 """
 

@@ -18,8 +18,8 @@ from support.ledger import Ledger
 from support.zoo import Zoo
 
 from django_zklock import current_hold, zk_locked, zk_locks
-from django_zklock.core.locks.held import held_of
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
+from django_zklock.locks.hold import held_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
 
@@ -153,7 +153,7 @@ def test_nothing_is_committed_if_any_lock_is_lost_by_then(zoo: Zoo, ledger: Ledg
     seen: list[str] = []
     with pytest.raises(LockLost) as caught, zk_locks("a/1", "b/1", atomic="ledger") as hold:
         transaction.on_commit(lambda: seen.append("committed"), using="ledger")
-        hold[key]._grant.lost_reason = "the test says so"
+        hold[key]._held.grant.lost_reason = "the test says so"
     assert caught.value.lock == key
     assert seen == []
     assert not connections["ledger"].in_atomic_block

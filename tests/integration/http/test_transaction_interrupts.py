@@ -142,7 +142,7 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
     done: list[str] = []
 
     def during_commit() -> None:
-        grant = holds[0]._grant
+        grant = holds[0]._held.grant
         grant.session.post(grant.lose, "taken away")
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # an abort would come at one of these bytecodes

@@ -52,8 +52,8 @@ def ledger(
 def lose(hold: Hold) -> None:
     """Mark a hold as lost, and wait until its observers know."""
     done = threading.Event()
-    hold._grant.session.post(hold._grant.lose, "taken away")
-    hold._grant.session.post(done.set)
+    hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+    hold._held.grant.session.post(done.set)
     assert done.wait(5)
 
 
@@ -198,7 +198,7 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
     """An abort rolls back. If the work swallows the abort, the check before COMMIT does."""
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
-        hold._grant.session.post(hold._grant.lose, "taken away")
+        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         threading.Event().wait(10)
     ledger.assert_idle()
     with pytest.raises(LockLost) as caught, zk_lock("lost", atomic="ledger") as hold:

@@ -17,10 +17,11 @@ from support.strike import LineStrike, Struck
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.core.locks.held import HeldLocks, held_of
+from django_zklock.core.locks.held import HeldLocks
 from django_zklock.exceptions import LockBusy
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
+from django_zklock.locks.hold import held_of
 
 pytestmark = pytest.mark.zookeeper
 

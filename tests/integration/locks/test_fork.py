@@ -10,8 +10,9 @@ pytestmark = pytest.mark.zookeeper
 PRELUDE = """
 import os, sys, threading, time, traceback
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.core.locks.held import held_locks, held_of
-from django_zklock.zk import process
+from django_zklock.core.locks.held import held_locks
+from django_zklock.locks.hold import held_of
+from django_zklock.core.zk import process
 
 def forked(child):
     "Run child() in a fork; return its exit code."
@@ -59,7 +60,7 @@ def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
     script = """
 lock, permits = zk_lock("held", kind="write"), zk_lock("permits", limit=2)
 with lock as hold, permits as permit:
-    before = hold._grant.session_id
+    before = hold._held.grant.session_id
     def child():
         for call in (hold.check, hold.downgrade, permit.check, lock.release, permits.release):
             try:
@@ -121,11 +122,11 @@ for use in (False, True):
     os.waitpid(pid, 0)
     assert time.monotonic() - began < 10
     hold.check()
-session = hold._grant.session
+session = hold._held.grant.session
 assert session._client._connection._socket.fileno() > 0
 time.sleep(0.2)
 hold.check()
-print(session.state, session.session_id == hold._grant.session_id, hold._grant.suspect_since)
+print(session.state, session.session_id == hold._held.grant.session_id, hold._held.grant.suspect_since)
 zk_lock("stays").release()
 """
     assert run(zoo, script) == ["connected True None"]

@@ -15,7 +15,7 @@ import gevent
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.zk import process
+from django_zklock.core.zk import process
 """
 
 
@@ -107,7 +107,7 @@ def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo) -> None:
     """It is thrown out of its block where it waits; LockLost comes out, and later code of it is left alone."""
     script = """
 def lose(hold):
-    process.current().post(hold._grant.lose, "test")
+    process.current().post(hold._held.grant.lose, "test")
 def sleeper():
     began = time.monotonic()
     try:
@@ -146,7 +146,7 @@ def edge():
     for _ in range(200):
         try:
             with zk_lock("d") as hold:
-                session, grant = hold._grant.session, hold._grant
+                session, grant = hold._held.grant.session, hold._held.grant
                 moment = random.uniform(0, 0.002)
                 session.post(lambda: session.loop.call_later(moment, lambda: grant.lose("test")))
                 gevent.sleep(random.uniform(0, 0.002))
@@ -169,7 +169,7 @@ lock = zk_lock("plain")
 def work():
     try:
         with lock as hold:
-            hold._grant.session.post(hold._grant.lose, "test")
+            hold._held.grant.session.post(hold._held.grant.lose, "test")
             hold.wait_lost(5)
             time.sleep(0.1)
             return "ended by itself"
@@ -192,7 +192,7 @@ def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo) -> None:
 from django.db import connection
 def work():
     def commit():
-        outer._grant.session.post(outer._grant.lose, "taken away")
+        outer._held.grant.session.post(outer._held.grant.lose, "taken away")
         gevent.sleep(0.3)
         print("committed", flush=True)
     try:

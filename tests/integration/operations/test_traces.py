@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually, next_line
 from django_zklock import zk_lock, zk_locks
 from django_zklock.contrib.otel import spans as module
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
-from django_zklock.locks import trace
+from django_zklock.locks.events import events
 from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper
@@ -279,7 +279,7 @@ def test_a_dropped_hold_leaves_no_span_open(zoo: Zoo, spans: Traced) -> None:
 
 def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
     traced = Traced()
-    assert trace.items is None
+    assert events.about is None
     with traced.tracer.start_as_current_span("request"), zk_lock("k"):
         assert [payload.about for payload in zoo.payloads("k") if payload] == [{}]
 

@@ -12,6 +12,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.grant import Grant, Policy
 from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.hold import Hold, held_of, hold_of
 
 
 class Turbulent:
@@ -42,10 +43,10 @@ class Leaver:
         self.on_abandon()
 
 
-def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLock, Grant]:
+def held_in(session: Turbulent, contender: Leaver | None = None) -> tuple[Hold, Grant]:
     grant = Grant(cast("Any", session), "key", "/key/node", 7)
     held = HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never"))
-    return held, grant
+    return hold_of(held), grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -53,7 +54,7 @@ def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[HeldLo
 def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> None:
     """A thread paused in a check may find a later lease, or that of another session, valid."""
     session = Turbulent()
-    hold, grant = hold_of(session)
+    hold, grant = held_in(session)
     hold.check()
     assert hold.lease_remaining > 0
 
@@ -73,7 +74,7 @@ def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> N
 def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
     """Another thread that works under the same hold is not told that all is well when the node is about to go."""
     contender = Leaver()
-    hold, _ = hold_of(Turbulent(), contender)
+    hold, _ = held_in(Turbulent(), contender)
     seen: list[str] = []
 
     def look() -> None:
@@ -83,6 +84,6 @@ def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
         seen.append(repr(hold))
 
     contender.on_abandon = look
-    hold.release_uses()
+    held_of(hold).release_uses()
     assert len(seen) == 1
     assert "released" in seen[0]

@@ -27,7 +27,7 @@ from django_zklock.core.protocol.grant import GrantObserver
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session
-from django_zklock.locks import trace
+from django_zklock.locks.events import events
 
 logger = Logger("django_zklock.celery")
 
@@ -53,7 +53,7 @@ class PoolGrant(GrantObserver):
     def payload(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
-        ahead = None if trace.items is None else self.contender.ahead
+        ahead = None if events.about is None else self.contender.ahead
         return {
             "index": self.record.index,
             "number": self.record.number,
@@ -73,7 +73,6 @@ class PoolGrant(GrantObserver):
         grant = self._grant
         grant.begun = True
         grant.claim_end()
-        grant.on_release_request = None
         grant.session.post(grant.attach, self)
 
     def share_if_asked(self) -> None:

@@ -20,7 +20,6 @@ from django_zklock.core.queue.nodes import Kind, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.loop import Loop, users_thread
-from django_zklock.locks import notify
 
 READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
 CONFIRM_AFTER: Final = 0.001  # seconds until the first look whether the main process has released a lock
@@ -129,7 +128,6 @@ class ContenderProxy:
             self.grant.lose(event["lost"])
         elif (request := ReleaseRequest(**event["request"])) != self.grant.release_request:
             self.grant.request_release(request)
-            notify.send_release_requested(self.grant, request)
 
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; `done` gets True when the main process has released it, or the lease is over."""

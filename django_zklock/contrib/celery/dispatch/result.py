@@ -10,17 +10,17 @@ from billiard.process import current_process
 from celery import current_app
 from celery.signals import worker_process_init
 
-from django_zklock import exceptions, signals
+from django_zklock import exceptions
 from django_zklock.contrib.celery.dispatch.proxy import ContenderProxy, SessionProxy
 from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants, memories
+from django_zklock.core import host
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock, held_locks
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks import notify, trace
 from django_zklock.locks.multi import Locks, locks_of
-from django_zklock.locks.spec import LockSpec, check_no_open_transaction
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: what the main process tells the process that runs the task."""
@@ -80,7 +80,7 @@ class WaitResult:
     def hand_over(self, lock: Locks) -> None:
         """Hand the locks over to the caller. Raises `LockInTransaction` if a transaction was begun before."""
         for spec in lock.specs:
-            check_no_open_transaction(spec)
+            host.scope.check(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
@@ -101,12 +101,12 @@ def _adopt(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
     held_locks.add(held, keep=False)
-    if trace.items is not None:
-        grant.about = {**grant.about, **trace.items()}  # of the run, which has begun since
+    if host.events.about is not None:
+        grant.about = {**grant.about, **host.events.about()}  # of the run, which has begun since
     grant.begun = True
     if spec.max_hold is not None or spec.warn_after is not None:
         guard.apply_bounds(grant, contender, spec)
-    notify.send(grant, held, signals.lock_acquired, waited=contender.waited)
+    host.events.acquired(held, contender.waited)
     contender.session.post(contender.session.watch, contender)
     return held
 

@@ -1,26 +1,21 @@
-"""The errors of calls with wrong arguments, and of acquisitions that were not granted. They say what to do."""
+"""The errors of calls with wrong arguments. They say what to do."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn, SupportsFloat, TypeAlias
+from typing import Any, NoReturn, SupportsFloat
 
-from django_zklock import signals
+from django.core.exceptions import SynchronousOnlyOperation
+
 from django_zklock.conf.arguments import LockArguments, LockedOptions
-from django_zklock.core.execution.owner import Owner, running_loop
-from django_zklock.core.locks.lingering import LocalWaiter
-from django_zklock.core.protocol.contender import Busy, Contender, Outcome
-from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks import notify
-
-# --- wrong arguments ----------------------------------------------------------------------------------------------
+from django_zklock.core.execution.owner import loop_is_running, running_loop
+from django_zklock.exceptions import ZkLockError
 
 
 def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
@@ -115,6 +110,18 @@ def check_target(*, token: object, guid: object = "") -> None:
     check_text("guid", guid, "a text, as in ContenderInfo.guid")
 
 
+def check_no_running_loop(method: str, instead: str) -> None:
+    """Raise if a blocking call would stop the event loop."""
+    trio = sys.modules.get("trio.lowlevel")
+    if trio is not None and getattr(trio, "in_trio_run", bool)():  # before trio 0.29, that is unknown
+        instead = "a sync function with it, and await trio.to_thread.run_sync(function)"
+    elif not loop_is_running():
+        return
+    raise SynchronousOnlyOperation(
+        f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+    )
+
+
 def check_not_own_task(method: Callable[..., Any]) -> None:
     """Raise if the current task runs only `method`: the task would own the lock, and end at once."""
     task = asyncio.current_task(running_loop())
@@ -125,95 +132,3 @@ def check_not_own_task(method: Callable[..., Any]) -> None:
             "before Python 3.12. That task would own the lock and end at once, so nothing could release it. Await it "
             "directly, with its own timeout or under asyncio.timeout()."
         )
-
-
-# --- acquisitions that were not granted ---------------------------------------------------------------------------
-
-AnyContender: TypeAlias = Contender | LocalWaiter
-
-
-def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> Exception:
-    """Return the error for an outcome that is no grant. None means that there was no outcome in time."""
-    spec = contender.spec
-    if isinstance(outcome, Exception):
-        return outcome
-    if isinstance(outcome, Busy) and outcome.waiters is not None:
-        return LockBusy(
-            f"{outcome.waiters} callers wait for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}.",
-            lock=spec.key,
-        )
-    if isinstance(outcome, Busy):
-        if spec.kind is Kind.PERMIT and contender.operator is None:
-            return LockBusy(f"No permit of {spec.key!r} is free{_ahead(contender, owner)}.", lock=spec.key)
-        return LockBusy(f"The lock {spec.key!r} is held by {_holder(contender, owner)}.", lock=spec.key)
-    if not (contender.waits and contender.placed):
-        return ZooKeeperUnavailable(contender.session.explain(waited), lock=spec.key)
-    ahead = _ahead(contender, owner)
-    return LockTimeout(f"The lock {spec.key!r} was not free within {waited:.1f} s{ahead}.", lock=spec.key)
-
-
-def report_failure(contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
-    """Send the signals of an acquisition that failed, after `waited` seconds."""
-    if type(error) is LockNotAcquired:
-        return  # `Leader.stop` has ended the wait
-    spec, session, ahead = contender.spec, contender.session, contender.ahead
-    if isinstance(error, LockNotAcquired):
-        notify.send_from(
-            session,
-            signals.lock_contended,
-            lock=spec.key,
-            waited=waited if waits else 0.0,
-            template=spec.template,
-            kind=spec.kind.word,
-        )
-    notify.send_from(
-        session,
-        signals.lock_failed,
-        lock=spec.key,
-        error=type(error),  # not the error itself, which refers to the frames of the caller
-        reason=str(error),
-        waited=waited,
-        template=spec.template,
-        kind=spec.kind.word,
-        about=contender.caller.about,
-        ahead_about={} if ahead is None else ahead.about,
-    )
-
-
-def report_wait(contender: AnyContender, owner: Owner) -> None:
-    """Send `lock_waiting`."""
-    if notify.has_receivers(signals.lock_waiting):
-        notify.send_from(
-            contender.session,
-            signals.lock_waiting,
-            lock=contender.spec.key,
-            ahead=_contender_ahead(contender, owner),
-            about=contender.caller.about,
-        )
-
-
-def _holder(contender: AnyContender, owner: Owner) -> str:
-    return str(contender.operator or _contender_ahead(contender, owner) or "another owner")
-
-
-def _ahead(contender: AnyContender, owner: Owner) -> str:
-    if contender.in_local_queue:
-        return "; many other callers of this process wait for it, too"
-    if contender.operator is not None:
-        return f"; ahead is the hold of {contender.operator}"
-    ahead = _contender_ahead(contender, owner)
-    return f"; ahead is {ahead}" if ahead else ""
-
-
-def _contender_ahead(contender: AnyContender, owner: Owner) -> str:
-    """Return a description of the contender just ahead; empty if that is not known."""
-    ahead, caller = contender.ahead, contender.caller
-    if ahead is None:
-        return ""
-    # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
-    is_for_others = owner.kind == "message" or "lease" in caller.about
-    if not is_for_others and (not ahead.guid or ahead.guid in contender.session.attached(Registry).guids):
-        is_thread = ahead.thread != caller.thread or owner.kind == "thread"
-        where = f"thread {ahead.thread}" if is_thread else f"another {owner.kind}"
-        return f"{ahead.what!r} in {where} of this process"
-    return f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"

@@ -1,0 +1,42 @@
+"""One lock, as its caller wants it. This is plain data: the program around the core has applied its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from django_zklock.core.protocol.grant import Policy
+from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.queue.nodes import Kind
+
+_POLICY: Final = Policy()
+DEFAULT_TIMEOUT: Final = 5.0  # seconds
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all, as there may be thousands of locks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockSpec(QueueSpec):
+    """One lock, and how its caller waits for it, holds it and is aborted. Times are in seconds."""
+
+    timeout: float | None = DEFAULT_TIMEOUT
+    """How long to wait; 0 does not wait, None waits without limit."""
+    policy: Policy = _POLICY
+    reentrant: bool = True
+    """Whether its owner may acquire it again."""
+    atomic: tuple[str, ...] = ()
+    """The databases on which the block is a transaction."""
+    release_on: str | None = None
+    """`exit` or `commit`: when a lock that was acquired inside a transaction is released; None: it is refused there."""
+    warn_after: float | None = None
+    """How long it may be held without a warning."""
+    what: str = ""
+    """The work that it is for, as others in the queue see it; empty: the current work of the caller."""
+    about: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    """That work, item by item."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether others may hold the lock at the same time: as readers, or with other permits."""
+        return self.kind in (Kind.READ, Kind.PERMIT)

@@ -1,0 +1,137 @@
+"""Pass the events of locks to Django's signals, and to the app that records them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from django.dispatch import Signal
+
+from django_zklock import signals
+from django_zklock.core import clock, host
+from django_zklock.core.execution.owner import Owner
+from django_zklock.core.locks import guard
+from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant, GrantObserver, GrantSession
+from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.zk.lease import LEASE_SHARE
+from django_zklock.exceptions import LockNotAcquired
+from django_zklock.locks.hold import hold_of
+
+if TYPE_CHECKING:
+    from django_zklock.core.locks.refusals import AnyContender
+    from django_zklock.core.zk.session import Session
+
+logger = Logger("django_zklock.locks")
+
+
+class SignalEvents(host.Events):
+    """Sends a signal for each event that has receivers, on the thread for receivers; see `django_zklock.signals`."""
+
+    sender: type = object
+    """The class of locks, which is the sender of the signals about them."""
+    recorder: Any = None
+    """
+    A `contrib.events.recorder.Recorder`, which hears of each event on the thread where it happens. It must not block.
+
+    It only puts a value into a queue: a switch to the thread for receivers would take longer.
+    """
+
+    def waiting(self, contender: AnyContender, owner: Owner) -> None:
+        if signals.lock_waiting.receivers:
+            from django_zklock.core.locks.refusals import describe_ahead  # noqa: PLC0415 - it imports kazoo
+
+            ahead = describe_ahead(contender, owner)
+            fields = {"lock": contender.spec.key, "ahead": ahead, "about": contender.caller.about}
+            self.send(contender.session, signals.lock_waiting, **fields)
+
+    def acquired(self, held: HeldLock, waited: float) -> None:
+        if self.recorder is not None:
+            self._record("acquired", held, waited)
+        if signals.lock_acquired.receivers:
+            self._send_about(held, signals.lock_acquired, waited=waited)
+        if (signals.lock_lost.receivers or self.recorder is not None) and held.is_unwatched:
+            held.grant.observe(_LossReport(held))
+
+    def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
+        spec, session, ahead = contender.spec, contender.session, contender.ahead
+        about_lock = {"lock": spec.key, "template": spec.template, "kind": spec.kind.word}
+        if isinstance(error, LockNotAcquired):
+            self.send(session, signals.lock_contended, waited=waited if waits else 0.0, **about_lock)
+        self.send(
+            session,
+            signals.lock_failed,
+            error=type(error),  # not the error itself, which refers to the frames of the caller
+            reason=str(error),
+            waited=waited,
+            about=contender.caller.about,
+            ahead_about={} if ahead is None else ahead.about,
+            **about_lock,
+        )
+
+    def ended(self, held: HeldLock) -> None:
+        if self.recorder is None and not signals.lock_released.receivers and not signals.lock_lost.receivers:
+            return
+        reason = held.grant.why_invalid()
+        if reason is not None:
+            held.report_loss(reason)
+            return
+        seconds = clock.now() - held.grant.since
+        self._record("released", held, seconds)
+        self._send_about(held, signals.lock_released, held=seconds)
+
+    def lost(self, held: HeldLock, reason: str, receipt: guard.Receipt | None) -> None:
+        self._record("lost", held, reason)
+        self._send_about(held, signals.lock_lost, reason=reason, receipt=receipt)
+
+    def release_requested(self, grant: Grant, request: ReleaseRequest) -> None:
+        self._send_about_grant(grant, signals.lock_release_requested, by=request.by, reason=request.reason)
+
+    def held_long(self, grant: Grant, held: float) -> None:
+        self._send_about_grant(grant, signals.lock_held_long, held=held)
+
+    def connection_changed(self, session: Session, state: str, previous: str) -> None:
+        fields = {"state": state, "previous": previous, "session_id": session.session_id}
+        self.send(session, signals.connection_state_changed, type(session), **fields)
+
+    def heartbeat(self, session: Session, took: float, margin: float, error: str) -> None:
+        lease = LEASE_SHARE * session.timeout
+        self.send(session, signals.heartbeat, type(session), took=took, margin=margin, lease=lease, error=error)
+
+    def _record(self, event: str, held: HeldLock, *args: object) -> None:
+        if self.recorder is not None:
+            try:
+                getattr(self.recorder, event)(held.grant, *args)
+            except Exception:
+                logger.exception("an event of lock %r was not recorded", held.key)
+
+    def _send_about_grant(self, grant: Grant, signal: Signal, /, **fields: object) -> None:
+        """Send a signal about a grant. Nothing is sent while the grant is being released."""
+        held = next(iter(grant.held_shares()), None)
+        if held is not None:
+            self._send_about(held, signal, **fields)
+
+    def _send_about(self, held: HeldLock, signal: Signal, /, **fields: object) -> None:
+        if signal.receivers:
+            self.send(held.grant.session, signal, lock=held.key, hold=hold_of(held), **fields)
+
+    def send(self, session: GrantSession, signal: Signal, sender: type | None = None, /, **fields: object) -> None:
+        """Send a signal if it has receivers; its sender is the class of locks, unless another one is given."""
+        sender = self.sender if sender is None else sender
+        if signal.receivers and signal.has_listeners(sender):
+            session.dispatch(functools.partial(signal.send_robust, sender, **fields))
+
+
+class _LossReport(GrantObserver):
+    """Reports the loss of a lock of `acquire` at once, unless a block is open: the block reports at its end."""
+
+    def __init__(self, held: HeldLock) -> None:
+        self._held = held
+
+    def on_lost(self, reason: str) -> None:
+        if not self._held.grant.has_observer_of(guard.Guard):
+            self._held.report_loss(reason)
+
+
+events: Final = SignalEvents()
