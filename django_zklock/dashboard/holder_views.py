@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
 from django_zklock.core import clock
-from django_zklock.dashboard import lazy, past
+from django_zklock.dashboard import extension, lazy
 from django_zklock.dashboard.detail import row_of
 from django_zklock.dashboard.formatting import MAX_ERROR, clean, host_and_pid, keys_text, successor_text
 from django_zklock.dashboard.forms import MAX_TARGETS, ReasonForm, Target
@@ -82,10 +81,6 @@ class HolderViews(LockPages):
         if remaining:
             return self.holders_page(request, remaining, form, stale, back.url, CONFLICT)
         return back
-
-    def host_url(self, host: str, pid: int = 0) -> str:
-        """Return the address of the page of a host, or of one of its processes."""
-        return f"{self.url('host')}?{urlencode({'host': host, 'pid': pid or ''})}"
 
     def _process(self, request: HttpRequest) -> tuple[str, int]:
         """Return the host and the process that the request names; empty or 0 without."""
@@ -158,8 +153,7 @@ class HolderViews(LockPages):
             contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
             for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
                 if not host or (contender.host == host and pid in {0, contender.pid}):
-                    group = waits if number > 0 and not contender.may_hold else holds
-                    group.append((lock, row_of(lock.key, contender, number)))
+                    (waits if number > 0 else holds).append((lock, row_of(lock.key, contender, number)))
         holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
         shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
         title = _("Holders of %(lock)s") % {"lock": clean(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
@@ -174,9 +168,11 @@ class HolderViews(LockPages):
             "holds": shown,
             "hidden": len(holds) - len(shown),
             "waits": waits if host else [],
-            "ticked": [row.target for row in rows if not row.info.may_hold],
-            "losses": past.losses_of(host, pid, {row.info.token for _lock, row in holds}) if host else None,
+            "ticked": [row.target for row in rows],
         }
+        if host:
+            tokens = {row.info.token for _lock, row in holds}
+            context["panel"] = extension.installed.host_panel(host, pid, tokens)
         if "target" in request.POST:
             context["ticked"] = [] if stale else request.POST.getlist("target")
         allowed = [] if away or not rows else [name for name in _ACTIONS if name in self.allowed(request)]

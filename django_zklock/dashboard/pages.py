@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from django_zklock.core.log import Logger
@@ -107,6 +108,10 @@ class LockPages:
     def url(self, name: str, *args: str) -> str:
         """Return the address of a page, in the admin site that this one belongs to."""
         return reverse(f"admin:zklock_lock_{name}", args=args, current_app=self.admin_site.name)
+
+    def host_url(self, host: str, pid: int = 0) -> str:
+        """Return the address of the page of a host, or of one of its processes."""
+        return f"{self.url('host')}?{urlencode({'host': host, 'pid': pid or ''})}"
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
         """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""

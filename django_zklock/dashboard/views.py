@@ -1,16 +1,15 @@
-"""The views that change nothing: the page of one lock, groups, the history, and all locks as JSON."""
+"""The views of a lock, of groups, of the health and of JSON, and those to hold a lock and to set a limit."""
 
 from __future__ import annotations
 
-import csv
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, fields
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from django import forms
+from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.decorators import login_not_required, permission_required
-from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path, re_path
 from django.utils.http import urlencode
@@ -18,29 +17,20 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock.dashboard import incidents, lazy, past
-from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
-from django_zklock.dashboard.forms import HistoryForm
+from django_zklock.dashboard import extension, incidents, lazy
+from django_zklock.dashboard.changelist import GROUPINGS, grouped
+from django_zklock.dashboard.formatting import CONNECTION_LABELS, MAX_ERROR, clean, limit_text, time_text
+from django_zklock.dashboard.forms import HoldForm, LimitForm
 from django_zklock.dashboard.holder_views import HolderViews
-from django_zklock.dashboard.operator_views import OperatorViews
-from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb, logger
-from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.names.template import MAX_KEY
+from django_zklock.dashboard.pages import CONFLICT, UNAVAILABLE, Breadcrumb, user_name
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.names.template import MAX_KEY, is_key
 
 if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
 
 
-HISTORY_ROWS: Final = 50
-"""Rows of a page of the history."""
-CSV_ROWS: Final = 10_000
-"""Rows of a download of it; the filter by time reaches the others."""
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet would compute."""
-
-
-class LockViews(HolderViews, OperatorViews):
+class LockViews(HolderViews):
     """All views; a part of `LockAdminMixin`."""
 
     def get_urls(self) -> list[Any]:
@@ -91,7 +81,7 @@ class LockViews(HolderViews, OperatorViews):
             "change": True,
             "show_history": True,
             "lock": shown,
-            "past": past.past_of(shown.info, is_current=not shown.problem),
+            "panel": extension.installed.lock_panel(shown.info, is_current=not shown.problem),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -131,36 +121,76 @@ class LockViews(HolderViews, OperatorViews):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show what has happened to a lock. Without `contrib.events`, show the actions in Django's own log."""
+        """Show the history of a lock that an app adds. Without one, show the actions in Django's own log."""
         self.require(self.has_view_permission(request))
         lock = self.get_object(request, unquote(object_id))
-        if lock is None or past.source is None:
-            return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        title = _("History of %(lock)s") % {"lock": clean(lock.key, MAX_KEY)}
-        context = {"title": title, "original": Breadcrumb(title, pk=lock.key), "key": lock.key}
-        return self._history_page(request, lock.key, {**context, **(extra_context or {})})
+        page = extension.installed.history_page(self, request, lock.key, extra_context) if lock is not None else None
+        return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc]
 
     def all_history_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what has happened to all locks."""
+        """Show the history of all locks that an app adds. Without one, say what to install."""
         self.require(self.has_view_permission(request))
-        return self._history_page(request, "", {"title": _("History of all locks"), "key": ""})
+        page = extension.installed.history_page(self, request, "")
+        return page or self.page(request, "no_history", {"title": _("History of all locks")})
 
-    def _history_page(self, request: HttpRequest, key: str, context: dict[str, Any]) -> HttpResponse:
-        """Show the rows that the filter selects, or send them as CSV."""
-        if past.source is None:
-            return self.page(request, "history", context)
-        form = HistoryForm(request.GET)
-        context |= {"filters": form, "has_past": True, "query": request.GET}
-        if not form.is_valid():
-            return self.page(request, "history", context, status=400)
-        is_csv = request.GET.get("format") == "csv"
-        wanted = {**form.cleaned_data, "key": key}
-        try:
-            rows, older = past.page(CSV_ROWS if is_csv else HISTORY_ROWS, reply_timeout=self.reply_timeout, **wanted)
-        except Error:
-            logger.exception("the table of events cannot be read")
-            return self.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
-        return _csv(rows) if is_csv else self.page(request, "history", {**context, "events": rows, "older": older})
+    def hold_view(self, request: HttpRequest) -> HttpResponse:
+        """Hold a lock for the user, with a reason and an end."""
+        self.require(self.has_hold_permission(request))
+        form = HoldForm(request.POST or None, initial={"key": request.GET.get("key", "")[:MAX_KEY]})
+        status = 200
+        if form.is_valid():
+            given = form.cleaned_data
+            key, seconds, by = given["key"], given["minutes"] * 60, user_name(request)
+            try:
+                hold = lazy.operations.hold_lock(
+                    key, seconds=seconds, reason=given["reason"], by=by, wait=given["wait"]
+                )
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                text = _("You hold the lock '%(lock)s' until %(until)s.")
+                values = {"lock": clean(key), "until": time_text(hold.until)}
+                self.show_message(request, text % values, messages.SUCCESS)
+                return self.redirect_to({key})
+        return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        """Set the limit of a semaphore for all processes, or clear it. Show the present one."""
+        self.require(self.has_limit_permission(request))
+        key, clear, status = request.GET.get("key", ""), "clear" in request.POST, 200
+        form = LimitForm(request.POST or None, clear=clear, initial={"key": key if is_key(key) else ""})
+        if form.is_valid():
+            given = form.cleaned_data
+            try:
+                self._change_limit(request, given["key"], None if clear else given["permits"], given["reason"])
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                return self.redirect_to({given["key"]})
+        key = form.cleaned_data.get("key", "") if form.is_bound else form.initial["key"]
+        context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key}
+        if key and status != UNAVAILABLE:
+            try:
+                limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
+            except (ZkLockError, ValueError) as error:
+                context["problem"] = clean(error, MAX_ERROR)
+                status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
+            else:
+                context["limit"] = limit and limit_text(limit)
+        return self.page(request, "limit", context, status)
+
+    def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
+        by = user_name(request)
+        values = {"limit": limit, "lock": clean(key)}
+        if limit is not None:
+            lazy.operations.set_limit(key, limit, reason=reason, by=by)
+            text, level = _("The limit of %(lock)s is now %(limit)d, for all processes."), messages.SUCCESS
+        elif lazy.operations.clear_limit(key, reason=reason, by=by):
+            text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
+            level = messages.SUCCESS
+        else:
+            text, level = _("No limit was set for the lock '%(lock)s'."), messages.WARNING
+        self.show_message(request, text % values, level)
 
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
@@ -210,19 +240,13 @@ def health_json(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"healthy": True})
 
 
+def _refuse(form: forms.Form, error: Exception) -> int:
+    """Show in a form why nothing was done; return the status of the page."""
+    form.add_error(None, clean(error, MAX_ERROR))
+    return UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT
+
+
 def _json(snapshot: Snapshot) -> JsonResponse:
-    from django_zklock.inspection.serialize import to_json  # noqa: PLC0415 - imports kazoo
+    from django_zklock.inspection.info import to_json  # noqa: PLC0415 - imports kazoo
 
     return JsonResponse(to_json(snapshot))
-
-
-def _csv(events: Sequence[past.PastEvent]) -> HttpResponse:
-    """Return the rows as a file. No text begins like a formula."""
-    headers = {"Content-Disposition": 'attachment; filename="locks.csv"', "Cache-Control": "no-store"}
-    response = HttpResponse(content_type="text/csv; charset=utf-8", headers=headers)
-    writer = csv.writer(response)
-    writer.writerow([field.name for field in fields(past.PastEvent)])
-    for event in events:
-        cells = map(str, astuple(event))
-        writer.writerow([f"'{cell}" if cell.startswith(FORMULA) else cell for cell in cells])
-    return response

@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.core.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.core.protocol.node import ReplyGuard
-from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.queue import clients, order, release_request
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.nodes import Child, Payload
@@ -21,7 +20,6 @@ from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGon
 from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply, to_datetime
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.requests import OnConnected
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -208,16 +206,16 @@ class _QueueRead:
 
     def begin(self) -> None:
         """Send the requests as soon as there is a connection."""
-        self._session.attached(OnConnected).call(self._list)
+        self._session.call_when_connected(self._list)
 
     def give_up(self) -> None:
         """Send no more requests; from any thread."""
         self._done = None
-        self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
+        self._session.post(self._session.cancel_call, self._list)
 
     def _list(self) -> None:
         if self._done is not None:
-            gateway = self._session.attached(Registry).gateway
+            gateway = self._session.gateway
             gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, reply: NamesReply) -> None:
@@ -237,7 +235,7 @@ class _QueueRead:
         self._infos = dict.fromkeys(child.name for child in queue)
         self._unanswered = len(queue)
         self._has_gap = False
-        gateway = self._session.attached(Registry).gateway
+        gateway = self._session.gateway
         for child in queue:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", on_read)

@@ -25,8 +25,14 @@ OWN_CODE = frozenset(
         "leases/test_coordinator",
         "lifetime/test_abort",
         "lifetime/test_abort_edges",
+        "lifetime/test_abort_others",
+        "lifetime/test_abort_policy",
+        "lifetime/test_abort_repeated",
         "lifetime/test_bounds_of_all_kinds",
+        "lifetime/test_frozen_time",
+        "lifetime/test_grant_times",
         "lifetime/test_lease",
+        "lifetime/test_log_handlers",
         "lifetime/test_max_hold",
         "lifetime/test_min_hold",
         "lifetime/test_min_hold_over",
@@ -42,9 +48,11 @@ OWN_CODE = frozenset(
         "operations/test_request_release",
         "zk/test_chroot_and_acl",
         "zk/test_lost_replies",
+        "zk/test_names",
         "zk/test_requests",
         "zk/test_session_restart",
         "zk/test_unclear_replies",
+        "zk/test_unreachable",
     ]
 )
 """Modules about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone."""

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from asgiref.sync import async_to_sync
 from celery.utils.imports import symbol_by_name
+from django.conf import settings
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from support import lockssite
-from support.docs import assert_settings, files_of, run, run_all, text_of, written
+from support.docs import BLOCK, DOCS, assert_settings, files_of, run, run_all, text_of, written
 from support.project import Project
 from support.zoo import Zoo
 
@@ -151,3 +152,20 @@ def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
     scheduler = symbol_by_name(app.conf.beat_scheduler)(app, lazy=True)
     assert "schedule -> myproject" in scheduler.info
     assert "celery.beat.PersistentScheduler" in scheduler.info
+
+
+README = (DOCS.parent / "README.md").read_text()
+
+
+@pytest.mark.zookeeper
+def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
+    """The view answers, the task returns its result, and both are under their locks."""
+    files = dict(BLOCK.findall(README))
+    pay, report = run(files["views.py"], "views.py")["pay"], run(files["tasks.py"], "tasks.py")["report"]
+    assert pay(rf.get("/"), pk=7).content == b"order 7 is paid"
+    assert report.apply(("monday",)).get() == "report of monday"
+    with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
+        report.apply(("monday",), throw=True)
+    at_once = override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}})
+    with zoo.hold_elsewhere("order/7"), at_once, pytest.raises(LockBusy):
+        pay(rf.get("/"), pk=7)

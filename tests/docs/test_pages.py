@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("[a-z]*/README.md")])
 LONGEST = 140  # characters of a line
-MOST_WORDS = 1900  # of a page
 RELATIVE = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 SITE = re.compile(r"https://django-zklock\.readthedocs\.io/en/latest/([\w/-]*?)/?(?:#([\w-]+))?(?=[\s)]|$)")
 ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/main/([^)\s#]+)(?:#([\w-]+))?")
@@ -45,22 +44,11 @@ def test_lines_are_short(page: Path) -> None:
     assert long == []
 
 
-def test_no_page_is_long() -> None:
-    """Only the settings, which nobody reads from the first to the last line, have more words than this."""
-    assert {page.name for page in PAGES if len(page.read_text().split()) > MOST_WORDS} <= {"settings.md"}
-
-
 def test_the_index_names_every_page() -> None:
     """A page that the index does not name is found by nobody."""
     index = DOCS / "index.md"
     named = {(DOCS / path).resolve() for path in re.findall(r"\]\(([\w/-]+\.md)\)", index.read_text())}
     assert named == set(DOCS.rglob("*.md")) - {index}
-
-
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_the_first_pages_are_short(name: str) -> None:
-    """They have at most 100 lines."""
-    assert len((ROOT / name).read_text().splitlines()) <= 100
 
 
 def test_the_table_of_behaviours_names_tests_that_exist() -> None:

@@ -18,11 +18,11 @@ from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTION_NAMES
-from django_zklock.core.queue import escaping
+from django_zklock.core.zk.lease import LEASE_SHARE
+from django_zklock.core.zk.session import BEAT_SHARE
 from django_zklock.fencing import model
-from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
-from django_zklock.names import template as names
 from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")
@@ -99,12 +99,6 @@ def test_every_exported_name_is_on_its_page(module: str) -> None:
     """Or it is on the API page."""
     explained = set().union(*(named(text_of(f"reference/{page}.md")) for page in PAGES[module]))
     assert EXPORTED[module] - explained - MADE_FROM_DOCSTRINGS == set()
-
-
-def test_the_api_page_repeats_no_other_page() -> None:
-    """A name that is explained twice is explained in two ways."""
-    explained = set().union(*(named(text_of(f"reference/{page}.md")) for pages in PAGES.values() for page in pages))
-    assert MADE_FROM_DOCSTRINGS & explained == set()
 
 
 def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
@@ -208,16 +202,9 @@ def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 
 
-def test_the_bounds_of_texts_are_those_of_the_code() -> None:
-    """The lengths of a key, of its parts, and of a secret."""
-    text = " ".join(SETTINGS.split())
-    assert f"A key has at most {names.MAX_KEY} characters, and each part of it {escaping.MAX_SEGMENT}" in text
-    assert f"A key of `TOKEN_KEYS` has at least {read_settings._SHORTEST_KEY} characters" in text
-
-
 def test_every_field_of_the_json_is_named() -> None:
     """The page of the JSON names what `list`, `show` and the admin write."""
-    written = {name for names in serialize.NAMES.values() for name in names}
+    written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
     assert written - named(text_of("reference/json.md")) == set()
 
@@ -259,3 +246,21 @@ def test_the_modules_of_the_architecture_exist() -> None:
     """Folders and modules that are named without a class."""
     for name in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
         import_module(f"django_zklock.{name}")
+
+
+PAGE = text_of("explanation/lease-and-abort.md")
+TWO_TICKS = 4.0
+ROWS = re.findall(r"^\| (\d+) +\|" + r" ([\d.]+) +\|" * 4, PAGE, flags=re.MULTILINE)
+
+
+def shown(seconds: float) -> str:
+    """Return seconds as the page shows them."""
+    return f"{seconds:.1f}".removesuffix(".0")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_table_of_session_timeouts_is_computed_by_the_code(row: tuple[str, ...]) -> None:
+    """Replaced within, lease, the pause that is always survived, and the interval of the heartbeat."""
+    timeout, *times = map(float, row)
+    computed = (timeout + TWO_TICKS, LEASE_SHARE * timeout, (LEASE_SHARE - BEAT_SHARE) * timeout, BEAT_SHARE * timeout)
+    assert list(map(shown, times)) == list(map(shown, computed))

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django import forms
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.auth.models import Group
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
-from django.views import View
-from django.views.generic import FormView
 from ninja import NinjaAPI
 from rest_framework.decorators import api_view, permission_classes
-from rest_framework.generics import CreateAPIView, GenericAPIView
+from rest_framework.generics import CreateAPIView
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -28,16 +25,6 @@ from support.viewkinds import KEY, locked, losing, work
 __all__ = ["KEY", "losing"]
 
 # --- functions --------------------------------------------------------------------------------------------------
-
-
-@locked()
-def helper(request: HttpRequest, n: int = 1) -> int:
-    work()
-    return n * 2
-
-
-def calls_helper(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(f"{helper(request, 2)}")
 
 
 async def async_calls_helper(request: HttpRequest) -> HttpResponse:
@@ -56,29 +43,6 @@ def with_block(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
 
 
-# --- class-based views ------------------------------------------------------------------------------------------
-
-
-class ValidForm(FormView):  # type: ignore[type-arg]
-    form_class = forms.Form
-
-    @locked()
-    def form_valid(self, form: Any) -> HttpResponse:
-        work()
-        return HttpResponse("done")
-
-
-class Computing(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
-        self.compute(request)
-        return HttpResponse("done")
-
-    @locked()
-    def compute(self, request: HttpRequest) -> int:
-        work()
-        return 1
-
-
 # --- Django REST framework and django-ninja ---------------------------------------------------------------------
 
 
@@ -93,18 +57,6 @@ class Permission(BasePermission):
 @permission_classes([Permission])
 def permitted(request: Request) -> Response:
     return Response("secret")
-
-
-class Secret(GenericAPIView):
-    def get(self, request: Request) -> Response:
-        self.check_object_permissions(self.request, object())
-        return Response("secret")
-
-
-class Initial(Secret):
-    @locked()
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        work()
 
 
 class Creating(CreateAPIView):
@@ -161,19 +113,15 @@ def admin_of(name: str, model_admin: Any) -> AdminSite:
 SETTINGS: dict[str, Any] = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.lockssite"}
 
 CALLBACKS: dict[str, Callable[..., Any]] = {
-    "helper": calls_helper,
     "async-helper": async_calls_helper,
     "with": with_block,
-    "method": Computing.as_view(),
     "has_permission": permitted,
-    "initial": Initial.as_view(),
 }
 """Each makes the locked call when it gets a GET."""
 
 urlpatterns = [
     *(path(f"{name}/", callback) for name, callback in CALLBACKS.items()),
     path("late-lock/", LateLock.as_view()),
-    path("form_valid/", ValidForm.as_view()),
     path("perform_create/", Creating.as_view()),
     path("ninja/", api.urls),
     path("admin/", admin_of("admin", GroupAdmin).urls),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from support.chaos.checker import Verdict
 from support.chaos.report import Figures
 from support.payment_workers import PaymentWorkers, wait_booked
 from support.trail import Trail
-from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo
 
 KEYS = ("a", "b", "c", "d", "e")
 EVERY = 5.0  # seconds between two kills
@@ -134,31 +132,3 @@ def test_the_checker_accuses_payments_without_a_lock(zoo: Zoo, redis: Redis, tmp
         workers.wait_done(40)
         workers.stop()
         assert "exclusion" in workers.check_history().rules
-
-
-def test_redis_loses_a_message_that_a_killed_worker_has_popped(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """Celery without this package loses it, too: a worker dies between BRPOP and the note that it has the message."""
-    redis.clear()
-    conf = {**redis.conf, "broker_transport_options": {"polling_interval": 60}}  # seconds that a BRPOP waits
-    with contextlib.ExitStack() as stack:
-        trail = stack.enter_context(Trail(redis))
-
-        def start_worker() -> Worker:
-            env = {"DJANGO_SETTINGS_MODULE": ""}
-            return stack.enter_context(
-                Worker(zoo, tmp_path, concurrency=1, conf=conf, tasks="support.plainapp", env=env)
-            )
-
-        worker = start_worker()
-        done = worker.send("without_locks")
-        assert worker.get(done)
-        eventually(lambda: redis.is_awaited() and not redis.tags())
-        worker.process.send_signal(signal.SIGSTOP)  # it is dead from here on, but Redis does not see it
-        lost = worker.send("without_locks")
-        eventually(lambda: not redis.tags(), message="the stopped worker was not given the message")
-        with trail.kill(worker.name, worker.process.pid, 10):
-            worker.process.kill()
-            worker.process.wait()
-        assert start_worker().run("without_locks")
-        assert lost.state == "PENDING"
-        eventually(lambda: trail.lost([done.id, lost.id]) == [lost.id], 15)

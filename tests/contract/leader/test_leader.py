@@ -13,14 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, expire, proxied, within
-from support.primitives import watched
+from support.faults import BackgroundCall, expire, proxied, within
 from support.signalled import signalled
 from support.work import lose, sleep_in_pieces
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, signals, zk_leader, zk_lock
-from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import (
     LockBusy,
     LockLost,
@@ -34,7 +32,6 @@ from django_zklock.locks.election import STOPPED
 pytestmark = pytest.mark.zookeeper
 
 TIMEOUT = 4.0  # seconds, of a session
-LATER = ROOM
 
 
 class Terms:
@@ -106,27 +103,6 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> No
         assert [other.result() for other in others] == [0, 1, 2, 3]
     assert order == sorted(order)
     assert order[0] > before
-
-
-def test_a_candidate_without_its_znode_does_not_lead(zoo: Zoo) -> None:
-    """If another client deletes it, the candidate queues again at the end."""
-    terms = Terms()
-    zoo.client.ensure_path(f"{zoo.base}/lead")
-    with contextlib.ExitStack() as ahead:
-        leader = ahead.enter_context(zoo.hold_elsewhere("lead"))
-        candidate = BackgroundCall(lambda: zk_leader("lead").run(terms))
-        (name,) = {f"{zoo.base}/lead/{name}" for name in zoo.wait_contenders("lead", 2)} - {leader}
-        with zoo.hold_elsewhere("lead") as next_leader:
-            transaction = zoo.client.transaction()
-            for path in (name, leader):
-                transaction.delete(path)
-            transaction.commit()
-            zoo.wait_contenders("lead", 2)
-            eventually(lambda: next_leader in watched(zoo))
-            assert not terms.holds
-    assert terms.wait(1).path != name
-    terms.end.set()
-    candidate.result()
 
 
 def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
@@ -235,25 +211,6 @@ def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
     assert first_terms.wait(2).token > second_terms.tokens[0]
     first_terms.end.set()
     assert running.result() == 2
-
-
-def test_a_leader_without_network_sees_that_its_lease_is_over(zoo: Zoo) -> None:
-    """`is_leader` needs no network. It leads again when it is connected again."""
-    with proxied(zoo, TIMEOUT) as proxy:
-        connected()
-        leader = zk_leader("lead", abort_on="lost")
-        terms = Terms()
-        running = BackgroundCall(lambda: leader.run(terms))
-        terms.wait(1)
-        proxy.hang = True
-        began = time.monotonic()
-        eventually(lambda: not leader.is_leader, LEASE_SHARE * TIMEOUT + LATER)
-        assert time.monotonic() - began <= LEASE_SHARE * TIMEOUT + LATER
-        eventually(lambda: terms.ended, 2)
-        proxy.heal()
-        assert terms.wait(2).token > terms.tokens[0]
-        terms.end.set()
-        assert running.result() == 2
 
 
 def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None:

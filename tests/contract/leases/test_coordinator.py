@@ -136,18 +136,6 @@ async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator:
                 await acquire(coordinator, resource_path=resource)
 
 
-async def test_leases_of_all_kinds_exclude_each_other_as_locks_do(zoo: Zoo, coordinator: Coordinator) -> None:
-    readers = [await acquire(coordinator, kind="read") for _ in range(2)]
-    with refused(Code.BUSY):
-        await acquire(coordinator, kind="write")
-    for reader in readers:
-        await coordinator.release(ANYBODY, reader.id)
-    for _ in range(2):
-        await acquire(coordinator, resource_path="pool", kind="semaphore", limit=2)
-    with refused(Code.BUSY):
-        await acquire(coordinator, resource_path="pool", kind="semaphore", limit=2)
-
-
 async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
@@ -226,20 +214,6 @@ async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coo
         await acquire(coordinator, client, resource_path=f"invoices/{number}")
     with refused(Code.TOO_MANY, "leases"):
         await acquire(coordinator, client, resource_path="invoices/2")
-
-
-async def test_the_paths_of_a_session_are_bounded(zoo: Zoo, coordinator: Coordinator) -> None:
-    """A lease that would be too much is refused, with the advice to use more processes."""
-    long = "/".join(["k" * 190] * 4)
-    with zoo.configured(JUTE_MAXBUFFER=2**17):
-        leases = [await acquire(coordinator, resource_path=f"{long}/{number}") for number in range(140)]
-        with refused(Code.UNAVAILABLE, "more processes"):
-            for number in range(140, 170):
-                leases.append(await acquire(coordinator, resource_path=f"{long}/{number}"))  # noqa: PERF401
-        for lease in leases:
-            await coordinator.release(ANYBODY, lease.id)
-        lease = await acquire(coordinator, resource_path=f"{long}/free")
-        await coordinator.release(ANYBODY, lease.id)
 
 
 async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:

@@ -127,7 +127,7 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo
 def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
     """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
-        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=1.5))
+        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=0.8))
         primitive.wait_queued(zoo, 2, others=len(blockers))
         with queued(zoo, primitive.lock(timeout=None)) as (last,):
             assert quitter.result() is None
@@ -189,7 +189,7 @@ def test_signals_report_contention_grant_and_release(zoo: Zoo, primitive: Primit
             pass
         primitive.wait_released(zoo)
         with primitive.full(zoo):
-            assert primitive.lock().acquire(timeout=1) is None
+            assert primitive.lock().acquire(timeout=0.3) is None
         eventually(lambda: len(sent) == 4, message=sent)
     assert sent.names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
     assert {kwargs["lock"] for _, kwargs in sent} == {KEY}

@@ -36,13 +36,6 @@ def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
             assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
 
 
-def test_the_repr_of_several_locks_says_that_they_were_released(zoo: Zoo) -> None:
-    """The text of a released hold must not look like that of a held one."""
-    with zk_locks("a", "b") as hold:
-        assert repr(hold) == "<MultiHold of 'a', 'b', held>"
-    assert repr(hold) == "<MultiHold of 'a', 'b', released>"
-
-
 def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
     """The value that was given, the name of the lock, and the call that was meant."""
     with pytest.raises(ValueError, match=r"^timeout must be .* \(0 = do not wait, None = no limit; .*\); got -1\.$"):

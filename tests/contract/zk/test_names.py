@@ -83,7 +83,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["first", "last"])
 def test_one_bad_name_costs_one_server(
     server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]], bad: str, first: bool
 ) -> None:

@@ -68,7 +68,9 @@ class Refusing:
         self._thread.join()
 
 
-@pytest.fixture(params=[None, REQUIRES_AUTHENTICATION], ids=["silent", "with its reason"])
+@pytest.fixture(
+    params=[pytest.param(None, marks=pytest.mark.chaos), REQUIRES_AUTHENTICATION], ids=["silent", "with its reason"]
+)
 def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
     server = Refusing(request.param)
     zklock = {"URL": f"zk://{server.where}/test", "CONNECT_TIMEOUT": GIVE_UP}
@@ -134,6 +136,7 @@ def test_two_names_of_a_server_are_one_server() -> None:
 
 
 @pytest.mark.zookeeper
+@pytest.mark.chaos
 def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a proxy accepts connections and closes them. Nobody asks for a lock, but metrics show the state."""
     monkeypatch.setattr("django_zklock.core.zk.outage.IDLE_PAUSE", 1.0)
@@ -155,7 +158,7 @@ def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypa
 @pytest.mark.parametrize(
     "option",
     [
-        "-Dzookeeper.sessionRequireClientSASLAuth=true",
+        pytest.param("-Dzookeeper.sessionRequireClientSASLAuth=true", marks=pytest.mark.chaos),
         "-Dzookeeper.enforce.auth.enabled=true -Dzookeeper.enforce.auth.schemes=digest",
     ],
     ids=["sasl", "digest"],

@@ -14,9 +14,7 @@ from support.ensemble import free_ports
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy
-from django_zklock.operations import hold_lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
@@ -43,11 +41,6 @@ def end(client: Client, key: str) -> Any:
     return client.post(
         f"{LIST}break/", {"break": "1", "target": targets(client, f"key={key}"), "reason": "over", "end": "1"}
     )
-
-
-def said(client: Client) -> str:
-    """Return the messages on the next page."""
-    return " ".join(str(message) for message in client.get(f"{LIST}hold/").context["messages"])
 
 
 def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,34 +79,11 @@ def test_a_reason_is_required(zoo: Zoo, operator: Client) -> None:
         assert zoo.client.exists(path)
 
 
-def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> None:
-    """The next holder keeps the lock, and the page shows it."""
-    with zoo.hold_elsewhere("k"):
-        (target,) = targets(operator, "key=k")
-    with zoo.hold_elsewhere("k") as path:
-        response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
-        assert response.status_code == 409
-        page = response.content.decode()
-        assert "The holder has changed, so nothing was done" in page
-        assert target not in page
-        assert zoo.client.exists(path)
-    assert not LogEntry.objects.exists()
-
-
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
 def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
     """A forged form redirects to the list."""
     response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
     assert response["Location"] == LIST
-
-
-def test_several_locks_are_broken_at_once(zoo: Zoo, operator: Client) -> None:
-    """Each ticked lock is broken and recorded. The others stay."""
-    with zoo.hold_elsewhere("a") as a, zoo.hold_elsewhere("b") as b, zoo.hold_elsewhere("c") as c:
-        chosen = targets(operator, "key=a&key=b&key=c")
-        operator.post(f"{LIST}break/", {"break": "1", "target": chosen[:2], "reason": "r"})
-        assert [bool(zoo.client.exists(path)) for path in (a, b, c)] == [False, False, True]
-    assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == ["a", "b"]
 
 
 def test_a_lock_is_broken_even_if_the_history_fails(
@@ -180,50 +150,6 @@ def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator
     eventually(lambda: not zoo.children("k"))
 
 
-def test_a_minimum_hold_has_neither_a_session_nor_a_max_hold(zoo: Zoo, operator: Client) -> None:
-    with zk_lock("k", min_hold=300, max_hold=600):
-        page = operator.get(f"{LIST}k/change/").content.decode()
-        assert "Its session is alive" in page
-        assert "max_hold" in page
-    eventually(lambda: "holds it until" in operator.get(f"{LIST}k/change/").content.decode())
-    response = operator.get(f"{LIST}k/change/")
-    assert "Its session is alive" not in response.content.decode()
-    assert "max_hold" not in response.content.decode()
-    end(operator, "k")
-    eventually(lambda: not zoo.children("k"))
-
-
-def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator: Client) -> None:
-    assert hold_by_form(operator, "inventory/chair") == 302
-    assert "You hold the lock 'inventory/chair' until" in said(operator)
-    given = {"key": "inventory/{sku}", "minutes": "5", "wait": "0", "reason": "r"}
-    page = operator.post(f"{LIST}hold/", given).content.decode()
-    assert "is a template. Fill in {sku}, for example inventory/4711." in page
-    assert ">Cancel</a>" in page
-    page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
-    assert "Nothing is recorded of this lock." in page
-    end(operator, "inventory/chair")
-
-
-def test_an_expired_hold_no_longer_counts(zoo: Zoo, operator: Client) -> None:
-    """Its znode still exists. The lock is free, or handed over if another client waits."""
-    hold_lock("k", seconds=1, reason="deploy of 2.3", by="olga")
-    process.reset()  # so that nobody ends it in time
-    eventually(lambda: operator.get(LIST).context["figures"].held == 0)
-    page = operator.get(LIST)
-    assert (page.context["snapshot"].total, len(page.context["cl"].result_list)) == (0, 0)
-    assert "This lock is free" in operator.get(f"{LIST}k/change/").content.decode()
-    with zoo.hold_elsewhere("k") as path:
-        response = operator.get(f"{LIST}k/change/")
-        shown = response.context["lock"]
-        assert (shown.state, shown.holders, shown.info.waiting) == ("passing", (), 1)
-        assert "olga held it until" in response.content.decode()
-        assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
-        form = {"target": shown.expired_holds[0].target, "reason": "over", "end": "1"}
-        assert operator.post(f"{LIST}break/", form).status_code == 302
-        assert zoo.children("k") == [path.rpartition("/")[2]]
-
-
 def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -> None:
     """The operator is shown the holder."""
     with zoo.hold_elsewhere("k"):
@@ -248,6 +174,4 @@ def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> No
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 503
-        assert hold_by_form(operator, "k") == 503
         assert operator.get(f"{LIST}limit/?key=k").status_code == 503
-        assert operator.post(f"{LIST}break/", {"end": "1", "target": target, "reason": "over"}).status_code == 503

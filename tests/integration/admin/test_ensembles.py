@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from support.adminsite import user_with
 from support.ensemble import Ensemble, free_ports
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo
 
 from django_zklock import inspection
 from django_zklock.management.exit_codes import ExitCode
@@ -34,13 +34,6 @@ def arena(three: Ensemble) -> Iterator[Zoo]:
     zoo.close()
 
 
-def splits(zoo: Zoo, *hosts: str) -> list[str]:
-    """Return the findings about several ensembles of a process that names these hosts, and is connected to one."""
-    with zoo.configured(hosts=",".join(hosts)):
-        inspection.check_quorum(reply_timeout=20)
-        return [finding.text for finding in inspection.ensemble(max_age=0).findings if finding.splits]
-
-
 def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
     out = StringIO()
     with arena.configured(hosts=f"{three.hosts},{alone.hosts}"):
@@ -58,24 +51,6 @@ def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, a
     assert (failed.value.returncode, ended.value.returncode) == (ExitCode.FAILED, ExitCode.SPLIT)
 
 
-def test_a_follower_of_another_ensemble_is_found(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
-    """Its leader is not in the URL."""
-    (text,) = splits(arena, three.followers[0].address, alone.hosts)
-    assert alone.hosts in text
-
-
-def test_a_server_that_knows_itself_only_is_found_while_the_others_are_down(arena: Zoo, alone: Ensemble) -> None:
-    away = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    (text,) = splits(arena, alone.hosts, *away)
-    assert text.startswith(f"{alone.hosts} serves without the other servers.")
-
-
-def test_one_server_may_have_two_names(arena: Zoo, alone: Ensemble, single: Ensemble, three: Ensemble) -> None:
-    for ensemble in (alone, single, three):
-        assert splits(arena, ensemble.hosts, ensemble.hosts.replace("127.0.0.1", "localhost")) == []
-    assert splits(arena, three.leader.address) == splits(arena, three.followers[0].address) == []
-
-
 def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
     out = StringIO()
     with arena.configured(hosts=f"{three.hosts},127.0.0.1:{free_ports(1)[0]}"):
@@ -84,15 +59,3 @@ def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) 
     assert out.getvalue() == "No trouble in the part that was looked at: 0 of 0 locks, 3 of 4 servers.\n"
     assert "Nothing needs attention." not in page
     assert "3 of 4 servers" in page
-
-
-def test_a_rolling_restart_is_no_split(arena: Zoo, three: Ensemble) -> None:
-    """Leaders change, epochs rise, and servers are behind for a moment."""
-    with arena.configured(hosts=three.hosts):
-        for server in (*three.followers, three.leader):
-            server.stop()
-            server.start()
-            while server.mode() is None:
-                report = inspection.ensemble(max_age=0)
-                assert not any(finding.splits for finding in report.findings), report
-        eventually(lambda: inspection.ensemble(max_age=0).findings == ())

@@ -282,20 +282,3 @@ def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, operator: Clien
         assert page.index(">Back</a>") < page.index('value="Break the lock"')
     finally:
         zoo.client.delete(paths[1])
-
-
-def test_a_hold_is_ended_with_a_reason(zoo: Zoo, operator: Client) -> None:
-    operator.post(f"{LIST}hold/", {"key": "k", "minutes": "5", "wait": "0", "reason": "deploy"})
-    page = operator.get(f"{LIST}k/change/").content.decode()
-    assert f'{BREAK}?key=k">End this hold…' in page
-    response = operator.get(f"{BREAK}?key=k")
-    assert "deploy" in response.content.decode()
-    assert 'value="Break the lock"' not in response.content.decode()
-    form = {"target": ticks(response), "end": "End the hold"}
-    assert operator.post(BREAK, {**form, "reason": " "}).status_code == 200
-    assert zoo.children("k")
-    assert operator.post(BREAK, {**form, "reason": "the deploy is over"})["Location"] == f"{LIST}k/change/"
-    assert not zoo.children("k")
-    assert "the deploy is over" in LogEntry.objects.order_by("-pk")[0].get_change_message()
-    for query in ("", "?key=//", "?key=free"):
-        assert operator.get(f"{BREAK}{query}").status_code in {200, 302}

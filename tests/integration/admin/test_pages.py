@@ -200,16 +200,6 @@ def test_hostile_payloads_are_harmless(zoo: Zoo, operator: Client, target: str) 
     assert not any(char in page for char in "\x1b\u202e\x00")
 
 
-def test_an_unreadable_queue_is_reported(zoo: Zoo, viewer: Client) -> None:
-    """It blocks its lock."""
-    zoo.client.create(f"{zoo.base}/odd/strange-0000000001", b"", makepath=True)
-    try:
-        assert "Blocked" in viewer.get(f"{LIST}?q=").content.decode()
-        assert "cannot be read" in viewer.get(f"{LIST}odd/change/").content.decode()
-    finally:
-        zoo.client.delete(f"{zoo.base}/odd", recursive=True)
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_is_refused_without_permission(zoo: Zoo, page: str) -> None:
     """Staff without the permission gets 403, for GET and for a forged POST."""
@@ -291,12 +281,11 @@ def test_pages_have_no_inline_scripts_or_styles(zoo: Zoo, queues: list[str], ope
 def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) -> None:
     """They show a banner. The index of the admin does not ask ZooKeeper."""
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
-        for page in ("/admin/", LIST, f"{LIST}a/change/", f"{LIST}a/history/", f"{LIST}hold/"):
+        for page in ("/admin/", f"{LIST}a/change/", LIST):
             with within(3):
                 response = operator.get(page)
             assert response.status_code == 200
-        assert "ZooKeeper does not answer." in operator.get(LIST).content.decode()
-        assert operator.get(f"{LIST}break/?key=a").status_code == 503
+            assert ("ZooKeeper does not answer." in response.content.decode()) is (page != "/admin/")
         assert operator.get(f"{LIST}data.json").json()["problem"]
 
 

@@ -129,7 +129,7 @@ def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(cons
 
 
 @pytest.mark.zookeeper
-@pytest.mark.parametrize("task", ["waiting.wait", "waiting.late"])
+@pytest.mark.parametrize("task", ["waiting.wait", pytest.param("waiting.late", marks=pytest.mark.chaos)])
 def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tmp_path: Path, task: str) -> None:
     """The one at work keeps its message. The worker takes the messages of those that wait again at once."""
     redis.clear()

@@ -98,14 +98,6 @@ def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: OtherCl
         assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
 
 
-def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: OtherClient) -> None:
-    """If ours have no compat="kazoo". This cannot be detected; the docs say so."""
-    with zk_leader("a"):
-        assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
-        with leading(zoo, plain_kazoo, "election", "web-7"):
-            assert [candidate.what for candidate in zk_leader("a").candidates()][1:] == ["web-7"]
-
-
 LOOKS: list[Callable[[], Any]] = [
     lambda: zk_leader("a").run(lambda hold: hold.token),
     lambda: zk_leader("a").current_leader(),
@@ -161,17 +153,3 @@ def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: OtherClie
 def acquire_both() -> None:
     with zk_locks("a", "b", timeout=TIMEOUT) as hold:
         hold.check()
-
-
-def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: OtherClient) -> None:
-    """Curator acquires locks in the given order, and keeps the first while it waits for the next."""
-    paths = ",".join(f"{zoo.base}/{key}" for key in "bca")
-    with zk_lock("c"):
-        theirs = jvm.acquire("1", "multi", paths)
-        zoo.wait_contenders("c", 2)
-        ours = BackgroundCall(lambda: zk_locks("a", "b").acquire(timeout=2))
-        zoo.wait_contenders("b", 2)
-    zoo.wait_contenders("a", 2)
-    assert ours.result() is None
-    assert theirs.result(TIMEOUT) == "true"
-    jvm.release("1", "multi", paths)

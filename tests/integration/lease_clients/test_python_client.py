@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 from support.ensemble import Ensemble
-from support.faults import BackgroundCall, within
+from support.faults import BackgroundCall
 from support.relay import Relay
 from support.serving import Serving
 from support.zoo import ROOM, TESTS, Zoo, eventually
 
-from django_zklock import operations
 from django_zklock.contrib.leases.access import hash_of
 from zklock_client import (
     AsyncZkLockClient,
@@ -31,7 +30,6 @@ from zklock_client import (
     LeaseRefused,
     LockLost,
     LockNotHeld,
-    LockTimeout,
     ZkLockClient,
 )
 
@@ -213,23 +211,6 @@ def test_an_interrupted_thread_leaves_the_queue(zoo: Zoo, client: ZkLockClient) 
         signal.signal(signal.SIGUSR1, former)
 
 
-def test_a_lease_is_renewed_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLockClient) -> None:
-    """For several terms. The next owner has waited for longer than its own term, and has a lease all the same."""
-
-    def hold() -> float:
-        with client.lock("a", term=1.5) as lease:
-            lease.check()
-            return lease.remaining
-
-    with client.lock("a", term=1.5) as lease:
-        second = BackgroundCall(hold)
-        zoo.wait_contenders("a", 2)
-        with pytest.raises(LockTimeout), client.lock("a", wait=4):
-            pass
-        lease.check()
-    assert 0 < second.result() <= 1.5
-
-
 def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
     """Once; what the callback raises does no harm to other leases."""
     lost_leases = list[Lease]()
@@ -247,14 +228,6 @@ def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, ca
         eventually(lambda: other.remaining > left)  # it is kept again
         other.check()
     assert lost_leases == [lease]
-
-
-def test_a_lease_receives_release_requests(client: ZkLockClient) -> None:
-    """It says who asks, and why."""
-    with client.lock("a", term=2) as lease:
-        operations.request_release("a", by="ada", reason="a deployment")
-        eventually(lambda: lease.release_requested == "ada: a deployment")
-        lease.check()
 
 
 def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str) -> None:
@@ -390,50 +363,7 @@ def test_a_wait_without_limit_outlasts_the_limit_of_a_coordinator(shared: tuple[
         assert waiting.result() > 0
 
 
-def test_a_client_with_a_certificate_is_served(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
-    """By a coordinator that asks for one; a client without one is not."""
-    zoo, _ = shared
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate -days 2 -subj /CN=test"
-    extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*make.split(), *extension], cwd=tmp_path, check=True, capture_output=True)
-    key, certificate = tmp_path / "key", tmp_path / "certificate"
-    files = {"--tls-key": key, "--tls-certificate": certificate, "--tls-client-ca": certificate}
-    with Serving(zoo, *(str(part) for pair in files.items() for part in pair)) as coordinator:
-        address = coordinator.address
-        with (
-            ZkLockClient(address, ca=certificate, certificate=str(certificate), key=key) as client,
-            client.lock("a") as lease,
-        ):
-            lease.check()
-        with ZkLockClient(address, ca=certificate) as client, pytest.raises(CoordinatorUnavailable), client.lock("a"):
-            pass
-
-
 # --- faults ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.chaos)], ids=["killed", "paused"]
-)
-def test_the_end_of_a_coordinator_ends_its_own_leases_only(zoo: Zoo, address: str, number: signal.Signals) -> None:
-    """The user is told at the end of the lease, not later. The next lease is from another coordinator."""
-    lost_leases, lost = list[Lease](), threading.Event()
-
-    def on_lost(lease: Lease) -> None:
-        lost_leases.append(lease)
-        lost.set()
-
-    with (
-        Serving(zoo, session_timeout=2) as first,
-        ZkLockClient([first.address, address], reply_timeout=1) as client,
-    ):
-        with pytest.raises(LockLost, match="was not kept in time"), client.lock("a", term=1, on_lost=on_lost) as lease:
-            first.process.send_signal(number)
-            assert lost.wait(1 + ROOM)
-            assert (lease.lost, lease.valid) == (True, False)
-        with within(6), client.lock("a", wait=20) as following:
-            assert following.token > lease.token
-    assert lost_leases == [lease]
 
 
 def test_no_coordinator_at_all_is_an_error() -> None:

@@ -1,15 +1,23 @@
-"""Exceptions that strike from outside leave nothing of any kind of lock, nor of several locks, wherever they strike."""
+"""Exceptions that strike from outside leave nothing of any kind of lock, wherever one or two of them strike."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import pytest
+from support import primitives
+from support.faults import BackgroundCall
+from support.ledger import Ledger
+from support.primitives import Taker
 from support.strike import (
+    Struck,
     assert_none_listed,
     functions_of,
     long_strides,
@@ -22,11 +30,12 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
+from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.locks import acquisition, guard, held, lingering
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
-from django_zklock.exceptions import LockBusy
+from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.locks import base, hold, lock, multi
 from django_zklock.locks.multi import MultiLock
 
@@ -39,6 +48,7 @@ pytestmark = [
 CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
 FUNCTIONS = [*CALLER, *functions_of(lingering, multi), Contender.downgrade, Contender.abandon]
+OF_PAIRS = [*CALLER, *functions_of(lingering, multi, CleanupOnError, finalizers_of)]
 
 
 # --- one lock object, used again after the exception ------------------------------------------------------------------
@@ -165,3 +175,164 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
         assert_none_listed()
 
     sweep(FUNCTIONS, work, check, stride, clean=held_locks._kept.clear)
+
+
+# --- two exceptions in a row, such as a soft time limit and a shutdown ------------------------------------------------
+
+FIRST, SECOND = 5, 3
+"""From one first line to the next, and from one moment of the second exception to the next."""
+
+
+def in_pairs(test: Any) -> Any:
+    """Leave a sweep of pairs to `make chaos`. Of two exceptions, Python swallows one that strikes a weak reference."""
+    unraisable = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    return unraisable(pytest.mark.timeout(1500)(pytest.mark.chaos(test)))
+
+
+def work_acquire(key: str) -> None:
+    work_acquire_around_with(zk_lock(key))
+
+
+def work_all(key: str) -> None:
+    with zk_locks(key, f"{key}/more"):
+        pass
+
+
+def work_block(key: str) -> None:
+    mutex = zk_lock(key)
+    with mutex, mutex:
+        pass
+
+
+def work_exit_stack(key: str) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(zk_lock(key))
+
+
+def work_in_vain(key: str) -> None:
+    with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003):
+        pass
+    with contextlib.suppress(LockNotAcquired), zk_locks(key, "busy", timeout=0.003):
+        pass
+
+
+def work_in_vain_with_linger(key: str) -> None:
+    with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003, linger=60):
+        pass
+
+
+def assert_nothing_held(zoo: Zoo, key: str) -> None:
+    gc.collect()
+    eventually(lambda: not [path for path in zoo.contenders() if f"/{key}/" in path], 2, "a contender is left")
+    assert_none_listed()
+
+
+@in_pairs
+@pytest.mark.parametrize(
+    "work", [work_block, work_acquire, work_exit_stack, work_all, work_read_in_write, work_linger, work_hand_over]
+)
+def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], None]) -> None:
+    """Nothing is held and the lock is free, whatever two moments of acquire, release and hand-over are struck."""
+
+    def check(key: str) -> None:
+        assert_nothing_held(zoo, key)
+        with zk_lock(key, timeout=5):
+            pass
+
+    sweep(OF_PAIRS, work, check, FIRST, clean=held_locks._kept.clear, second_stride=SECOND)
+
+
+@in_pairs
+@pytest.mark.parametrize("here", [False, True], ids=["held elsewhere", "held here"])
+@pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger])
+def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], None], here: bool) -> None:
+    """The queue has its holder alone, whatever two moments of a wait that fails are struck."""
+    mutex = zk_lock("busy", linger=60)
+
+    def check(key: str) -> None:
+        gc.collect()
+        zoo.wait_contenders("busy", 1, timeout=2)
+        eventually(lambda: len(primitives.local_waiters(mutex)) <= here, 2, "a waiter is left")
+
+    with holder(zoo, here):
+        sweep(OF_PAIRS, work, check, FIRST, second_stride=SECOND)
+
+
+@in_pairs
+def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """The transaction that is begun inside the lock is rolled back or committed before the release."""
+
+    def work(key: str) -> None:
+        with zk_lock(key, atomic="ledger"):
+            ledger.write("written")
+
+    def check(key: str) -> None:
+        assert_nothing_held(zoo, key)
+        assert not ledger.connection.in_atomic_block
+
+    sweep(OF_PAIRS, work, check, FIRST, clean=held_locks._kept.clear, second_stride=SECOND)
+
+
+@pytest.mark.parametrize("linger_for", [0, 60])
+@in_pairs
+def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -> None:
+    """The handlers of both signals raise, one after the other, as a soft time limit and a shutdown do."""
+    mutex = zk_lock("k", linger=linger_for, timeout=30)
+
+    def strike() -> None:
+        eventually(lambda: len(primitives.local_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        signal.pthread_kill(main, signal.SIGUSR2)
+
+    main = threading.main_thread().ident or 0
+    for _ in range(200):
+        holder = Taker(mutex)
+        holder.wait_granted()
+        with raising(signal.SIGUSR1, signal.SIGUSR2), contextlib.suppress(Struck):
+            striker = BackgroundCall(strike)
+            with contextlib.suppress(Struck), mutex:
+                pass
+            striker.result()
+        holder.go()
+        with zk_lock("k", linger=0.001, timeout=5):
+            pass
+
+
+@contextlib.contextmanager
+def holder(zoo: Zoo, here: bool) -> Iterator[None]:
+    """Have a thread of this process hold the lock "busy", or a client elsewhere."""
+    if not here:
+        with zoo.hold_elsewhere("busy"):
+            yield
+        return
+    held, done = threading.Event(), threading.Event()
+
+    def hold_it() -> None:
+        with zk_lock("busy", linger=60):
+            held.set()
+            done.wait(1500)
+
+    thread = BackgroundCall(hold_it)
+    held.wait(10)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.result()
+        with zk_lock("busy", linger=0.001):  # now it is idle for no longer than that
+            pass
+
+
+@contextlib.contextmanager
+def raising(*numbers: int) -> Iterator[None]:
+    """Have the handlers of these signals raise."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise Struck(number)
+
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

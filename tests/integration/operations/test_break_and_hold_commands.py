@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
-import re
 import socket
 from datetime import datetime, timezone
 
 import pytest
 from support.locking import as_json, ending, zklock
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockLost
@@ -98,15 +96,6 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
     assert "has ended" in zklock("end-hold", "k")
     with zk_lock("k", timeout=5):
         assert ending("end-hold", "k")[0] == ExitCode.NO_HOLDER
-
-
-def test_a_hold_is_ended_by_its_token(zoo: Zoo) -> None:
-    text = zklock("hold", "k", "--for=1m", WHY)
-    match = re.search(r"zklock (end-hold k --token (\d+))", text)
-    assert match is not None
-    assert ending("end-hold", "k", "--token", int(match[2]) - 1)[0] == ExitCode.CHANGED
-    assert json.loads(zklock(*match[1].split(), "--json"))["ended"] is True
-    eventually(lambda: not zoo.contenders())
 
 
 @pytest.mark.parametrize(

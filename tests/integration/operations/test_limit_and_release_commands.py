@@ -52,33 +52,6 @@ def test_an_invalid_limit_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
     assert as_json("limit", "k")["limit_set"] is None
 
 
-def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
-    """By the limit in code, or by the one that was set."""
-    with acquired_by_many("k", 3, 2, limit=2):
-        zoo.wait_contenders("k", 3)
-        assert "2 of 2" in zklock("list")
-        shown = zklock("show", "k")
-        assert "k (2 of 2 permits)" in shown
-        assert shown.count("semaphore") == 3
-        zklock("limit", "k", 1, WHY)
-        (lock,) = as_json("list")["locks"]
-        assert (lock["kind"], lock["limit"], len(lock["holders"])) == ("semaphore", 1, 1)
-        assert lock["limit_set"]["reason"] == "the printer is slow"
-        assert "the printer is slow" in zklock("show", "k")
-
-
-@pytest.mark.django_db
-def test_different_limits_are_reported_until_one_is_set(zoo: Zoo) -> None:
-    """By `show`, and by the doctor as a warning."""
-    with acquired_by_many("k", 1, 1, limit=2), acquired_by_many("k", 1, 1, limit=3):
-        assert "different limits in their code (2, 3)" in zklock("show", "k")
-        assert as_json("list")["locks"][0]["own_limits"] == [2, 3]
-        (line,) = [line for line in zklock("doctor").splitlines() if "different limits" in line]
-        assert line.split()[:3] == ["warning", "limits", "k:"]
-        zklock("limit", "k", 3, WHY)
-        assert "different limits" not in zklock("show", "k") + zklock("doctor")
-
-
 def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
     with acquired_by_many("k", 3, 3, limit=3) as holds:
         holders = as_json("show", "k")["holders"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -225,41 +224,6 @@ def test_a_similar_sub_command_is_suggested(given: str, meant: str) -> None:
     assert f"There is no sub-command '{given}'. Did you mean '{meant}'?" in ending(given)[2]
 
 
-def test_without_a_similar_sub_command_all_are_named() -> None:
-    assert "Choose from status, list, show, " in ending("frobnicate")[2]
-
-
-COMMANDS = [
-    ["status"],
-    ["list"],
-    ["show", "k"],
-    ["leader", "k"],
-    ["break", "k", "--reason=x"],
-    ["request-release", "k", "--reason=x"],
-    ["hold", "k", "--for=5s", "--reason=x"],
-    ["limit", "k"],
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
-def test_without_zookeeper_one_message_says_so(zoo: Zoo, command: list[str]) -> None:
-    """Neither the log nor the output repeats it."""
-    (port,) = free_ports(1)
-    environment = zoo.environment(f"127.0.0.1:{port}")
-    done = subprocess.run(
-        [*MANAGE, *command, "--reply-timeout=500ms"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == ExitCode.UNAVAILABLE
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"CommandError: No connection to ZooKeeper at 127.0.0.1:{port}")
-    assert "No connection" not in done.stdout
-
-
 def test_without_zookeeper_the_doctor_names_the_reason_once(zoo: Zoo) -> None:
     """In the table. The last line counts."""
     (port,) = free_ports(1)
@@ -294,13 +258,6 @@ def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None) -> No
     assert "deadlocked" in done.stdout
     assert "\x1b[" not in done.stdout + done.stderr
     assert "\x1b[" in zklock("list", "--force-color")
-
-
-def test_the_colours_do_not_move_the_columns(zoo: Zoo, deadlock: None) -> None:
-    plain, colours = zklock("list", "--sort=key"), zklock("list", "--sort=key", "--force-color")
-    assert [line.split("web")[0] for line in re.sub("\x1b\\[[0-9;]*m", "", colours).splitlines()] == [
-        line.split("web")[0] for line in plain.splitlines()
-    ]
 
 
 def test_a_key_of_a_lock_is_completed(zoo: Zoo, contend: Contend, tmp_path: Path) -> None:

@@ -142,16 +142,15 @@ def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
 
 
 def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
-    """It measures, and leaves nothing behind."""
+    """It leaves nothing behind."""
     with zk_lock("k"):
-        data = as_json("doctor", "--rounds=5")
+        data = as_json("doctor")
     results = {check["name"]: check["result"] for check in data["checks"]}
     assert data["healthy"] is True
-    assert {results[name] for name in ("connection", "session timeout", "read", "write", "rights")} <= {
+    assert {results[name] for name in ("connection", "session timeout", "write", "rights")} <= {
         "ok",
         "warning",  # a busy machine is slow
     }
-    assert 0 < data["read_seconds"] < 5
     assert "!doctor" not in zoo.names(zoo.base)
 
 
@@ -240,21 +239,3 @@ def test_the_doctor_reports_dead_and_unreadable_reservations(zoo: Zoo) -> None:
     assert status == ExitCode.FAILED
     assert any("live: cannot be read" in line for line in text.splitlines()), text
     zoo.client.delete(f"{zoo.base}/!unique", recursive=True)
-
-
-def test_our_advice_about_an_unreadable_queue_is_not_cut(zoo: Zoo) -> None:
-    """The table of the list stays narrow, and the text is below it."""
-    path = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
-    advice = "delete it or give that program another path."
-    try:
-        for command in (["list"], ["show", "odd"], ["doctor"]):
-            assert advice in ending(*command)[1]
-        assert "unreadable" in zklock("list").splitlines()[1]
-    finally:
-        zoo.client.delete(path)
-
-
-def test_a_similar_name_is_suggested(zoo: Zoo) -> None:
-    with zk_lock("orders/0003"):
-        assert "Did you mean 'orders/0003'?" in ending("show", "ordres/0003")[2]
-    assert "Did you mean 'list'?" in ending("lst")[2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_lock, zk_locks
-from django_zklock.contrib.otel import spans as module
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.events import events
 from django_zklock.operations import request_release
@@ -87,32 +85,6 @@ def test_each_asyncio_task_has_its_own_parent(spans: Traced) -> None:
     assert len(parents) == 3
     assert {context_of(held).trace_id for held in spans.wait("zklock.hold", 3)} == parents
     assert {context_of(acquired).trace_id for acquired in spans.wait("zklock.acquire", 3)} == parents
-
-
-GREENLETS = """
-import gevent
-from support.traced import Traced
-from django_zklock.contrib.otel import connect
-
-traced = Traced()
-connect(traced.provider)
-
-def work(number):
-    with traced.tracer.start_as_current_span("request") as request, zk_lock("k", timeout=20):
-        gevent.sleep(0)
-    return request.get_span_context().span_id
-
-greenlets = [gevent.spawn(work, number) for number in range(3)]
-parents = sorted(each.get() for each in gevent.joinall(greenlets, timeout=20))
-for name in ("zklock.acquire", "zklock.hold"):
-    assert sorted(span.parent.span_id for span in traced.wait(name, 3)) == parents
-print("each its own")
-"""
-
-
-def test_each_greenlet_has_its_own_parent(zoo: Zoo) -> None:
-    with zoo.running(GREENLETS, first="from gevent import monkey; monkey.patch_all()") as process:
-        assert next_line(process) == "each its own", process.communicate()[1]
 
 
 def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo: Zoo, spans: Traced) -> None:
@@ -255,26 +227,6 @@ def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced
     suspended, confirmed = held.events
     assert (suspended.name, confirmed.name) == ("suspended", "confirmed")
     assert "connection" in str((suspended.attributes or {})["zklock.reason"])
-
-
-@pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
-def test_a_dropped_hold_leaves_no_span_open(zoo: Zoo, spans: Traced) -> None:
-    entered = zk_lock("k")
-    entered.__enter__()
-    made = module._spans
-    assert made is not None
-    eventually(lambda: len(made._holds) == 1)
-    del entered
-    gc.collect()
-    zoo.wait_contenders("k", 0)
-
-    def gone() -> bool:
-        gc.collect()
-        with zk_lock("other"):
-            pass
-        return not made._holds
-
-    eventually(gone)
 
 
 def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:

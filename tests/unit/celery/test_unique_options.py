@@ -9,6 +9,7 @@ import pytest
 
 from django_zklock import zk_locked
 from django_zklock.conf.options import given_options
+from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict, path_of
 from django_zklock.exceptions import UnreadableQueue
 
@@ -80,3 +81,11 @@ def test_no_two_keys_have_the_same_path() -> None:
     paths = {path_of("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
     assert len(paths) == 5
     assert {path.rpartition("/")[0] for path in paths} == {"/zklock/!unique"}
+
+
+def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
+    """Otherwise a task would be taken for a copy of another one."""
+    ids = {short_id("x" * 40 + str(number) + "x" * 40) for number in range(2)}
+    assert len(ids) == 2
+    assert all(len(shown) <= 64 for shown in ids)
+    assert short_id("x" * 64) == "x" * 64

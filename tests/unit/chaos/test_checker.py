@@ -3,10 +3,40 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import pytest
 from support.chaos.checker import Verdict, check_history
-from support.chaos.simulated import Event, written
+from support.chaos.lease_claims import Claim, violations
+
+Event = dict[str, Any]
+
+
+def written(text: str) -> list[Event]:
+    """
+    Read a history as a test writes it: a line for each event, `time owner kind field=value ...`.
+
+    `op` is 1 and `key` is "k" unless they are given; an owner is a process, or a process and a thread, `A/two`.
+    """
+    events: list[Event] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        t, owner, kind, *fields = line.split()
+        process = owner.partition("/")[0]
+        about = {name: _value(value) for name, _, value in (field.partition("=") for field in fields)}
+        event = {"t": float(t), "p": process, "o": owner if "/" in owner else f"{owner}/main", "e": kind}
+        if owner == "nemesis":
+            events.append({**event, "p": "driver", "e": "nemesis", "what": kind, **about})
+        else:
+            events.append({"op": 1, "key": "k", **event, **about})
+    return events
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def rules(text: str, **about: object) -> set[str]:
@@ -459,3 +489,24 @@ def test_a_verdict_is_printed_with_its_events() -> None:
     assert "[check] k: check() passed for A/main 7.000 s after B/main was granted the lock" in text
     assert "      +1.000  B/main         granted token=8 until=8.0" in text
     assert len(text.splitlines()) <= 40
+
+
+def claim(since: float, until: float, token: int, key: str = "k") -> Claim:
+    return Claim(key, f"client-{token}", 0, token, since, until)
+
+
+def test_claims_one_after_another_are_fine() -> None:
+    assert violations([claim(2.0, 3.0, 7), claim(0.0, 2.0, 5), claim(0.0, 9.0, 1, key="other")]) == []
+
+
+@pytest.mark.parametrize(
+    ("claims", "match"),
+    [
+        ([claim(0.0, 2.0, 5), claim(1.9, 3.0, 7)], "0.100 s before the end"),
+        ([claim(0.0, 9.0, 5), claim(9.0, 9.1, 6), claim(8.0, 8.5, 7)], "before the end"),
+        ([claim(0.0, 2.0, 5), claim(2.0, 3.0, 5)], "not above"),
+        ([claim(0.0, 2.0, 5), claim(2.0, 3.0, 4)], "not above"),
+    ],
+)
+def test_overlapping_claims_are_violations(claims: list[Claim], match: str) -> None:
+    assert any(match in violation for violation in violations(claims))

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import pty
 import re
-import select
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,15 +14,6 @@ from django.core.management.base import CommandParser
 from django_zklock.management.commands.zklock import SUBCOMMANDS, Command
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.management.zklock.completion import SCRIPT
-
-ZSH = """
-zmodload zsh/zpty
-zpty terminal zsh -f -i
-line() { zpty -w terminal $1; zpty -r terminal out "*$2*" }
-line 'PS1=; source {script}; bindkey "^I" complete-word; print re''ady' ready
-zpty -w -n terminal $'./manage.py zklock {typed}\\t'
-zpty -r terminal out '*{wanted}*' && print -r -- completed
-"""
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
@@ -126,45 +113,3 @@ def test_bash_completes_keys_and_runs_no_name(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert (done.stdout, done.stderr) == (f"{completed}\n", "")
     assert {path.name for path in tmp_path.iterdir()} == {"keys", "manage.py"}
-
-
-@pytest.mark.parametrize(
-    ("typed", "wanted"), [("sho", "show "), ("list --so", "list --sort "), ("show sto", "show stock ")]
-)
-def test_bash_completes_a_line_in_a_terminal(tmp_path: Path, typed: str, wanted: str) -> None:
-    """Bash echoes the rest of the word after the key Tab."""
-    fake_manage(tmp_path, "orders/1", "stock")
-    terminal, side_of_bash = pty.openpty()
-    command = ["bash", "--norc", "-i"]
-    bash = subprocess.Popen(command, cwd=tmp_path, stdin=side_of_bash, stdout=side_of_bash, stderr=side_of_bash)
-    shown = ""
-
-    def type_and_await(keys: str, text: str) -> None:
-        nonlocal shown
-        os.write(terminal, keys.encode())
-        while text not in shown:
-            assert select.select([terminal], [], [], 20)[0], shown
-            shown += os.read(terminal, 1024).decode()
-
-    try:
-        type_and_await(f"bind 'set enable-bracketed-paste off'; source {SCRIPT}; echo rea''dy\n", "ready\r\n")
-        type_and_await(f"./manage.py zklock {typed}\t", f"./manage.py zklock {wanted}")
-    finally:
-        bash.kill()
-        bash.wait()
-        os.close(terminal)
-        os.close(side_of_bash)
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-@pytest.mark.parametrize(
-    ("typed", "wanted"), [("sho", "zklock show"), ("list --so", "list --sort"), ("show sto", "stock")]
-)
-def test_zsh_completes_a_line(tmp_path: Path, typed: str, wanted: str) -> None:
-    """In a terminal, by the key Tab."""
-    fake_manage(tmp_path, "orders/1", "stock")
-    program = ZSH.replace("{script}", str(SCRIPT)).replace("{typed}", typed).replace("{wanted}", wanted)
-    done = subprocess.run(
-        ["zsh", "-f", "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
-    )
-    assert done.stdout.endswith("completed\n"), done

@@ -75,43 +75,6 @@ def test_expressions_use_existing_series(expression: str, metrics: dict[str, set
     assert grouped <= set.union(*(metrics[str(selector.name)] for selector in selectors))
 
 
-def test_every_metric_is_in_the_dashboard(metrics: dict[str, set[str]]) -> None:
-    """A histogram by its buckets."""
-    text = " ".join(target["expr"] for panel in panels() for target in panel["targets"])
-    shown = set(re.findall(r"zklock_\w+", text))
-    assert {name for name in metrics if not name.endswith(("_count", "_sum"))} <= shown
-
-
-def test_names_are_conventional(metrics: dict[str, set[str]]) -> None:
-    """Prometheus' own linter says the same; see `promtool check metrics`."""
-    for name in metrics:
-        assert re.fullmatch(r"zklock(_[a-z]+)+", name)
-        assert len(set(name.split("_"))) == len(name.split("_"))
-        assert not re.search(r"_(ms|milliseconds|minutes|percent|counter|gauge)\b", name)
-
-
-def test_the_dashboard_is_one_that_grafana_imports() -> None:
-    """Each panel has an id and a place of its own, on the data source that the user chooses."""
-    assert DASHBOARD["schemaVersion"] == 39
-    assert DASHBOARD["uid"] == "django-zklock"
-    everything = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in everything}) == len(everything)
-    cells = [
-        (x, y)
-        for position in (panel["gridPos"] for panel in everything)
-        for x in range(position["x"], position["x"] + position["w"])
-        for y in range(position["y"], position["y"] + position["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert {x for x, _ in cells} == set(range(24))
-    for panel in panels():
-        assert panel["title"]
-        assert panel["type"] in ("stat", "timeseries")
-        assert [target["refId"] for target in panel["targets"]] == [*"ABC"][: len(panel["targets"])]
-        for element in (panel, *panel["targets"]):
-            assert element["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-
-
 def test_every_alert_says_what_to_do_and_is_tested() -> None:
     tested = (FOLDER / "alerts-test.yml").read_text()
     assert len(RULES) > 10
