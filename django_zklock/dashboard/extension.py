@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest, HttpResponse
 
-    from django_zklock.dashboard.pages import LockPages
+    from django_zklock.dashboard.views import LockViews
     from django_zklock.inspection import LockInfo
 
 
@@ -38,7 +38,7 @@ class Extension:
         return None
 
     def history_page(
-        self, pages: LockPages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+        self, pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse | None:
         """Return the page of the history of a lock, or of all locks if `key` is empty."""
         return None

@@ -26,7 +26,7 @@ from django_zklock.dashboard.formatting import action_text, clean, duration, hos
 from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
-    from django_zklock.dashboard.pages import LockPages
+    from django_zklock.dashboard.views import LockViews
     from django_zklock.inspection import LockInfo
     from django_zklock.operations.audit import Action
 
@@ -93,10 +93,10 @@ class History(Extension):
         return Panel("admin/zklock/lock/losses.html", rows)
 
     def history_page(
-        self, pages: LockPages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+        self, pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the rows that the filter selects, or send them as CSV."""
-        from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
+        from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
 
         title = _("History of %(lock)s") % {"lock": clean(key, MAX_KEY)} if key else _("History of all locks")
         form = HistoryForm(request.GET)
