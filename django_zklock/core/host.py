@@ -8,7 +8,6 @@ transactions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 # Objects of higher layers. This module does not import them, as they import it.
@@ -21,8 +20,6 @@ Receipt: TypeAlias = Any  # core.locks.guard.Receipt
 LockSpec: TypeAlias = Any  # core.locks.spec.LockSpec
 Owner: TypeAlias = Any  # core.execution.owner.Owner
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
 
 class Events:
     """
@@ -31,9 +28,8 @@ class Events:
     The methods run on the owner's thread or on the protocol's. So they must not block, and not raise.
     """
 
-    def about(self) -> Mapping[str, str]:
-        """Return more items that describe the work of the caller, such as the id of its trace."""
-        return _NOTHING
+    about: Callable[[], Mapping[str, str]] | None = None
+    """Returns more items that describe the work of the caller, such as the id of its trace; None: there are none."""
 
     def waiting(self, contender: AnyContender, owner: Owner) -> None:
         """The lock is not free, and its caller starts to wait."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from django.dispatch import Signal
@@ -38,11 +37,6 @@ class SignalEvents(host.Events):
 
     It only puts a value into a queue: a switch to the thread for receivers would take longer.
     """
-    trace_items: Callable[[], Mapping[str, str]] | None = None
-    """Returns "trace" and "span" of the caller, as in `locks.trace`, or nothing. `contrib.otel` sets it."""
-
-    def about(self) -> Mapping[str, str]:
-        return {} if self.trace_items is None else self.trace_items()
 
     def waiting(self, contender: AnyContender, owner: Owner) -> None:
         if signals.lock_waiting.receivers:

@@ -238,7 +238,7 @@ class MessageContext(FunctionContext):
         delivery = messages.delivery_of(headers, properties, request.delivery_info)
         work = work_of_message(request.task.name or "", request.id, retries, delivery)
         super().__init__(work.what, dict(work.about))
-        if events.trace_items is not None:
+        if events.about is not None:
             self.about |= trace.of_header(headers.get("traceparent"))
 
 

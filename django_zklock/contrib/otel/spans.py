@@ -213,7 +213,7 @@ def connect(provider: TracerProvider | None) -> None:
     if _spans is None:
         _spans = Spans(provider)
         _spans.listen()
-        events.trace_items = trace_items
+        events.about = trace_items
 
 
 def disconnect() -> None:
@@ -221,4 +221,4 @@ def disconnect() -> None:
     global _spans
     if _spans is not None:
         _spans.stop()
-    _spans = events.trace_items = None
+    _spans = events.about = None

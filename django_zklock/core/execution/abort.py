@@ -402,11 +402,6 @@ class MainThreadAbort(ThreadAbort):
     _signalled = False  # the signal was sent, and its handler has not run
     _raised = False  # the handler has raised
 
-    def arm(self) -> None:
-        if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
-            _install_handler()
-        super().arm()
-
     def _strike(self, reason: str) -> None:
         self._reason = reason
         if self._signalled and _is_unheard():
@@ -491,6 +486,8 @@ def abort_for(owner: Owner) -> Abort:
         call_in_hub = _hub_scheduler(owner.subject)
         return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
     if owner.subject is threading.main_thread():
+        if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
+            _install_handler()
         return MainThreadAbort()
     return ThreadAbort()
 

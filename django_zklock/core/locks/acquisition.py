@@ -325,9 +325,8 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     current = work.current()  # at each call, as the object of the lock may live longer than the work
     what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
     about = spec.about or (current.about if current is not None else {})
-    more = host.events.about()
-    if more:
-        about = {**about, **more}
+    if host.events.about is not None:
+        about = {**about, **host.events.about()}
     return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
 
 

@@ -279,7 +279,7 @@ def test_a_dropped_hold_leaves_no_span_open(zoo: Zoo, spans: Traced) -> None:
 
 def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
     traced = Traced()
-    assert events.trace_items is None
+    assert events.about is None
     with traced.tracer.start_as_current_span("request"), zk_lock("k"):
         assert [payload.about for payload in zoo.payloads("k") if payload] == [{}]
 

@@ -53,7 +53,7 @@ class PoolGrant(GrantObserver):
     def payload(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
-        ahead = None if events.trace_items is None else self.contender.ahead
+        ahead = None if events.about is None else self.contender.ahead
         return {
             "index": self.record.index,
             "number": self.record.number,

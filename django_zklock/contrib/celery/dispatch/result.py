@@ -101,7 +101,8 @@ def _adopt(contender: ContenderProxy, spec: LockSpec) -> HeldLock:
     grant = contender.grant
     held = HeldLock(contender, grant, current_owner(), spec.policy)
     held_locks.add(held, keep=False)
-    grant.about = {**grant.about, **host.events.about()}  # of the run, which has begun since
+    if host.events.about is not None:
+        grant.about = {**grant.about, **host.events.about()}  # of the run, which has begun since
     grant.begun = True
     if spec.max_hold is not None or spec.warn_after is not None:
         guard.apply_bounds(grant, contender, spec)
