@@ -56,6 +56,14 @@ _FOREIGN_OPTIONS = {
 """Names of options in other packages, and what to use here."""
 
 
+def check_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or not options.keys() <= allowed.__annotations__.keys():
+        refuse_arguments(call, name, more, options, allowed)
+
+
 def refuse_arguments(
     call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
 ) -> NoReturn:

@@ -18,10 +18,10 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
+from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.spec import check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
