@@ -10,8 +10,6 @@ from typing import Any, Final, TypeAlias
 from django_zklock.conf.arguments import CHECKS, OPTION_NAMES
 from django_zklock.conf.table import Problems, must_be
 
-DEFAULT_TIMEOUT: Final = 5.0
-"""Seconds to wait for a lock in all code but tasks."""
 LONG_HELD: Final = 60.0
 """Seconds from which on pages and commands call a lock long held, unless the admin has another `long_held`."""
 

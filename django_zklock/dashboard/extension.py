@@ -7,14 +7,13 @@ The point at which an app adds panels, a page and figures to the pages of the lo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from django.http import HttpRequest, HttpResponse
 
-    from django_zklock.dashboard.pages import LockPages
     from django_zklock.inspection import LockInfo
 
 
@@ -24,6 +23,16 @@ class Panel:
 
     template: str
     content: Any
+
+
+class Pages(Protocol):
+    """The admin, as far as the page of an extension needs it."""
+
+    reply_timeout: float
+
+    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        """Return the page of this template within the admin site."""
+        ...
 
 
 class Extension:
@@ -38,7 +47,7 @@ class Extension:
         return None
 
     def history_page(
-        self, pages: LockPages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+        self, pages: Pages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse | None:
         """Return the page of the history of a lock, or of all locks if `key` is empty."""
         return None

@@ -237,8 +237,8 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContende
             if lock.waiting and holder.idle_for is None and is_hung(lock, holder):
                 hung[holder.host].append((lock, holder))
     for host, stuck in hung.items():
-        of_host = [pair for pid in {holder.pid for _, holder in stuck} for pair in held[host, pid]]
-        if len({lock.key for lock, _ in of_host}) >= MANY:
+        of_host = [pair for pid in {holder.pid for _lock, holder in stuck} for pair in held[host, pid]]
+        if len({lock.key for lock, _holder in of_host}) >= MANY:
             yield from _of("host", of_host)
         else:
             for pair in stuck:
@@ -248,15 +248,15 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContende
 def _of(cause: Cause, held: list[Held]) -> Iterator[Incident]:
     """Yield the incident of these holders, if there are any."""
     held = sorted(held, key=lambda pair: (-pair[0].waiting, pair[0].key))
-    waiting = {lock.key: lock.waiting for lock, _ in held}
-    processes = {(holder.host, holder.pid) for _, holder in held}
+    waiting = {lock.key: lock.waiting for lock, _holder in held}
+    processes = {(holder.host, holder.pid) for _lock, holder in held}
     for host, pid in list(processes)[:1]:
         yield Incident(
             cause=cause,
             keys=tuple(waiting),
             host=host,
             pid=pid if len(processes) == 1 else 0,
-            age=max(holder.certain_duration for _, holder in held) or None,
+            age=max(holder.certain_duration for _lock, holder in held) or None,
             blocked=sum(waiting.values()),
             holders=tuple((lock.key, holder) for lock, holder in held),
         )

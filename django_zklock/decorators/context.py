@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
-from django_zklock.conf.options import DEFAULT_TIMEOUT, NOT_GIVEN, LockOptions
+from django_zklock.conf.options import NOT_GIVEN, LockOptions
+from django_zklock.core.locks.spec import DEFAULT_TIMEOUT
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 
 if TYPE_CHECKING:

@@ -43,9 +43,9 @@ from django_zklock.decorators.validation import (
 )
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.http import requests
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.arguments import check_arguments
+from django_zklock.locks.lock import Lock, resolve_options
 from django_zklock.locks.multi import Locks, MultiLock, joined
-from django_zklock.locks.spec import check_arguments, resolve_options
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
 P = ParamSpec("P")

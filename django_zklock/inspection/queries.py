@@ -175,7 +175,7 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
     if not (holders or waiting or problem):
         return None
     limits = {contender.limit for contender in (*holders, *waiters) if contender.limit is not None}
-    in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT else None
+    in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT and (holders or waiters) else None
     return LockInfo(
         key=key,
         path=path(result.base, key),

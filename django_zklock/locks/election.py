@@ -19,12 +19,11 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_no_running_loop, check_seconds
+from django_zklock.locks.arguments import check_arguments, check_no_running_loop, check_seconds
 from django_zklock.locks.base import BlockExit
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.spec import check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

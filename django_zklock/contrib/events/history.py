@@ -21,12 +21,11 @@ from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorActio
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.extension import Extension, Panel
+from django_zklock.dashboard.extension import Extension, Pages, Panel
 from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
 from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
-    from django_zklock.dashboard.pages import LockPages
     from django_zklock.inspection import LockInfo
     from django_zklock.operations.audit import Action
 
@@ -93,10 +92,10 @@ class History(Extension):
         return Panel("admin/zklock/lock/losses.html", rows)
 
     def history_page(
-        self, pages: LockPages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+        self, pages: Pages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the rows that the filter selects, or send them as CSV."""
-        from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
+        from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
 
         title = _("History of %(lock)s") % {"lock": clean(key, MAX_KEY)} if key else _("History of all locks")
         form = HistoryForm(request.GET)

@@ -35,7 +35,7 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
-from django_zklock.locks.spec import kind_of
+from django_zklock.locks.lock import kind_of
 
 logger = Logger("django_zklock.metrics")
 
