@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from django_zklock.checks import (
 )
 from django_zklock.contrib import celery
 from django_zklock.core.zk import process
-from django_zklock.core.zk.options import SessionOptions, TlsOptions
+from django_zklock.core.zk.options import SessionOptions
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
@@ -66,17 +66,7 @@ def session_options() -> SessionOptions:
     from django_zklock.locks import lock  # noqa: F401, PLC0415 - connects the core with Django; it imports kazoo
 
     config = conf.current()
-    return SessionOptions(
-        hosts=config.hosts,
-        base=config.base,
-        session_timeout=config.session_timeout,
-        connect_timeout=config.connect_timeout,
-        auth=config.auth,
-        acl=config.acl,
-        tls=None if config.tls is None else TlsOptions(**asdict(config.tls)),
-        jute_maxbuffer=config.jute_maxbuffer,
-        max_lingering=config.max_lingering,
-    )
+    return SessionOptions(**{field.name: getattr(config, field.name) for field in fields(SessionOptions)})
 
 
 def on_setting_changed(*, setting: str, **kwargs: Any) -> None:

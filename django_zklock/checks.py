@@ -7,9 +7,9 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
@@ -20,10 +20,10 @@ from django.views import View
 
 from django_zklock import conf
 from django_zklock.conf import url
-from django_zklock.conf.options import UNSET
-from django_zklock.core.zk.options import TlsOptions, TlsProblem
+from django_zklock.conf.options import over_defaults
+from django_zklock.core.zk.options import TlsProblem
 from django_zklock.decorators.context import FunctionContext
-from django_zklock.http import atomic_requests
+from django_zklock.http.requests import atomic_databases, opted_out
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -44,104 +44,101 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
+def _of_config(
+    check: Callable[[conf.Config], Iterator[checks.CheckMessage]],
+) -> Callable[..., list[checks.CheckMessage]]:
+    """Return a check of valid settings; `check_settings` reports others."""
+
+    @functools.wraps(check)
+    def checked(**kwargs: Any) -> list[checks.CheckMessage]:
+        return [] if conf.problems(conf.raw()) else list(check(conf.current()))
+
+    del checked.__wrapped__  # Django refuses a check whose signature has no **kwargs
+    return checked
+
+
+@_of_config
+def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of a lease that is shorter than ordinary pauses of a process."""
-    config = _config()
-    if config is None or config.session_timeout >= SHORTEST_SESSION:
-        return []
-    return [
-        checks.Warning(
+    if config.session_timeout < SHORTEST_SESSION:
+        yield checks.Warning(
             f"The session timeout of ZKLOCK is {config.session_timeout:g} s, so a lease lasts "
             f"{0.4 * config.session_timeout:.1f} s at most.",
             hint="During a longer pause (a busy machine, a garbage collection, a live migration) the process loses its "
             f"locks, and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
             id="zklock.W002",
         )
-    ]
 
 
-def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
+@_of_config
+def check_semaphores(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of two entries that have the same path, but different limits."""
-    config = _config()
-    if config is None:
-        return []
     first_entries: dict[str, tuple[str, int]] = {}  # name and limit, by path
-    messages: list[checks.CheckMessage] = []
     for name, entry in config.locks.items():
-        options = entry.over_defaults(config.defaults)
-        if options.path is None or not isinstance(options.limit, int):
+        options = over_defaults(entry, config.defaults)
+        if options.get("limit") is None:
             continue
-        first_name, limit = first_entries.setdefault(options.path, (name, options.limit))
-        if limit != options.limit:
-            messages.append(
-                checks.Warning(
-                    f'ZKLOCK["LOCKS"]["{name}"] and ZKLOCK["LOCKS"]["{first_name}"] have the same path, but '
-                    "different limits.",
-                    hint="Each entry uses its own limit, so there may be more holders than the lower limit allows. "
-                    "Give both the same limit, or different paths.",
-                    id="zklock.W007",
-                )
+        first_name, limit = first_entries.setdefault(options["path"], (name, options["limit"]))
+        if limit != options["limit"]:
+            yield checks.Warning(
+                f'ZKLOCK["LOCKS"]["{name}"] and ZKLOCK["LOCKS"]["{first_name}"] have the same path, but different '
+                "limits.",
+                hint="Each entry uses its own limit, so there may be more holders than the lower limit allows. "
+                "Give both the same limit, or different paths.",
+                id="zklock.W007",
             )
-    return messages
 
 
-def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
+@_of_config
+def check_transport(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of a plain-text connection to another machine."""
-    config = _config()
-    if config is None or config.tls is not None or all(url.is_loopback(host) for host, _ in config.hosts):
-        return []
     # AUTH does not help: it protects znodes, but an attacker who takes over a session is their owner.
-    return [
-        checks.Warning(
+    if config.tls is None and not all(url.is_loopback(host) for host, _ in config.hosts):
+        yield checks.Warning(
             "The connection to ZooKeeper leaves this machine in plain text.",
             hint="ZooKeeper derives the password of a session from its id, and any client can read the id. So an "
             "attacker who reaches the port controls all locks, in spite of AUTH and ACL. Use zk+tls:// with "
             "client certificates, or let only your own processes reach the port, and silence this check.",
             id="zklock.W001",
         )
-    ]
 
 
-def check_tls_files(**kwargs: Any) -> list[checks.CheckMessage]:
+@_of_config
+def check_tls_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Report files of TLS that are wrong; warn of those that are not here, as they may be on other machines."""
-    config = _config()
-    if config is None or config.tls is None:
-        return []
+    if config.tls is None:
+        return
     from django_zklock.core.zk import outside  # noqa: PLC0415 - it imports kazoo, which the start of Django does not need
 
     try:
-        outside.context(TlsOptions(**asdict(config.tls)), CHECK_TIME)
+        outside.context(config.tls, CHECK_TIME)
     except OSError as error:
         absent = not isinstance(error, TlsProblem) or error.absent
         kind, ident = (checks.Warning, "W008") if absent else (checks.Error, "E008")
         hint = "No process with these settings can connect to ZooKeeper. Correct the setting or the file."
-        return [kind(f"{error}.", hint=hint, id=f"zklock.{ident}")]
-    return []
+        yield kind(f"{error}.", hint=hint, id=f"zklock.{ident}")
 
 
-def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
+@_of_config
+def check_root(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of the default root, which all projects without a `ROOT` share."""
-    config = _config()
-    if config is None or config.base != conf.DEFAULT_ROOT:
-        return []
-    return [
-        checks.Warning(
+    if config.base == conf.DEFAULT_ROOT:
+        yield checks.Warning(
             f"The locks are directly in {conf.DEFAULT_ROOT}, because ZKLOCK has neither a chroot nor a ROOT.",
             hint="Two projects on one ensemble would wait for each other's locks if names are the same. "
             'Give each project its own chroot, as in "zk://zk1:2181/myproject".',
             id="zklock.W003",
         )
-    ]
 
 
-def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
+@_of_config
+def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Report locked views with a wrong policy, with a missing transaction, or with one that begins before the lock."""
-    aliases = atomic_requests.databases()
-    config = _config()
-    if config is None or not conf.has_urlconf():
-        return []
-    messages: dict[str, checks.CheckMessage] = {}
+    if not conf.setting("ROOT_URLCONF"):
+        return
+    aliases = atomic_databases()
     answers = _has_middleware()
+    messages: dict[str, checks.CheckMessage] = {}
     for view in _views(get_resolver().url_patterns):
         for message in (
             *_wrong_policy(view, config),
@@ -150,7 +147,7 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
             *_begun_outside(view, aliases),
         ):
             messages.setdefault(message.msg, message)
-    return list(messages.values())
+    yield from messages.values()
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:
@@ -161,22 +158,49 @@ def _views(patterns: list[Any]) -> Iterator[Any]:
             yield pattern.callback
 
 
+def _has_middleware() -> bool:
+    """Return whether the middleware, or a subclass of it, is in the settings. Django reports one that is missing."""
+    classes: list[type] = []
+    for name in conf.setting("MIDDLEWARE"):
+        with suppress(ImportError):
+            classes += getattr(import_string(name), "__mro__", ())
+    return MIDDLEWARE in {f"{cls.__module__}.{cls.__qualname__}" for cls in classes}
+
+
 def _locked(view: Any) -> LockedFunction | None:
     # `isinstance` would import kazoo at Django's start. A mock has every attribute, but the class of a mock has not.
     locked = getattr(view, "zk_locked", None)
     return locked if hasattr(type(locked), "check_policy") else None
 
 
+def _handlers(view: Any) -> Iterator[tuple[str, LockedFunction]]:
+    """Yield the locked handlers and actions of a class-based view, with their names."""
+    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's, Django REST framework's
+    names = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
+    for name in sorted(names) if cls is not None else ():
+        locked = _locked(getattr(cls, name, None))
+        if locked is not None:
+            yield f"The handler {name} of {_name(cls)}", locked
+
+
+def _locks_of(view: Any) -> Iterator[LockedFunction]:
+    """Yield the locks of a callback and of the handlers of its class."""
+    locked = _locked(view)
+    if locked is not None:
+        yield locked
+    yield from (locked for _, locked in _handlers(view))
+
+
 def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessage]:
     for locked in _locks_of(view):
         try:
-            locked.check_policy(locked.binder.templates, config, FunctionContext.kind, FunctionContext.policies)
+            locked.check_policy(locked.binder.templates, config, FunctionContext)
         except ImproperlyConfigured as error:
             yield checks.Error(str(error), id="zklock.E019")
 
 
 def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
-    if any(locked.options.on_conflict != "skip" for locked in _locks_of(view)):
+    if any(locked.options.get("on_conflict") != "skip" for locked in _locks_of(view)):
         yield checks.Warning(
             "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
             hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
@@ -184,29 +208,13 @@ def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
         )
 
 
-def _has_middleware() -> bool:
-    """Return whether the middleware, or a subclass of it, is in the settings. Django reports one that is missing."""
-    classes: list[type] = []
-    for name in conf.middleware():
-        with suppress(ImportError):
-            classes += getattr(import_string(name), "__mro__", ())
-    return MIDDLEWARE in {f"{cls.__module__}.{cls.__qualname__}" for cls in classes}
-
-
-def _locks_of(view: Any) -> Iterator[LockedFunction]:
-    """Yield the locks of a callback and of the handlers of its class."""
-    for function in (view, *(function for _, function in _called_by(view))):
-        locked = _locked(function)
-        if locked is not None:
-            yield locked
-
-
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:
     locked = _locked(view)
     if locked is None or locked.is_async:
         return
-    own = locked.atomic(config)
-    missing = [alias for alias in aliases if alias in atomic_requests.opted_out(view) and alias not in own]
+    options = [config.options_for(name, locked.options) for name in locked.binder.templates] or [locked.options]
+    own = {alias for lock in options for alias in lock.get("atomic", ())}
+    missing = [alias for alias in aliases if alias in {*opted_out(view)} - own]
     if missing:
         yield checks.Warning(
             f"The locked view {_name(view)} is opted out of ATOMIC_REQUESTS on {', '.join(missing)}, and has no "
@@ -219,11 +227,9 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
 
 
 def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.CheckMessage]:
-    marks = getattr(view, "_non_atomic_requests", ())
-    begun = [alias for alias in aliases if alias not in marks]
-    for name, function in _called_by(view) if begun else ():
-        locked = _locked(function)
-        if locked is not None and not locked.is_async and locked.options.release_on is UNSET:
+    begun = [alias for alias in aliases if alias not in opted_out(view)]
+    for name, locked in _handlers(view) if begun else ():
+        if not locked.is_async and "release_on" not in locked.options:
             yield checks.Warning(
                 f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on {', '.join(begun)} before the lock.",
                 hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
@@ -237,17 +243,5 @@ def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.Check
             )
 
 
-def _called_by(view: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the handlers of a class-based view, and the functions that a framework calls for it, with their names."""
-    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's, Django REST framework's
-    handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
-    for name in sorted(handlers) if cls is not None else ():
-        yield f"The handler {name} of {_name(cls)}", getattr(cls, name, None)
-
-
 def _name(view: Any) -> str:
     return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
-
-
-def _config() -> conf.Config | None:
-    return None if conf.problems(conf.raw()) else conf.current()

@@ -38,7 +38,12 @@ class Shared(Generic[_Key, _Value]):
         The function gets the key, and the seconds that remain of `timeout`: waiting for other callers takes from them.
         """
         called = clock.now()
-        result = self._result(key)
+        with self._mutex:
+            result = self._results.get(key)
+            if result is None:
+                result = self._results[key] = _Result()
+                if len(self._results) > self._most:
+                    del self._results[next(iter(self._results))]
         with result.mutex:
             if result.last is None or called - result.last[0] > max_age:
                 began = clock.now()
@@ -49,12 +54,3 @@ class Shared(Generic[_Key, _Value]):
         """Forget all results."""
         self._mutex = threading.Lock()
         self._results: dict[_Key, _Result[_Value]] = {}  # the newest key is the last; guarded by _mutex
-
-    def _result(self, key: _Key) -> _Result[_Value]:
-        with self._mutex:
-            result = self._results.get(key)
-            if result is None:
-                result = self._results[key] = _Result()
-                if len(self._results) > self._most:
-                    del self._results[next(iter(self._results))]
-            return result

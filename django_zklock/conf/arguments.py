@@ -1,19 +1,31 @@
 """
-The options that calls take, with their types and their meaning.
+The options of locks and tasks. Each is written once, here: its name, its type, its check and its meaning.
 
-A new option is added here, to `LockOptions`, and to the table of readers in `conf.options`.
+A `bool` or a `Literal` is its own check, and other types have a `Check` in `Annotated`. None is valid where the type
+allows it. The default of an option of locks is that of the field of this name in `LockSpec`, or in its `Policy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypedDict
+from functools import partial
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_args, get_origin, get_type_hints
 
-Seconds: TypeAlias = "float | timedelta"
+from django.db import DEFAULT_DB_ALIAS
+
+from django_zklock.conf.table import LONGEST_WAIT, InvalidValue, boolean, is_text, seconds, whole_number
+from django_zklock.core.queue.markers import MOST_PERMITS
+from django_zklock.core.queue.operator_hold import LONGEST
+
+Seconds: TypeAlias = float | timedelta
 """A number of seconds, or a timedelta."""
 
-Atomic: TypeAlias = "bool | str | list[str] | tuple[str, ...]"
+Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
 """A transaction on the default database, on one, or on several."""
 
 AbortOn: TypeAlias = Literal["suspended", "lost", "never"]
@@ -22,8 +34,74 @@ KindOfLock: TypeAlias = Literal["lock", "read", "write"]
 TaskPolicy: TypeAlias = Literal["wait", "retry", "coalesce", "skip", "raise"]
 FunctionPolicy: TypeAlias = Literal["raise", "skip"]
 OnConflict: TypeAlias = Literal[TaskPolicy, FunctionPolicy]
+OnDuplicate: TypeAlias = Literal["return", "raise"]
 OnLost: TypeAlias = Literal["fail", "retry"]
 ReleaseOn: TypeAlias = Literal["commit", "exit"]
+UniqueUntil: TypeAlias = Literal["until_start", "until_done"]
+
+
+# --- checks -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check of an option, in a call and in the settings."""
+
+    expected: str
+    """The values that it accepts, for the error."""
+    read: Callable[[Any], object]
+    """Return the value to use. Raise `ValueError` or `TypeError` for any other value."""
+
+
+def read_seconds(value: object, *, positive: bool = False, most: float = LONGEST_WAIT) -> float:
+    """Read a number of seconds, or a timedelta."""
+    number = seconds(value)
+    if number is None or number > most or (positive and not number):
+        raise InvalidValue
+    return number
+
+
+def read_word(words: tuple[str, ...], value: object) -> object:
+    """Read one of these words."""
+    if value not in words:
+        raise InvalidValue
+    return value
+
+
+def is_limit(value: object) -> bool:
+    """Return whether a semaphore can have this many permits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
+
+
+def read_limit(value: object) -> object:
+    """Read the number of permits of a semaphore."""
+    if not is_limit(value):
+        raise InvalidValue
+    return value
+
+
+def read_databases(value: object) -> tuple[str, ...]:
+    """Read the databases of `atomic`, each once."""
+    if isinstance(value, bool):
+        return (DEFAULT_DB_ALIAS,) if value else ()
+    aliases = [value] if isinstance(value, str) else value
+    if not isinstance(aliases, (list, tuple)) or not all(map(is_text, aliases)):
+        raise InvalidValue
+    return tuple(dict.fromkeys(aliases))
+
+
+def read_json(value: object) -> object:
+    """Read a value that JSON can represent."""
+    json.dumps(value)
+    return value
+
+
+SECONDS: Final = Check(f"a number of seconds from 0 to {LONGEST_WAIT:.0f}", read_seconds)
+COUNT: Final = Check("a whole number from 0, or None (no limit)", whole_number)
+read_positive: Final = partial(read_seconds, positive=True)
+
+
+# --- options ------------------------------------------------------------------------------------------------------
 
 
 class NameArguments(TypedDict, total=False):
@@ -42,24 +120,39 @@ class LeaderOptions(TypedDict, total=False):
 
     abort_on: AbortOn
     """When the work is aborted: if the connection is suspended (default), if the lock is lost, or never."""
-    grace: Seconds
+    grace: Annotated[Seconds, SECONDS]
     """How long a suspended connection may last before the abort, never longer than the lease. Default 0."""
-    compat: Compat | None
+    compat: Annotated[
+        Compat | None,
+        Check(
+            '"kazoo", or None (our own names, whose queue processes of Curator share)',
+            partial(read_word, get_args(Compat)),
+        ),
+    ]
     """The client whose processes share the queue: the znodes get names as from that client. Not for semaphores."""
-    max_hold: Seconds | None
+    max_hold: Annotated[
+        Seconds | None,
+        Check(f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})", read_positive),
+    ]
     """Seconds of holding after which the lock is lost and the work is aborted. Default None: no limit."""
-    warn_after: Seconds | None
+    warn_after: Annotated[
+        Seconds | None,
+        Check(f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})", read_positive),
+    ]
     """Seconds of holding after which a warning is logged and `lock_held_long` is sent. Default None: no warning."""
 
 
 class SideOptions(LeaderOptions, total=False):
     """The options of a lock, and of each side of a read-write lock."""
 
-    timeout: Seconds | None
-    """Seconds that `with` waits for the lock. 0 does not wait, None waits without limit. Default 5."""
+    timeout: Annotated[
+        Seconds | None,
+        Check(f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})", read_seconds),
+    ]
+    """Seconds that a block or a call waits for the lock. 0 does not wait, None waits without limit. Default 5."""
     reentrant: bool
     """Whether the owner may acquire it again (default). If not, that raises `LockBusy` at once."""
-    atomic: Atomic
+    atomic: Annotated[Atomic, Check("True, False, the alias of a database, or a list of aliases", read_databases)]
     """
     The databases on which the block is a transaction inside the lock; True means the default database.
 
@@ -71,20 +164,22 @@ class SideOptions(LeaderOptions, total=False):
 
     If this is not given, acquiring the lock there raises `LockInTransaction`.
     """
-    min_hold: Seconds
+    min_hold: Annotated[
+        Seconds, Check(f"a number of seconds from 0 to {LONGEST:.0f} (a week)", partial(read_seconds, most=LONGEST))
+    ]
     """
     Seconds from the grant in which no other contender gets the lock, even if the work is done earlier. Default 0.
 
     For jobs that several hosts start at about the same time.
     """
-    linger: Seconds
+    linger: Annotated[Seconds, SECONDS]
     """
     Seconds for which this process keeps the lock after a release, for its own next owners. Default 0.
 
     They get it without a request to ZooKeeper. A waiter in another process gets it at the first release after `linger`
     seconds, and at once if no owner here uses it. Only for exclusive locks.
     """
-    max_waiters: int | None
+    max_waiters: Annotated[int | None, COUNT]
     """
     How many callers may wait for the lock. One more raises `LockBusy` at once. Default None: no limit.
 
@@ -97,7 +192,9 @@ class KindOptions(SideOptions, total=False):
 
     kind: KindOfLock
     """An exclusive lock (default), or a side of a read-write lock. All kinds of one key share a queue."""
-    limit: int | None
+    limit: Annotated[
+        int | None, Check(f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)", read_limit)
+    ]
     """How many owners of a semaphore hold it at a time; `operations.set_limit` overrides it. None: no semaphore."""
 
 
@@ -114,19 +211,27 @@ class LockArguments(KindOptions, NameArguments, total=False):
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of `zk_locked` that only Celery tasks use."""
+    """The options of Celery tasks."""
 
-    max_conflicts: int | None
+    max_conflicts: Annotated[int | None, COUNT]
     """How often a busy task is sent again before the error is raised. Default None: no limit."""
-    skip_value: Any
-    """The result of a skipped task, any value that JSON can represent. Without it, the task ends as REVOKED."""
+    skip_value: Annotated[
+        Any,
+        Check("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", read_json),
+    ]
+    """The result of a skipped call. Without it, that is None, and a task ends as REVOKED."""
     on_lost: OnLost
     """Whether a task that lost its lock fails (default), or is sent again. That does not count as its own retry."""
-    unique: Literal["until_start", "until_done"] | None
+
+
+class UniqueOptions(TypedDict, total=False):
+    """The options of `zk_locked` that make a Celery task unique. The settings do not have them."""
+
+    unique: UniqueUntil | None
     """Until when the task is not sent again with the same key. Default None: it may be sent at any time."""
-    on_duplicate: Literal["return", "raise"] | None
+    on_duplicate: OnDuplicate | None
     """Whether a later caller gets the AsyncResult of the first task (default), or `AlreadyQueued` is raised."""
-    unique_for: Seconds | None
+    unique_for: Annotated[Seconds | None, Check("a number of seconds above 0, or a timedelta", read_positive)]
     """
     Seconds after which a task that never started no longer prevents another one.
 
@@ -134,8 +239,58 @@ class TaskOptions(TypedDict, total=False):
     """
 
 
-class LockedOptions(KindOptions, TaskOptions, total=False):
+class LockedOptions(KindOptions, TaskOptions, UniqueOptions, total=False):
     """The options of `zk_locked`."""
 
     on_conflict: OnConflict
-    """The policy for a lock that is not acquired in time; see `zk_locked`."""
+    """
+    The policy for a lock that is not acquired in time. Each kind of function has its own values.
+
+    * A Celery task: "wait" (default) waits without limit unless `timeout` is given, and needs no slot of its worker
+      meanwhile; then it raises. "retry" (default with a `timeout`) sends the task again a little later, which does not
+      count as a retry of its own. "coalesce" is like "retry", but only one task waits, and later ones are skipped.
+      "skip" ends the task as REVOKED. "raise" raises.
+    * Any other function: "raise" (default) raises `LockBusy` or `LockTimeout`. "skip" returns `skip_value`, or None.
+
+    If ZooKeeper is not available, that is no conflict: "wait" waits, "retry" and "coalesce" send the task again, and
+    anything else raises `ZooKeeperUnavailable`.
+    """
+
+
+# --- what follows from them ---------------------------------------------------------------------------------------
+
+
+def _check_of(hint: Any) -> Check:
+    """Return the check of an option with this type."""
+    if hint is bool:
+        return Check("True or False", boolean)
+    if get_origin(hint) is Literal:
+        return Check(f"one of: {', '.join(get_args(hint))}", partial(read_word, get_args(hint)))
+    check: Check
+    if get_origin(hint) is Annotated:
+        hint, check = get_args(hint)
+    else:  # a `Literal`, or None
+        check = _check_of(get_args(hint)[0])
+    if NoneType not in get_args(hint):
+        return check
+    return Check(check.expected, lambda value: None if value is None else check.read(value))
+
+
+CHECKS: Final = {name: _check_of(hint) for name, hint in get_type_hints(LockedOptions, include_extras=True).items()}
+"""The check of each option."""
+
+OPTION_NAMES: Final = tuple(name for name in CHECKS if name not in UniqueOptions.__annotations__)
+"""The options that the settings may have."""
+
+
+class Unset(enum.Enum):
+    """The type of `UNSET`. None has another meaning: a timeout of None waits without limit."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNSET: Final = Unset.UNSET
+"""The default of an option in a signature: it was not given."""

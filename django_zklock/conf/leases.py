@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from django_zklock.conf.errors import InvalidValue, Problems, is_text
-from django_zklock.conf.table import SECONDS_ADVICE, Row, positive_seconds, read_keys, whole_number
+from django_zklock.conf.table import (
+    SECONDS_ADVICE,
+    InvalidValue,
+    Problems,
+    Row,
+    is_text,
+    positive_seconds,
+    read_keys,
+    whole_number,
+)
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.names import template as names
+from django_zklock.names.template import own_key
 
 KINDS: Final = ("lock", "read", "write", "semaphore")
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
@@ -114,7 +122,7 @@ def _prefixes(value: object) -> tuple[str, ...]:
     prefixes = []
     for text in _texts(value):
         try:
-            prefixes.append(names.own_key(text.strip("/")) if text.strip("/") else "")
+            prefixes.append(own_key(text.strip("/")) if text.strip("/") else "")
         except InvalidLockName as error:
             raise InvalidValue(f"has {text!r}, which is no part of a key: {error}") from None
     return tuple(prefixes)

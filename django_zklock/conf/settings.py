@@ -12,51 +12,41 @@ import os
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.conf import url as zk_url
-from django_zklock.conf.errors import InvalidValue, Problem, Problems, is_text
 from django_zklock.conf.leases import LeaseOptions, read_leases
-from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
-from django_zklock.conf.table import SECONDS_ADVICE, Row, boolean, must_be, positive_seconds, read_keys, whole_number
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
+from django_zklock.conf.table import (
+    SECONDS_ADVICE,
+    InvalidValue,
+    Problem,
+    Problems,
+    Row,
+    boolean,
+    is_text,
+    must_be,
+    positive_seconds,
+    read_keys,
+    whole_number,
+)
+from django_zklock.core.zk.options import Acl, SessionOptions, TlsOptions
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template
 
 DEFAULT_ROOT: Final = "/zklock"
 
-Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
-"""Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """The TLS settings: paths of PEM files. If `ca` is None, the authorities of the system are trusted."""
+class Config(SessionOptions):
+    """`settings.ZKLOCK`, checked: the options of the session, and all others. Times in seconds."""
 
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    key_password: str | None = field(default=None, repr=False)
-    check_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """`settings.ZKLOCK`, checked. Times in seconds."""
-
-    hosts: tuple[tuple[str, int], ...]
-    base: str
-    """The chroot of the URL plus ROOT: an absolute path, never "/", without a slash at its end."""
-    session_timeout: float = 20.0
-    connect_timeout: float = 5.0
-    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    acl: Acl = field(default="open", repr=False)
-    tls: Tls | None = None
-    defaults: LockOptions = NOT_GIVEN
+    defaults: LockOptions = field(default_factory=dict)
     locks: Mapping[str, LockOptions] = field(default_factory=lambda: MappingProxyType({}))
     """The entries by name, immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -64,9 +54,6 @@ class Config:
     strict: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
     """The settings of the lock coordinator."""
-    jute_maxbuffer: int = 0xFFFFF  # of the servers, in bytes
-    max_lingering: int = 1000
-    """How many locks with `linger` this process keeps at a time."""
     max_metric_locks: int = 100
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
@@ -86,17 +73,16 @@ class Config:
         """
         Return the options of a lock: those `given`, else those of its entry, else the defaults.
 
-        If no entry has this name, the name itself is the path, and `path` is None.
+        If no entry has this name, the name itself is the path, and there is no `path`.
         """
         entry = self.locks.get(name)
-        options = given if entry is None else given.merged_over(entry)
-        return options.over_defaults(self.defaults)
+        return over_defaults(given if entry is None else {**entry, **given}, self.defaults)
 
     def options_of_key(self, key: str) -> LockOptions:
         """Return the options of the first entry whose path can render to this key; else the defaults."""
         for name in self.locks:
             options = self.options_for(name)
-            if Template.parse(options.path or name).may_render(key):
+            if Template.parse(options["path"]).may_render(key):
                 return options
         return self.defaults
 
@@ -108,7 +94,7 @@ def problems(raw: object) -> list[Problem]:
 
 def raw() -> object:
     """Return `settings.ZKLOCK`, unchecked; None if it is missing."""
-    return getattr(settings, "ZKLOCK", None)
+    return setting("ZKLOCK")
 
 
 def token_keys(given: object = None) -> tuple[str | bytes, ...]:
@@ -145,24 +131,14 @@ def _entry(*keys: str) -> object:
     return value
 
 
-def debug() -> bool:
-    """Return `settings.DEBUG`."""
-    return bool(settings.DEBUG)
+def setting(name: str) -> Any:
+    """Return a setting of Django; None if it is missing."""
+    return getattr(settings, name, None)
 
 
 def are_settings_known() -> bool:
     """Return whether settings are configured, or DJANGO_SETTINGS_MODULE names them."""
     return bool(settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE"))
-
-
-def has_urlconf() -> bool:
-    """Return whether this project has a `ROOT_URLCONF`."""
-    return bool(getattr(settings, "ROOT_URLCONF", None))
-
-
-def middleware() -> list[str]:
-    """Return the paths in `MIDDLEWARE`."""
-    return list(settings.MIDDLEWARE)
 
 
 # Cached until `forget()` is called. If two threads make the first call at the same time, both may build a `Config`. The
@@ -231,10 +207,10 @@ def _query(url: zk_url.Address, problems: Problems) -> dict[str, Any]:
     return read_keys(query, _QUERY_KEYS, f"The query of {_at('URL')}", problems)
 
 
-def _tls(value: object, url: zk_url.Address, problems: Problems) -> Tls | None:
+def _tls(value: object, url: zk_url.Address, problems: Problems) -> TlsOptions | None:
     where = _at("TLS")
     if isinstance(value, Mapping):
-        tls = Tls(**read_keys(value, _TLS_KEYS, where, problems))
+        tls = TlsOptions(**read_keys(value, _TLS_KEYS, where, problems))
         if tls.cert is None and (tls.key or tls.key_password):
             problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
         return tls
@@ -242,7 +218,7 @@ def _tls(value: object, url: zk_url.Address, problems: Problems) -> Tls | None:
         problems.add("E008", f"{where} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
     if value is False and url.tls:
         problems.add("E008", f"{where} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
-    return Tls() if value or url.tls else None
+    return TlsOptions() if value or url.tls else None
 
 
 def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:
@@ -264,7 +240,7 @@ def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
         Template.parse(path)
     except InvalidLockName as error:
         problems.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
-    return replace(options, path=path)
+    return {**options, "path": path}
 
 
 def _contradictions(config: Config, problems: Problems) -> None:
@@ -277,7 +253,7 @@ def _contradictions(config: Config, problems: Problems) -> None:
         where = _at("LOCKS", name)
         if fault := contradiction(options):
             problems.add("E013", f"{where} has {fault}.", "Change one of them.")
-        elif fault := contradiction(options.over_defaults(config.defaults)):
+        elif fault := contradiction(over_defaults(options, config.defaults)):
             hint = f"Change one of them, or override the default here: {_OVERRIDES}."
             problems.add("E013", f"{where} has {fault}, one of them from {_at('DEFAULTS')}.", hint)
 

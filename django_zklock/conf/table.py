@@ -1,16 +1,60 @@
-"""Read a dict of settings by a table that has a reader for each of its keys."""
+"""Read a dict of settings by a table of its keys, and collect the problems, so that one error names them all."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
-from django_zklock.conf.errors import LONGEST_WAIT, InvalidValue, Problems, seconds
 from django_zklock.core.queue.escaping import printable
 
+# Seconds: 24 days. ZooKeeper stores a session timeout in milliseconds, in 32 bits. All waits have the same limit.
+LONGEST_WAIT: Final = 2_147_483.0
 SECONDS_ADVICE: Final = f"Seconds, up to {LONGEST_WAIT:.0f}, or a timedelta."
 _SHOWN: Final = 60  # characters of an invalid value that a message quotes
+
+
+class InvalidValue(ValueError):
+    """A value is invalid. The message continues a sentence that begins with the key, and quotes no credential."""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem of the settings. docs/reference/settings.md explains each `id`."""
+
+    id: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class Problems(list[Problem]):
+    """All problems. Each reader adds its own and continues with a default, so that one run finds them all."""
+
+    def add(self, id: str, message: str, hint: str) -> None:
+        self.append(Problem(id=id, message=message, hint=hint))
+
+    def add_unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
+        for key in keys:
+            if key not in known:
+                self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
+
+
+def _did_you_mean(word: object, known: Collection[str]) -> str:
+    by_lower_case = {name.lower(): name for name in known}
+    meant = "url" if str(word).lower() in ("host", "hosts", "location", "servers") else str(word).lower()
+    near = difflib.get_close_matches(meant, by_lower_case, n=1)
+    if near:
+        return f'Did you mean "{by_lower_case[near[0]]}"?'
+    return f"Known keys: {', '.join(known)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +92,9 @@ def read_keys(
     return values
 
 
+# --- readers ------------------------------------------------------------------------------------------------------
+
+
 def must_be(expected: str, value: object) -> InvalidValue:
     """Return the error for an invalid value that is no secret. The message quotes it."""
     kind = "the string " if isinstance(value, str) else ""
@@ -77,3 +124,20 @@ def positive_seconds(value: object) -> float:
     if not number:
         raise must_be("a time above 0", value)
     return number
+
+
+def seconds(value: object) -> float | None:
+    """Return a number or a timedelta in seconds; None for anything else, or if it is not from 0 to `LONGEST_WAIT`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value <= LONGEST_WAIT else None  # also None for NaN
+
+
+def is_text(value: object) -> bool:
+    """Return whether `value` is a non-empty string that UTF-8 can encode, so without lone surrogates."""
+    try:
+        return isinstance(value, str) and len(value.encode()) > 0
+    except UnicodeEncodeError:
+        return False

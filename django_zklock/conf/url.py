@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from django_zklock.conf.errors import InvalidValue
+from django_zklock.conf.table import InvalidValue
 
 SCHEMES: Final = {"zk": False, "zookeeper": False, "zk+tls": True}
 """The scheme of a URL, and whether it turns TLS on."""
@@ -17,6 +17,7 @@ DEFAULT_PORT: Final = 2181
 
 EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
 
+_URL: Final = re.compile(r"(?P<scheme>[^:]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)\??(?P<query>.*)", re.DOTALL)
 _HOST: Final = re.compile(r"(?:\[(?P<ip>[^\]]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?")
 # The characters that ZooKeeper refuses in a path (PathUtils.validatePath). It checks UTF-16 units, so it refuses all
 # characters above U+FFFF.
@@ -43,29 +44,26 @@ def parse(url: str) -> Address:
     `urllib.parse` cannot be used: it allows one host only, and its errors quote the invalid part, which may be a
     password. Raises `InvalidValue`.
     """
-    scheme, separator, rest = url.strip().partition("://")
-    if not separator or scheme.lower() not in SCHEMES:
+    match = _URL.fullmatch(url.strip())
+    if match is None or match["scheme"].lower() not in SCHEMES:
         raise InvalidValue("does not begin with zk://, zk+tls:// or zookeeper://", hint=EXAMPLE)
-    authority_end = _index_of_any(rest, "/?")
-    authority, tail = rest[:authority_end], rest[authority_end:]
-    if "@" in tail:
+    if "@" in match["path"] + match["query"]:
         # Otherwise the first half of a password such as "s3cr/et" would be read as a port.
         raise InvalidValue(
             "has an @ after its first / or ?",
             hint="Percent-encode a / (%2F), ? (%3F) or @ (%40) that belongs to the user, the password or the path.",
         )
-    user_info, at, hosts = authority.rpartition("@")
-    path, _, query = tail.partition("?")
-    if re.search("[,; ]", path):
+    user_info, at, hosts = match["authority"].rpartition("@")
+    if re.search("[,; ]", match["path"]):
         # Most likely there is a chroot after each host. All after the first slash would be one long chroot.
         hint = "Name the chroot once, after the last host. Percent-encode such a character (%2C) if it belongs to it."
         raise InvalidValue("has a comma, semicolon or space in its path", hint=hint)
     return Address(
         hosts=_hosts(hosts),
-        chroot=znode_path(_decoded(path)),
+        chroot=znode_path(_decoded(match["path"])),
         credential=_credential(user_info) if at else None,
-        tls=SCHEMES[scheme.lower()],
-        query=tuple(_pairs(query)),
+        tls=SCHEMES[match["scheme"].lower()],
+        query=tuple(_pairs(match["query"])),
     )
 
 
@@ -96,10 +94,6 @@ def is_loopback(host: str) -> bool:
 def host_port(host: str, port: int) -> str:
     """Return "host:port" as in a URL, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _index_of_any(text: str, characters: str) -> int:
-    return next((index for index, character in enumerate(text) if character in characters), len(text))
 
 
 def _hosts(text: str) -> tuple[tuple[str, int], ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 
 class ZkLockError(Exception):
@@ -40,35 +39,8 @@ class LockNotHeld(ZkLockError, RuntimeError):
     """The lock is not held by this owner (asyncio task, greenlet or thread) of this process."""
 
 
-class LockChangedHands(ZkLockError):
-    """The given holder does not hold the lock (any more). Look up the current holder."""
-
-
 class LockUpgradeRefused(ZkLockError, RuntimeError):
     """The owner shares the lock with others and cannot acquire it exclusively: it would wait for itself."""
-
-
-class LockInTransaction(ZkLockError, RuntimeError):
-    """The lock cannot be acquired inside an open transaction: it would be released before the COMMIT."""
-
-
-class AlreadyQueued(ZkLockError):
-    """
-    The task was not sent: a task with the same key is queued or running.
-
-    `task_id` is the id of that task, and `result` its AsyncResult.
-    """
-
-    task_id: str = ""
-    result: Any = None
-
-
-class StaleToken(ZkLockError):
-    """The fencing token is out of date: a newer holder has written the row, or the lease of a signed token is over."""
-
-
-class InvalidToken(ZkLockError, PermissionError):
-    """The fencing token is not trusted: it was not signed with our keys, or is for another resource."""
 
 
 class ZooKeeperUnavailable(ZkLockError, ConnectionError):

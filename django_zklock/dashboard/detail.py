@@ -75,19 +75,14 @@ class Detail:
     problem: str
 
     @property
-    def possible_holders(self) -> tuple[Row, ...]:
-        """The holders, and the waiters that may hold a permit."""
-        return (*self.holders, *(waiter for waiter in self.waiters if waiter.info.may_hold))
-
-    @property
     def of_operators(self) -> bool:
         """Whether all its holds are operator holds, the expired ones too."""
-        return all(row.info.operator is not None for row in (*self.possible_holders, *self.expired_holds))
+        return all(row.info.operator is not None for row in (*self.holders, *self.expired_holds))
 
     @property
     def can_be_asked(self) -> bool:
         """Whether a holder can be asked to release it. In a deadlock, that does not help."""
-        return not self.is_cycle and any(row.info.can_be_asked for row in self.possible_holders)
+        return not self.is_cycle and any(row.info.can_be_asked for row in self.holders)
 
 
 def detail(
@@ -100,7 +95,6 @@ def detail(
     state = info.state(long_held)
     numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
     chain, cycle = _chain(key, others)
-    is_held = info.holders or info.expired_holds or any(waiter.may_hold for waiter in info.waiters)
     return Detail(
         info=info,
         limit_set=limit_text(info.limit_set) if info.limit_set else "",
@@ -120,7 +114,7 @@ def detail(
         commands=tuple(_commands(info)),
         chain=chain,
         is_cycle=bool(cycle),
-        victims=(tuple(wait.holds for wait in cycle) or (key,)) if is_held else (),
+        victims=(tuple(wait.holds for wait in cycle) or (key,)) if info.holders or info.expired_holds else (),
         blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
         age=age,
         problem=clean(problem, MAX_ERROR),

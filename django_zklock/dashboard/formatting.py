@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from django_zklock.contrib.events.models import OperatorAction
     from django_zklock.core.queue.release_request import ReleaseRequest
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
     from django_zklock.operations.audit import Action
@@ -132,7 +131,10 @@ def holder_text(holder: ContenderInfo) -> str:
 def kind_text(lock: LockInfo) -> str:
     """Return the kind of a lock; for a semaphore, how many permits are in use."""
     if lock.limit is not None and all(holder.kind == "semaphore" for holder in lock.holders):
-        return _("%(used)d of %(limit)d permits") % {"used": len(lock.holders), "limit": lock.limit}
+        values = {"used": len(lock.holders), "limit": lock.limit}
+        if lock.holders_at_most:
+            return _("at most %(used)d of %(limit)d permits") % values
+        return _("%(used)d of %(limit)d permits") % values
     return str(KIND_LABELS[lock.kind])
 
 
@@ -146,8 +148,6 @@ def state_text(lock: LockInfo, state: str) -> str:
 def role_text(contender: ScannedContender) -> str:
     """Return what a contender wants of a lock that can be shared, or has of it; empty for an exclusive lock."""
     permit = _("holds 1 permit") if contender.holds else _("wants a permit")
-    if contender.may_hold:
-        permit = _("perhaps holds a permit: the limit was lowered")
     return {"read": _("reader"), "write": _("writer"), "semaphore": permit}.get(contender.kind, "")
 
 
@@ -193,7 +193,7 @@ def different_limits(lock: LockInfo) -> str:
     return text % {"limits": ", ".join(map(str, lock.own_limits))}
 
 
-def action_text(action: Action | OperatorAction) -> str:
+def action_text(action: Action) -> str:
     """Return what an operator did."""
     values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
     texts = {
@@ -271,6 +271,8 @@ def _held_by(lock: LockInfo) -> str:
         return operator_text(first.operator)
     values: dict[str, Any] = {"place": process_of(first), "work": use_of(first), "age": span(first)}
     values |= {"count": count, "limit": lock.limit}
+    if lock.holders_at_most:
+        return _("Permits in use: at most %(count)d of %(limit)d, as the limit was changed.") % values
     if lock.limit is not None and first.kind == "semaphore":
         return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % values
     if count > 1:

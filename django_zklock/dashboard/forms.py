@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, Final
 
 from django import forms
-from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.conf.options import MOST_PERMITS
-from django_zklock.dashboard import past
+from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.dashboard.formatting import clean
 from django_zklock.names.template import MAX_KEY, is_key
 
@@ -62,14 +59,6 @@ class _ReasonField(forms.CharField):
 
     def clean(self, value: Any) -> str:
         return clean(" ".join(super().clean(value).split()), MAX_REASON)
-
-
-_LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
-# Databases do not find a time that is in another year than 1 to 9999 in UTC.
-_YEARS: Final = [
-    MinValueValidator(datetime(1900, 1, 1, tzinfo=timezone.utc)),
-    MaxValueValidator(datetime(2999, 1, 1, tzinfo=timezone.utc)),
-]
 
 
 class ReasonForm(forms.Form):
@@ -139,25 +128,6 @@ class LimitForm(_LockForm):
     def __init__(self, *args: Any, clear: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["permits"].required = not clear
-
-
-class HistoryForm(forms.Form):
-    """Which rows of the history to show."""
-
-    part = forms.CharField(label=_("Lock"), required=False)
-    what = forms.ChoiceField(label=_("What"), required=False, choices=[("", _("All")), *past.WHAT.items()])
-    who = forms.CharField(label=_("Who, or which work"), required=False)
-    host = forms.CharField(label=_("Host"), required=False)
-    since = forms.DateTimeField(label=_("From"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
-    until = forms.DateTimeField(label=_("Until"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
-    before = forms.DateTimeField(required=False, widget=forms.HiddenInput, validators=_YEARS)
-    row = forms.IntegerField(required=False, widget=forms.HiddenInput)
-    """Where the page begins: the time of its first row, and the primary key."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for field in self.fields.values():
-            field.widget.attrs["form"] = "zklock-filter"  # the fields are inside of another form element
 
 
 def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -12,9 +12,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.dashboard import formatting, incidents, lazy, past
-from django_zklock.dashboard.changelist.filters import FILTERS
-from django_zklock.dashboard.changelist.queryset import LockQuerySet
+from django_zklock.dashboard import extension, formatting, incidents, lazy
+from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 
@@ -56,10 +55,11 @@ class LockAdminMixin(LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
-        locks = [Lock(key=info.key) for info in self.snapshot(request).locks]
-        for lock, info in zip(locks, self.snapshot(request).locks, strict=True):
-            lock.info = info
-        return LockQuerySet(Lock, locks=locks)
+        locks = []
+        for info in self.snapshot(request).locks:
+            locks.append(Lock(key=info.key))
+            locks[-1].info = info
+        return LockQuerySet(locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the order of the list: deadlocks, queues that cannot be read, then the longest waits and holds."""
@@ -119,7 +119,7 @@ class LockAdminMixin(LockViews):
 
     def _times_usual(self, lock: Lock) -> str:
         first = lock.info.holders[0]
-        return past.times_usual(first.certain_duration, first.template)
+        return extension.installed.times_usual(first.certain_duration, first.template)
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:

@@ -1,47 +1,250 @@
-"""The views that change nothing: the page of one lock, groups, the history, and all locks as JSON."""
+"""The pages of the locks but for the list, and their actions: one class, which `LockAdminMixin` extends by the list."""
 
 from __future__ import annotations
 
-import csv
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from functools import partialmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from django.contrib.admin.utils import unquote
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import AdminErrorList, AdminForm
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.auth.decorators import login_not_required, permission_required
-from django.db import Error
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
-from django.urls import path, re_path
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import path, re_path, reverse
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock.dashboard import incidents, lazy, past
-from django_zklock.dashboard.changelist.filters import GROUPINGS, grouped
-from django_zklock.dashboard.formatting import CONNECTION_LABELS, clean
-from django_zklock.dashboard.forms import HistoryForm
-from django_zklock.dashboard.holder_views import HolderViews
-from django_zklock.dashboard.operator_views import OperatorViews
-from django_zklock.dashboard.pages import UNAVAILABLE, Breadcrumb, logger
-from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.names.template import MAX_KEY
+from django_zklock.core import clock
+from django_zklock.core.log import Logger
+from django_zklock.dashboard import extension, incidents, lazy
+from django_zklock.dashboard.changelist import GROUPINGS, grouped
+from django_zklock.dashboard.detail import Detail, Row, detail, read_detail, row_of
+from django_zklock.dashboard.formatting import (
+    CONNECTION_LABELS,
+    MAX_ERROR,
+    action_text,
+    clean,
+    host_and_pid,
+    keys_text,
+    limit_text,
+    successor_text,
+    time_text,
+)
+from django_zklock.dashboard.forms import (
+    MAX_TARGETS,
+    HoldForm,
+    LimitForm,
+    ReasonForm,
+    Target,
+    focus_first_error,
+    use_widgets,
+)
+from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
+from django_zklock.models import Lock
+from django_zklock.names.template import MAX_KEY, is_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from django.contrib.admin import AdminSite
+
     from django_zklock.inspection import LockInfo, Snapshot
+    from django_zklock.operations.audit import Action
+
+logger = Logger("django_zklock.dashboard")
+
+VIEW: Final = "zklock.view_lock"
+CONFLICT: Final = 409
+UNAVAILABLE: Final = 503
+ANY_AGE: Final = 7 * 24 * 3600.0
+"""Seconds: how old a snapshot may be while ZooKeeper does not answer."""
+MAX_KEYS: Final = 20
+"""Most locks that are broken without a typed confirmation, which a page of a host always needs."""
+MAX_NAMED: Final = 5
+"""Locks that one message names."""
+MAX_TIME: Final = 15.0
+"""Seconds after which a page begins nothing more. Web servers end requests that take longer."""
+_ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
+    "ask": (
+        "request_release",
+        ngettext_lazy("Request release of the lock", "Request release of the ticked locks", "count"),
+        ngettext_lazy(
+            "%(count)d holder was asked to release: %(locks)s.",
+            "%(count)d holders were asked to release: %(locks)s.",
+            "count",
+        ),
+    ),
+    "break": (
+        "break_lock",
+        ngettext_lazy("Break the lock", "Break the ticked locks", "count"),
+        ngettext_lazy("%(count)d lock was broken: %(locks)s.", "%(count)d locks were broken: %(locks)s.", "count"),
+    ),
+    "end": (
+        "end_hold",
+        ngettext_lazy("End the hold", "End the ticked holds", "count"),
+        ngettext_lazy("%(count)d hold was ended: %(locks)s.", "%(count)d holds were ended: %(locks)s.", "count"),
+    ),
+}
+"""By the names of their buttons: the operation, the label of the button, and the message after it."""
 
 
-HISTORY_ROWS: Final = 50
-"""Rows of a page of the history."""
-CSV_ROWS: Final = 10_000
-"""Rows of a download of it; the filter by time reaches the others."""
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet would compute."""
+@dataclass(frozen=True, slots=True)
+class Breadcrumb:
+    """
+    The last part of the breadcrumbs: a text, with a link to the lock with the key `pk`, else to the list.
+
+    Themes show only an object there, not a text. The text begins with a tag, so that `capfirst`, which themes use,
+    leaves the first letter of a key as it is.
+    """
+
+    text: str
+    pk: str = ""
+    _meta: ClassVar = Lock._meta
+
+    def __str__(self) -> str:
+        return format_html("<bdi>{}</bdi>", clean(self.text, MAX_KEY))
 
 
-class LockViews(HolderViews, OperatorViews):
-    """All views; a part of `LockAdminMixin`."""
+class LockViews:
+    """The pages and the actions; a part of `LockAdminMixin`."""
+
+    admin_site: AdminSite
+    opts: Any
+    _get_obj_does_not_exist_redirect: Callable[..., HttpResponse]
+    reply_timeout: float
+    long_held: float
+    refresh: int
+    formfield_overrides: Mapping[Any, Mapping[str, Any]]
+
+    def _never(self, request: HttpRequest, *args: Any) -> bool:
+        return False  # there is nothing in the database
+
+    has_add_permission = has_change_permission = has_delete_permission = _never
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm(VIEW)  # type: ignore[union-attr]
+
+    def _may(self, action: str, request: HttpRequest) -> bool:
+        """Return True if a user may do this. A user who may not see locks may not act on them."""
+        return request.user.has_perms((VIEW, f"zklock.{action}"))  # type: ignore[union-attr]
+
+    has_break_permission = partialmethod(_may, "break_lock")
+    has_hold_permission = partialmethod(_may, "hold_lock")
+    has_limit_permission = partialmethod(_may, "limit_lock")
+    has_request_release_permission = partialmethod(_may, "request_release_lock")
+
+    def allowed(self, request: HttpRequest) -> list[str]:
+        """Return the names of the actions that this user may carry out, as the templates and the buttons use them."""
+        checks = {
+            "ask": self.has_request_release_permission,
+            "break": self.has_break_permission,
+            "end": self.has_hold_permission,
+            "limit": self.has_limit_permission,
+        }
+        return [name for name, check in checks.items() if check(request)]
+
+    def require(self, allowed: bool) -> None:
+        """Raise `PermissionDenied` unless this is allowed."""
+        if not allowed:
+            raise PermissionDenied(_("You may not do this."))
+
+    def url(self, name: str, *args: str) -> str:
+        """Return the address of a page, in the admin site that this one belongs to."""
+        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=self.admin_site.name)
+
+    def host_url(self, host: str, pid: int = 0) -> str:
+        """Return the address of the page of a host, or of one of its processes."""
+        return f"{self.url('host')}?{urlencode({'host': host, 'pid': pid or ''})}"
+
+    def snapshot(self, request: HttpRequest) -> Snapshot:
+        """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""
+        snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
+        if snapshot is None:
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
+            words = " ".join([request.GET.get("q", ""), request.GET.get("path", "")]).strip()
+            if words and snapshot.total > len(snapshot.locks):
+                snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1, words=words)
+            request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
+        return snapshot
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock | None:
+        """Return the lock with this key, free or not, without a request to ZooKeeper: the history needs none."""
+        return Lock(key=object_id) if is_key(object_id) else None
+
+    def read_lock(self, key: str) -> Detail:
+        """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
+        try:
+            return read_detail(key, reply_timeout=self.reply_timeout, long_held=self.long_held)
+        except ZooKeeperUnavailable as error:
+            last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
+            info = next((lock for lock in last.locks if lock.key == key), None)
+            return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
+
+    def context(self, request: HttpRequest) -> dict[str, Any]:
+        """
+        Return what the templates of all pages need.
+
+        A refresh shows no messages, so that they wait for the next page that is opened: the script shows nothing of a
+        refreshed page but its live parts, and several pages of one user may be open.
+        """
+        kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
+        return {"may": self.allowed(request), "zklock_refresh": self.refresh, **kept}
+
+    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        """Return a page within the admin site that this one belongs to."""
+        request.current_app = self.admin_site.name
+        common = {
+            **self.admin_site.each_context(request),
+            **self.context(request),
+            "opts": self.opts,
+            "media": self.media,  # type: ignore[attr-defined]
+            "has_view_permission": self.has_view_permission(request),
+            "original": Breadcrumb(context["title"]),
+        }
+        form: forms.Form | None = context.get("form")
+        if form is not None:
+            use_widgets(form, self.formfield_overrides)
+            focus_first_error(form)
+            common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
+            common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
+        template = f"admin/zklock/lock/{name}.html"
+        return TemplateResponse(request, template, {**common, **context}, status=status)
+
+    def redirect_to(self, keys: Collection[str] = ()) -> HttpResponseRedirect:
+        """Redirect to the page of one lock, or to the list if there are others."""
+        (key,) = keys if len(keys) == 1 else ("",)
+        return HttpResponseRedirect(self.url("change", quote(key)) if key else self.url("changelist"))
+
+    def show_message(self, request: HttpRequest, text: str, level: int) -> None:
+        self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
+
+    def record_action(self, request: HttpRequest, action: Action) -> None:
+        """
+        Write an action to Django's own log.
+
+        The action is done by then and is in the audit log, so an error of the database is only logged.
+        """
+        text = action_text(action)
+        message = f"{text}: {action.reason}" if action.reason else text
+        user: Any = request.user
+        try:
+            with transaction.atomic():
+                LogEntry.objects.log_actions(user.pk, [Lock(key=action.key)], CHANGE, message, single_object=True)
+        except Exception:
+            logger.exception("an action on the lock %r is not in the history: %r", action.key, message)
+
+    # --- The pages of the locks, and the forms of one lock ----------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
         view, action = self.admin_site.admin_view, self._action_view
@@ -91,7 +294,7 @@ class LockViews(HolderViews, OperatorViews):
             "change": True,
             "show_history": True,
             "lock": shown,
-            "past": past.past_of(shown.info, is_current=not shown.problem),
+            "panel": extension.installed.lock_panel(shown.info, is_current=not shown.problem),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -131,36 +334,76 @@ class LockViews(HolderViews, OperatorViews):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show what has happened to a lock. Without `contrib.events`, show the actions in Django's own log."""
+        """Show the history of a lock that an app adds. Without one, show the actions in Django's own log."""
         self.require(self.has_view_permission(request))
         lock = self.get_object(request, unquote(object_id))
-        if lock is None or past.source is None:
-            return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        title = _("History of %(lock)s") % {"lock": clean(lock.key, MAX_KEY)}
-        context = {"title": title, "original": Breadcrumb(title, pk=lock.key), "key": lock.key}
-        return self._history_page(request, lock.key, {**context, **(extra_context or {})})
+        page = extension.installed.history_page(self, request, lock.key, extra_context) if lock is not None else None
+        return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc]
 
     def all_history_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what has happened to all locks."""
+        """Show the history of all locks that an app adds. Without one, say what to install."""
         self.require(self.has_view_permission(request))
-        return self._history_page(request, "", {"title": _("History of all locks"), "key": ""})
+        page = extension.installed.history_page(self, request, "")
+        return page or self.page(request, "no_history", {"title": _("History of all locks")})
 
-    def _history_page(self, request: HttpRequest, key: str, context: dict[str, Any]) -> HttpResponse:
-        """Show the rows that the filter selects, or send them as CSV."""
-        if past.source is None:
-            return self.page(request, "history", context)
-        form = HistoryForm(request.GET)
-        context |= {"filters": form, "has_past": True, "query": request.GET}
-        if not form.is_valid():
-            return self.page(request, "history", context, status=400)
-        is_csv = request.GET.get("format") == "csv"
-        wanted = {**form.cleaned_data, "key": key}
-        try:
-            rows, older = past.page(CSV_ROWS if is_csv else HISTORY_ROWS, reply_timeout=self.reply_timeout, **wanted)
-        except Error:
-            logger.exception("the table of events cannot be read")
-            return self.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
-        return _csv(rows) if is_csv else self.page(request, "history", {**context, "events": rows, "older": older})
+    def hold_view(self, request: HttpRequest) -> HttpResponse:
+        """Hold a lock for the user, with a reason and an end."""
+        self.require(self.has_hold_permission(request))
+        form = HoldForm(request.POST or None, initial={"key": request.GET.get("key", "")[:MAX_KEY]})
+        status = 200
+        if form.is_valid():
+            given = form.cleaned_data
+            key, seconds, by = given["key"], given["minutes"] * 60, user_name(request)
+            try:
+                hold = lazy.operations.hold_lock(
+                    key, seconds=seconds, reason=given["reason"], by=by, wait=given["wait"]
+                )
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                text = _("You hold the lock '%(lock)s' until %(until)s.")
+                values = {"lock": clean(key), "until": time_text(hold.until)}
+                self.show_message(request, text % values, messages.SUCCESS)
+                return self.redirect_to({key})
+        return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        """Set the limit of a semaphore for all processes, or clear it. Show the present one."""
+        self.require(self.has_limit_permission(request))
+        key, clear, status = request.GET.get("key", ""), "clear" in request.POST, 200
+        form = LimitForm(request.POST or None, clear=clear, initial={"key": key if is_key(key) else ""})
+        if form.is_valid():
+            given = form.cleaned_data
+            try:
+                self._change_limit(request, given["key"], None if clear else given["permits"], given["reason"])
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                return self.redirect_to({given["key"]})
+        key = form.cleaned_data.get("key", "") if form.is_bound else form.initial["key"]
+        context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key}
+        if key and status != UNAVAILABLE:
+            try:
+                limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
+            except (ZkLockError, ValueError) as error:
+                context["problem"] = clean(error, MAX_ERROR)
+                status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
+            else:
+                context["limit"] = limit and limit_text(limit)
+        return self.page(request, "limit", context, status)
+
+    def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
+        by = user_name(request)
+        values = {"limit": limit, "lock": clean(key)}
+        if limit is not None:
+            lazy.operations.set_limit(key, limit, reason=reason, by=by)
+            text, level = _("The limit of %(lock)s is now %(limit)d, for all processes."), messages.SUCCESS
+        elif lazy.operations.clear_limit(key, reason=reason, by=by):
+            text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
+            level = messages.SUCCESS
+        else:
+            text, level = _("No limit was set for the lock '%(lock)s'."), messages.WARNING
+        self.show_message(request, text % values, level)
 
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
@@ -179,6 +422,164 @@ class LockViews(HolderViews, OperatorViews):
     def json_view(self, request: HttpRequest) -> HttpResponse:
         self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
+
+    # --- Holders: break their locks, ask them to release, end their holds -------------------------------------------
+
+    def holders_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the holders of a host or of some locks. A POST acts on exactly the ticked ones."""
+        host, pid = self._process(request)
+        allowed = [name for name in self.allowed(request) if name in _ACTIONS]
+        self.require(bool(allowed) or (bool(host) and self.has_view_permission(request)))
+        if request.method != "POST":
+            return self.holders_page(request, request.GET.getlist("key"))
+        action = next((name for name in _ACTIONS if name in request.POST), "")
+        self.require(not action or action in allowed)
+        ticked = request.POST.getlist("target")[:MAX_TARGETS] if action else []
+        targets = [target for text in ticked if (target := Target.parse(text)) is not None]
+        keys = {target.key for target in targets}
+        back = HttpResponseRedirect(self.host_url(host, pid)) if host else self.redirect_to(keys)
+        if not targets:
+            self.show_message(request, _("No holder was chosen, so nothing was done."), messages.WARNING)
+            return back
+        form = ReasonForm(request.POST, word=_word(host, len(targets)) if action == "break" else "")
+        if not form.is_valid():
+            return self.holders_page(request, keys, form)
+        results = self._act(request, action, targets, form.cleaned_data["reason"])
+        stale = {target.key for target in results["stale"]}
+        remaining = stale.union(target.key for target in results["failed"] + results["untried"])
+        if remaining:
+            return self.holders_page(request, remaining, form, stale, back.url, CONFLICT)
+        return back
+
+    def _process(self, request: HttpRequest) -> tuple[str, int]:
+        """Return the host and the process that the request names; empty or 0 without."""
+        if request.path != self.url("host"):  # the filters of the list have the same names
+            return "", 0
+        pid = request.GET.get("pid", "")
+        return request.GET.get("host", "").strip(), int(pid) if pid.isdecimal() and len(pid) < 10 else 0
+
+    def _act(
+        self, request: HttpRequest, action: str, targets: Iterable[Target], reason: str
+    ) -> dict[str, list[Target]]:
+        """Act on each target, until ZooKeeper does not answer or the time is over. Say what became of them."""
+        name, _label, done = _ACTIONS[action]
+        operation = getattr(lazy.operations, name)
+        results: dict[str, list[Target]] = {"done": [], "stale": [], "failed": [], "untried": []}
+        error: Exception | None = None
+        deadline = clock.now() + MAX_TIME
+        for target in targets:
+            if clock.now() > deadline or isinstance(error, ZooKeeperUnavailable):  # the others would fail as slowly
+                results["untried"].append(target)
+                continue
+            holder = {"guid": target.guid} if action != "end" else {}
+            try:
+                operation(target.key, **holder, token=target.token, reason=reason, by=user_name(request))
+                result = "done"
+            except LockChangedHands:
+                result = "stale"
+            except (ZkLockError, ValueError) as failure:
+                result, error = "failed", failure
+            results[result].append(target)
+        unknown = _("It is unknown whether it was done: %(locks)s. %(error)s")
+        refused = _("Nothing was done: %(locks)s. %(error)s")
+        texts = {
+            "done": (done, messages.SUCCESS),
+            "stale": (_("The holder has changed, so nothing was done: %(locks)s."), messages.ERROR),
+            "failed": (unknown if isinstance(error, ZooKeeperUnavailable) else refused, messages.ERROR),
+            "untried": (_("The time was too short, so nothing was done yet: %(locks)s. Try again."), messages.WARNING),
+        }
+        for result, (text, level) in texts.items():
+            if named := results[result]:
+                keys = keys_text([target.key for target in named], MAX_NAMED)
+                values = {"count": len(named), "locks": keys, "error": clean(error, MAX_ERROR)}
+                self.show_message(request, text % values, level)
+        return results
+
+    def holders_page(
+        self,
+        request: HttpRequest,
+        keys: Collection[str] = (),
+        form: ReasonForm | None = None,
+        stale: Collection[str] = (),
+        back_url: str = "",
+        status: int = 200,
+    ) -> HttpResponse:
+        """
+        Show the present holders of a host, or else of the locks with these keys, with a form that names each of them.
+
+        If some were `stale`, nothing is ticked, no reason is filled in and the first button leads back: they have other
+        holders now. After another failure, the same ones are ticked.
+        """
+        host, pid = self._process(request)
+        locks, read = self._read(host, keys)
+        away = bool(read.get("problem")) and not read.get("incomplete")
+        if not host and not locks:
+            self.show_message(request, _("No lock was chosen, so nothing was done."), messages.WARNING)
+            return self.redirect_to()
+        holds: list[tuple[LockInfo, Row]] = []
+        waits: list[tuple[LockInfo, Row]] = []
+        for lock in locks:
+            contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
+            for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
+                if not host or (contender.host == host and pid in {0, contender.pid}):
+                    (waits if number > 0 else holds).append((lock, row_of(lock.key, contender, number)))
+        holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+        shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
+        title = _("Holders of %(lock)s") % {"lock": clean(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
+        context: dict[str, Any] = {
+            **read,
+            "title": host_and_pid(host, pid) if host else title,
+            "is_host": bool(host),
+            "host_url": self.host_url(host) if pid else "",
+            "form_url": self.host_url(host, pid) if host else self.url("break"),
+            "back_url": back_url,
+            "refused": [successor_text(lock) for lock in locks if lock.key in stale][:MAX_NAMED],
+            "holds": shown,
+            "hidden": len(holds) - len(shown),
+            "waits": waits if host else [],
+            "ticked": [row.target for row in rows],
+        }
+        if host:
+            tokens = {row.info.token for _lock, row in holds}
+            context["panel"] = extension.installed.host_panel(host, pid, tokens)
+        if "target" in request.POST:
+            context["ticked"] = [] if stale else request.POST.getlist("target")
+        allowed = [] if away or not rows else [name for name in _ACTIONS if name in self.allowed(request)]
+        offered = {
+            "ask": any(row.info.can_be_asked for row in rows),
+            "end": all(row.info.operator for row in rows),
+            "break": "end" not in allowed or not all(row.info.operator for row in rows),
+        }
+        buttons = [(name, _ACTIONS[name][1] % {"count": len(rows)}) for name in allowed if offered[name]]
+        if buttons:
+            word = _word(host, len(rows)) if "break" in dict(buttons) else ""
+            context |= {"buttons": buttons, "form": ReasonForm(word=word) if form is None or stale else form}
+        return self.page(request, "holders", context, UNAVAILABLE if away else status)
+
+    def _read(self, host: str, keys: Collection[str]) -> tuple[list[LockInfo], dict[str, Any]]:
+        """Return all locks, or those with these keys, and what is wrong with that."""
+        if host:
+            # Not shared: this page does not refresh itself.
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_locks=None)
+            fresh = snapshot.connection.state == "connected" and snapshot.age < 1
+            problem = clean(snapshot.problem, MAX_ERROR)
+            return list(snapshot.locks), {"problem": problem, "incomplete": fresh, "age": snapshot.age}
+        shown = []
+        for key in [key for key in dict.fromkeys(keys) if is_key(key)][:MAX_TARGETS]:
+            shown.append(self.read_lock(key))
+            if shown[-1].problem:  # the others would fail as slowly
+                return [shown[-1].info], {"problem": shown[-1].problem, "age": shown[-1].age}
+        return [lock.info for lock in shown], {}
+
+
+def user_name(request: HttpRequest) -> str:
+    """Return the name of the user, for the audit log."""
+    return clean(request.user.get_username(), 150)
+
+
+def _word(host: str, count: int) -> str:
+    """Return what the user must type to break so many locks; empty if there are few, and not those of a host."""
+    return host or (str(count) if count > MAX_KEYS else "")
 
 
 @never_cache
@@ -210,19 +611,13 @@ def health_json(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"healthy": True})
 
 
+def _refuse(form: forms.Form, error: Exception) -> int:
+    """Show in a form why nothing was done; return the status of the page."""
+    form.add_error(None, clean(error, MAX_ERROR))
+    return UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT
+
+
 def _json(snapshot: Snapshot) -> JsonResponse:
-    from django_zklock.inspection.serialize import to_json  # noqa: PLC0415 - imports kazoo
+    from django_zklock.inspection.info import to_json  # noqa: PLC0415 - imports kazoo
 
     return JsonResponse(to_json(snapshot))
-
-
-def _csv(events: Sequence[past.PastEvent]) -> HttpResponse:
-    """Return the rows as a file. No text begins like a formula."""
-    headers = {"Content-Disposition": 'attachment; filename="locks.csv"', "Cache-Control": "no-store"}
-    response = HttpResponse(content_type="text/csv; charset=utf-8", headers=headers)
-    writer = csv.writer(response)
-    writer.writerow([field.name for field in fields(past.PastEvent)])
-    for event in events:
-        cells = map(str, astuple(event))
-        writer.writerow([f"'{cell}" if cell.startswith(FORMULA) else cell for cell in cells])
-    return response

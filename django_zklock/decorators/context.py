@@ -1,20 +1,19 @@
 """
 The context of a call of a decorated function: a task, or any other code.
 
-The context has defaults for the lock, and decides what the call returns if it does not get the lock or loses it.
+The context has the lock of the call and defaults for its options. It decides what the call returns without the
+lock, or after its loss. Django imports this module at its start, so it imports neither kazoo nor a library for tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, get_args
-
-from django.http import HttpRequest
+from typing import TYPE_CHECKING, Any, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
-from django_zklock.conf.options import DEFAULT_TIMEOUT, UNSET, LockOptions
-from django_zklock.exceptions import LockNotAcquired, ZkLockError
-from django_zklock.http.requests import route
+from django_zklock.conf.options import NOT_GIVEN, LockOptions
+from django_zklock.core.locks.spec import DEFAULT_TIMEOUT
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 
 if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
@@ -36,35 +35,50 @@ class FunctionContext:
     waits = True
     """Whether the call may wait for its lock; False if it has done so elsewhere."""
 
-    def __init__(self, what: str, about: dict[str, str] | None = None) -> None:
+    def __init__(self, what: str, about: dict[str, str]) -> None:
         self.what = what
         """The work, as others in the queue see it; never its arguments."""
-        self.about = about or {}
+        self.about = about
         """The work as key and value pairs, for programs that read the queue."""
+        self.options: LockOptions = NOT_GIVEN
+        """The options of the call, completed. `LockedFunction.call` sets them and the lock."""
+        self.lock: Locks
+        self._has_begun = False
 
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
+    def before_acquire(self) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""
+
+    def begin(self) -> None:
+        """Begin the work, under the lock."""
+        self.on_acquired()
+        self._has_begun = True
 
     def on_acquired(self) -> None:
         """Prepare for the work, under the lock. An error that this raises prevents the work."""
 
-    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
-        """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
-        if options.on_conflict == "raise" or not isinstance(error, LockNotAcquired):
+    def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
+        """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
+        is_lost = isinstance(error, LockLost)
+        if is_lost != self._has_begun or (is_lost and all(spec.key != error.lock for spec in self.lock.specs)):
             raise error
-        return None if options.skip_value is UNSET else options.skip_value
+        return self.without_lock(error)
 
-
-def function_context(name: str, request: HttpRequest | None) -> FunctionContext:
-    """Return the context of a call of the function of this name, which gets this request."""
-    return FunctionContext(name, None if request is None else {"request": route(request)})
+    def without_lock(self, error: ZkLockError) -> Any:
+        """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
+        if self.options["on_conflict"] == "raise" or not isinstance(error, LockNotAcquired):
+            raise error
+        return self.options.get("skip_value")
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------
 
 
-class TaskLibrary(Protocol):
-    """A library whose workers call decorated functions: Celery. A process may import it at any time, or never."""
+class TaskLibrary:
+    """
+    A library whose workers call decorated functions. This one has no workers; `contrib.celery` overrides its methods.
+
+    A process may import Celery at any time, or never.
+    """
 
     def connect(self, *, unique: bool) -> None:
         """
@@ -75,19 +89,22 @@ class TaskLibrary(Protocol):
 
     def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
+        return None
 
     def has_task(self, wrapper: Callable[..., Any]) -> bool:
         """Return whether a task of the library calls this decorated function."""
+        return False
 
 
-_library: TaskLibrary | None = None  # written when Django starts, by one thread
+library = TaskLibrary()
+"""The library of this process. `register_library` writes it when Django starts."""
 _unique = False  # True as soon as a function has the option `unique`
 
 
-def register_library(library: TaskLibrary) -> None:
+def register_library(registered: TaskLibrary) -> None:
     """Support a task library. It is connected now if the process uses it, else as soon as a function is decorated."""
-    global _library
-    _library = library
+    global library
+    library = registered
     library.connect(unique=_unique)
 
 
@@ -95,15 +112,4 @@ def connect_library(*, unique: bool) -> None:
     """Connect to the task library. The decorator calls this for each function."""
     global _unique
     _unique = _unique or unique
-    if _library is not None:
-        _library.connect(unique=_unique)
-
-
-def is_of_task(wrapper: Callable[..., Any]) -> bool:
-    """Return whether a task calls this decorated function."""
-    return _library is not None and _library.has_task(wrapper)
-
-
-def task_context(wrapper: Callable[..., Any]) -> FunctionContext | None:
-    """Return the context of a call that a worker makes; None for any other call."""
-    return None if _library is None else _library.context_of(wrapper)
+    library.connect(unique=_unique)

@@ -1,20 +1,30 @@
-"""Check the name that `@zk_locked` gets, and the function that it decorates. The errors say what to do instead."""
+"""Check what `@zk_locked` gets: the name, the function, and the result of each call. The errors say what to do."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import inspect
-from collections.abc import Mapping
-from typing import Any
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeGuard
 
 from asgiref.sync import iscoroutinefunction
+from django.http import StreamingHttpResponse
+from django.template.response import SimpleTemplateResponse
 
-from django_zklock.conf.options import UNSET, LockOptions, Unset
+from django_zklock.conf.arguments import Unset
+from django_zklock.conf.options import LockOptions
 
 # The code of all functions that these decorators return.
 _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("contextmanager", "asynccontextmanager")]
 # Methods that send a task: of Celery; of Django and RQ; of Dramatiq, Procrastinate and Huey.
 _TASK_METHODS = ("apply_async", "enqueue", "send_with_options", "defer", "call_local")
+_FUTURES: Final = (concurrent.futures.Future, asyncio.Future)
+_GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType, contextlib._GeneratorContextManagerBase)
+_UNFINISHED: Final = (*_FUTURES, *_GENERATORS, map, filter, types.CoroutineType)
 
 
 def check_name(name: object) -> None:
@@ -96,8 +106,57 @@ def check_function(function: object, options: LockOptions) -> None:
             f"{_name_of(function)} is a generator or a context manager. Its work runs after the call has returned and "
             'the lock is released; use "with zk_lock(...)" inside it.'
         )
-    if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
+    if options.get("atomic") and iscoroutinefunction(function):
         raise TypeError(
             f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and transaction "
             "into a sync function and await sync_to_async(function)(...)."
         )
+
+
+def check_result(result: object, function: Callable[..., Any], name: str) -> None:
+    """
+    Raise `TypeError` for a result whose work would run after the release, such as a coroutine or a streamed body.
+
+    `name` is that of the function, for the error. A file response passes: the view has opened the file, and only its
+    content is still to be sent.
+    """
+    if isinstance(result, StreamingHttpResponse):
+        _check_body(result, name)
+        return
+    if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
+        return
+    if isinstance(result, _FUTURES) and result.done():
+        return
+    if inspect.iscoroutine(result):
+        result.close()
+    raise TypeError(
+        f"{name} returned a {type(result).__name__}, whose work would run after the lock is released. "
+        'Return what it gives: list(...), future.result(), or await it in an "async def".'
+    )
+
+
+def _check_body(response: StreamingHttpResponse, name: str) -> None:
+    if getattr(response, "file_to_stream", None) is not None:
+        return
+    # `response.close()` would report the end of the request, too, and so close database connections.
+    for close in response._resource_closers:  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):  # as Django does
+            close()
+    raise TypeError(
+        f"{name} returned a {type(response).__name__}, whose body would be computed after the lock is "
+        'released. Acquire the lock in the generator that computes the body, by "with zk_lock(...)", instead of around '
+        'the view. Or compute the body in the view: HttpResponse(b"".join(parts)).'
+    )
+
+
+def is_unrendered(response: object) -> TypeGuard[SimpleTemplateResponse]:
+    """
+    Return True if the result of a function is a response that is not rendered yet, and has its renderer.
+
+    Django REST framework chooses the renderer when the handler has returned, so a response of a locked handler is
+    rendered after the release. A response of a locked `dispatch` has its renderer already.
+    """
+    if not isinstance(response, SimpleTemplateResponse) or response.is_rendered:
+        return False
+    rest = sys.modules.get("rest_framework.response")
+    return rest is None or not isinstance(response, rest.Response) or hasattr(response, "accepted_renderer")

@@ -159,7 +159,7 @@ def seal(fence: VerifiedToken, keys: Sequence[str | bytes]) -> str:
 
 def unseal(signed: object, keys: Sequence[str | bytes]) -> VerifiedToken:
     """Return the content of a token that was signed with one of the keys, of any age. Raises `InvalidToken`."""
-    if not isinstance(signed, str) or len(signed) > MAX_LENGTH:
+    if not isinstance(signed, str) or not 0 < len(signed) <= MAX_LENGTH:
         raise InvalidToken("Not a fencing token.")
     try:
         return _read(_signer(keys).unsign_object(signed))

@@ -34,21 +34,12 @@ R = TypeVar("R")
 HEADER: Final = "X-Fencing-Token"
 
 
-class _MissingToken(ZkLockError):
-    """The request has no fencing token."""
-
-
-_REFUSALS: Final = (_MissingToken, InvalidToken, StaleToken)
-_ANSWERS: Final[dict[type, tuple[int, str, str]]] = {
-    _MissingToken: (428, "fence_missing", "This request needs the fencing token of a lock, in the header {header}."),
-    InvalidToken: (
-        403,
-        "fence_invalid",
-        "The fencing token is not for this resource, or was not signed with a known key.",
-    ),
-    StaleToken: (412, "fence_stale", "The fencing token is out of date: its lease is over, or a newer one was used."),
+_ANSWERS: Final = {
+    428: ("fence_missing", "This request needs the fencing token of a lock, in the header {header}."),
+    403: ("fence_invalid", "The fencing token is not for this resource, or was not signed with a known key."),
+    412: ("fence_stale", "The fencing token is out of date: its lease is over, or a newer one was used."),
 }
-"""The status, the code in JSON, and the text."""
+"""The code in JSON and the text, by status."""
 
 
 def require_fence(
@@ -84,76 +75,59 @@ def require_fence(
 
     def decorate(view: Callable[P, R]) -> Callable[P, R]:
         _check_view(view)
-        guarded = GuardedView(name, view, verifier, header)
-        wrapper = _async_wrapper(guarded) if iscoroutinefunction(view) else _sync_wrapper(guarded)
-        return cast("Callable[P, R]", functools.update_wrapper(wrapper, view))
+        guarded = GuardedView(name, view, header)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if requests.is_async_dispatch(view, args):
+                return acall(*args, **kwargs)
+            request, key, signed = guarded.bind(args, kwargs)
+            try:
+                request.fence = verifier.verify(signed, key=key)
+            except (InvalidToken, StaleToken) as error:
+                return guarded.refuse(request, key, error)
+            return view(*args, **kwargs)
+
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            request, key, signed = guarded.bind(args, kwargs)
+            try:
+                request.fence = await verifier.averify(signed, key=key)
+            except (InvalidToken, StaleToken) as error:
+                return guarded.refuse(request, key, error)
+            return await cast("Any", view)(*args, **kwargs)
+
+        wrapper: Any = functools.wraps(view)(acall if iscoroutinefunction(view) else call)
+        return cast("Callable[P, R]", wrapper)
 
     return decorate
-
-
-def _sync_wrapper(guarded: GuardedView) -> Callable[..., Any]:
-    async_wrapper = _async_wrapper(guarded)
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if requests.is_async_dispatch(guarded.view, args):
-            return async_wrapper(*args, **kwargs)
-        request, key = guarded.bind(args, kwargs)
-        try:
-            fence = guarded.verifier.verify(guarded.token_of(request, key), key=key)
-        except _REFUSALS as error:
-            return guarded.refuse(request, key, error)
-        request.fence = fence  # type: ignore[attr-defined]
-        return guarded.view(*args, **kwargs)
-
-    return wrapper
-
-
-def _async_wrapper(guarded: GuardedView) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        request, key = guarded.bind(args, kwargs)
-        try:
-            fence = await guarded.verifier.averify(guarded.token_of(request, key), key=key)
-        except _REFUSALS as error:
-            return guarded.refuse(request, key, error)
-        request.fence = fence  # type: ignore[attr-defined]
-        return await guarded.view(*args, **kwargs)
-
-    return wrapper
 
 
 class GuardedView:
     """A view behind `@require_fence`."""
 
-    def __init__(self, name: Name, view: Callable[..., Any], verifier: FenceVerifier, header: str) -> None:
-        self.view = view
-        self.verifier = verifier
+    def __init__(self, name: Name, view: Callable[..., Any], header: str) -> None:
+        self._view = view
         self._header = header
         self._binder = KeyBinder(name, view)
         if isinstance(name, str):
             self._binder.check_fields(conf.path_for(name))
 
     def __repr__(self) -> str:
-        return f"{self.view.__module__}.{getattr(self.view, '__qualname__', self.view)}"
+        return f"{self._view.__module__}.{getattr(self._view, '__qualname__', self._view)}"
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[HttpRequest, str]:
-        """Return the request of a call, and the key of its lock."""
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str, str]:
+        """Return the request of a call, the key of its lock, and the signed token, which is empty if there is none."""
         request = requests.find_request(args)
         if request is None:
             raise TypeError(f"@require_fence is for views; {self!r} was called without a request.")
         name, fields = self._binder.bind_one(args, kwargs)
-        return request, Template.parse(conf.path_for(name)).render(fields)
-
-    def token_of(self, request: HttpRequest, key: str) -> str:
-        """Return the signed token in the request."""
-        signed = request.headers.get(self._header)
-        if not signed:
-            raise _MissingToken(lock=key)
-        return signed
+        key = Template.parse(conf.path_for(name)).render(fields)
+        return request, key, request.headers.get(self._header, "")
 
     def refuse(self, request: HttpRequest, key: str, error: ZkLockError) -> HttpResponse:
-        """Return the response to a refused request."""
+        """Return the response to a request whose token is not accepted."""
         logger.warning("view %r refused a request for %r: %s", self, key, error, extra={"lock": key})
-        status, code, text = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+        status = 412 if isinstance(error, StaleToken) else 403 if request.headers.get(self._header) else 428
+        code, text = _ANSWERS[status]
         response = respond(request, status, {"detail": text.format(header=self._header), "code": code})
         response["Cache-Control"] = "no-store"  # RFC 6585 requires it for 428; the next token may be accepted
         return response

@@ -17,13 +17,6 @@ logger = Logger("django_zklock.responses")
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
 """The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
 
-_ANSWERS: Final[dict[type, tuple[int, str, int]]] = {
-    LockNotAcquired: (409, CONFLICT, 1),
-    ZooKeeperUnavailable: (503, UNAVAILABLE, 5),
-    LockLost: (503, LOST, 5),
-}
-"""The status, the code, and the seconds of Retry-After."""
-
 _DETAILS: Final = {
     409: "Somebody else is working on this right now. Please try again in a moment.",
     503: "This is not possible at the moment. Please try again in a few seconds.",
@@ -37,16 +30,21 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     After a lost lock, the open transactions are rolled back, except that of a `TestCase`. Without this, Django would
     commit what the aborted work has written, because a response is no exception.
     """
-    if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
-        return None
-    status, code, retry_after = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-    if code == LOST:
+    if isinstance(error, LockNotAcquired):
+        return _retry_after(1, request, 409, CONFLICT)
+    if isinstance(error, ZooKeeperUnavailable):
+        logger.error("%s: %s", route(request), error, extra={"lock": error.lock})
+        return _retry_after(5, request, 503, UNAVAILABLE)
+    if isinstance(error, LockLost):
         transactions.roll_back()
         logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
-    elif code == UNAVAILABLE:
-        logger.error("%s: %s", route(request), error, extra={"lock": error.lock})
-    response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": retry_after})
-    response["Retry-After"] = str(retry_after)
+        return _retry_after(5, request, 503, LOST)
+    return None
+
+
+def _retry_after(seconds: int, request: HttpRequest, status: int, code: str) -> HttpResponse:
+    response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
+    response["Retry-After"] = str(seconds)
     return response
 
 

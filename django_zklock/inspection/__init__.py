@@ -6,7 +6,6 @@ from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.inspection.deadlocks import chain_from
 from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
-from django_zklock.inspection.incidents import Incident, incidents
 from django_zklock.inspection.info import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
 from django_zklock.locks.queue_reader import ContenderInfo
@@ -17,7 +16,6 @@ __all__ = [
     "EnsembleReport",
     "Figures",
     "HealthFinding",
-    "Incident",
     "LockInfo",
     "OperatorHold",
     "ScannedContender",
@@ -29,7 +27,6 @@ __all__ = [
     "check_quorum",
     "connection",
     "ensemble",
-    "incidents",
     "look_at",
     "snapshot",
 ]

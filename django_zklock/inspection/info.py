@@ -1,4 +1,10 @@
-"""The values that inspection returns. Each text in them is capped and has printable characters only."""
+"""
+The values that inspection returns, and their JSON. Each text is capped and has printable characters only.
+
+The JSON is the same for the admin and for `manage.py zklock`. Tokens in it are strings, as they have 64 bits and
+JavaScript's numbers have 53. Sessions are hexadecimal strings. What is absent is null, times are in ISO 8601, and spans
+of time are in seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import EXHAUSTED
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.locks.queue_reader import ContenderInfo
 
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
@@ -44,13 +52,11 @@ class ScannedContender(ContenderInfo):
     """Whether it holds the lock; False for a waiter, and for an operator hold that is over."""
     waits_behind: str
     """The name of the contender that must end first; empty for a holder."""
-    may_hold: bool = False
-    """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
 
     @property
     def held_since(self) -> datetime | None:
         """When it got the lock, or when it came if that is not known; None for a waiter."""
-        return (self.granted or self.came) if self.holds else None
+        return self.since if self.holds else None
 
     @property
     def at_most(self) -> bool:
@@ -60,7 +66,7 @@ class ScannedContender(ContenderInfo):
     @property
     def since(self) -> datetime:
         """When it got the lock; for a waiter, when it came."""
-        return self.held_since or self.came
+        return (self.granted if self.holds else None) or self.came
 
     @property
     def duration(self) -> float:
@@ -110,7 +116,11 @@ class LockInfo:
     kind: str = "lock"
     """ "lock"; "read-write" with readers or writers; "semaphore" if a contender wants a permit, or a limit is set."""
     holders: tuple[ScannedContender, ...] = ()
-    """Several if they read or have permits. None while the lock is handed over, or if there is a problem."""
+    """
+    Several if they read or have permits. None while the lock is handed over, or if there is a problem.
+
+    After a change of the limit, these are at most the holders: one that came before may wait (`holders_at_most`).
+    """
     waiters: tuple[ScannedContender, ...] = ()
     """In their order; no more than were requested."""
     waiting: int = 0
@@ -133,6 +143,11 @@ class LockInfo:
 
     deadlocked: bool = False
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
+
+    @property
+    def holders_at_most(self) -> bool:
+        """Whether the limit was lowered or cleared, so that some of the holders may wait: nobody else can know."""
+        return self.limit is not None and self.kind == "semaphore" and len(self.holders) > self.limit
 
     @property
     def contended(self) -> bool:
@@ -175,14 +190,14 @@ class LockInfo:
         states = {
             "deadlocked": self.deadlocked,
             "unreadable": bool(self.problem),
-            "passing": not self.holders and self.contended,
+            "passing": not self.holders and self.waiting > 0,
             "operator": self.operator is not None,
             "kept": self.idle_for is not None,
             "long": self.held_longer_than(long_held),
-            "contended": self.contended,
+            "contended": self.waiting > 0,
             "held": self.held_for is not None,
         }
-        return tuple(state for state, is_in in states.items() if is_in) or ("free",)
+        return tuple([state for state, is_in in states.items() if is_in]) or ("free",)
 
     def state(self, long_held: float = LONG_HELD) -> str:
         """Return the worst of its states."""
@@ -214,18 +229,27 @@ class Figures:
     @classmethod
     def of(cls, locks: Collection[LockInfo]) -> Figures:
         """Return the figures of these locks."""
-        holds = [lock.held_for for lock in locks if lock.held_for is not None]
+        held, kept, contended, waiting = 0, 0, 0, 0
+        waits: list[float] = []
+        holds: list[float] = []
+        for lock in locks:
+            waiting += lock.waiting
+            contended += lock.waiting > 0
+            kept += lock.idle_for is not None
+            if lock.longest_wait is not None:
+                waits.append(lock.longest_wait)
+            if lock.held_for is not None:
+                held += 1
+                if not lock.holders[0].at_most:
+                    holds.append(lock.held_for)
         return cls(
             locks=len(locks),
-            held=len(holds),
-            kept=len([lock for lock in locks if lock.idle_for is not None]),
-            contended=len([lock for lock in locks if lock.contended]),
-            waiting=sum([lock.waiting for lock in locks]),
-            longest_wait=max([lock.longest_wait for lock in locks if lock.longest_wait is not None], default=None),
-            longest_hold=max(
-                [lock.held_for for lock in locks if lock.held_for is not None and not lock.holders[0].at_most],
-                default=None,
-            ),
+            held=held,
+            kept=kept,
+            contended=contended,
+            waiting=waiting,
+            longest_wait=max(waits, default=None),
+            longest_hold=max(holds, default=None),
         )
 
 
@@ -275,3 +299,51 @@ class Snapshot:
     def deadlocked(self) -> frozenset[str]:
         """The keys of the locks in a deadlock."""
         return frozenset(wait.holds for cycle in self.cycles for wait in cycle)
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+_CONTENDER: Final = (
+    *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
+    *("template", "operator", "release_request", "limit", "max_hold", "session_timeout", "idle_since"),
+)
+NAMES: Final[dict[type, tuple[str, ...]]] = {
+    Snapshot: ("taken_at", "age", "problem", "skipped", "total", "connection", "cycles", "locks"),
+    ConnectionInfo: ("state", "server", "session", "timeout", "hosts"),
+    Wait: ("who", "holds", "waits_for"),
+    LockInfo: (
+        *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
+        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
+    ),
+    ContenderInfo: _CONTENDER,
+    ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
+    OperatorHold: ("by", "reason", "since", "until", "token"),
+    ReleaseRequest: ("by", "reason", "at"),
+    SetLimit: ("limit", "by", "reason", "when"),
+}
+"""The names of each value in JSON, in their order."""
+_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind"}
+"""Names of values that are absent if they are 0 or empty."""
+
+
+def to_json(value: Any) -> Any:
+    """Return a value of inspection for JSON."""
+    names = NAMES.get(type(value))
+    if names is not None:
+        return {name: to_json(_attribute(value, name)) for name in names}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return [to_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _attribute(value: Any, name: str) -> object:
+    if name == "token":
+        return str(value.token)
+    if name == "session":
+        return session_hex(value.session_id) or None
+    if name == "state" and isinstance(value, LockInfo):
+        return value.state()
+    if name == "held_at_most":
+        return any(holder.at_most for holder in value.holders[:1]) if isinstance(value, LockInfo) else value.at_most
+    attribute = getattr(value, name)
+    return None if name in _OR_ABSENT and not attribute else attribute

@@ -1,13 +1,21 @@
-"""The calls of inspection: a snapshot of all locks, or the state of one. They wait for the scan."""
+"""The calls of inspection: a snapshot of all locks, or the state of one. They wait for a scan, and describe it."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Final
+from functools import partial
+from operator import attrgetter
+from typing import Final, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.queue.holders import kind_of_queue, waits_for
+from django_zklock.core.queue.markers import set_limit
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Gateway, to_datetime
@@ -16,11 +24,10 @@ from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
-from django_zklock.inspection.describe import describe
-from django_zklock.inspection.info import ConnectionInfo, LockInfo, Snapshot
+from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.locks.requests import call
-from django_zklock.names.template import is_key, show_tails
+from django_zklock.names.template import is_key, path, show_tails
 from django_zklock.shared import Shared
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
@@ -47,8 +54,8 @@ def snapshot(
     """
     session = process.current()
     key = session.options, ScanLimits(max_locks, max_waiters, words=tuple(words.casefold().split())), reply_timeout
-    last, ended = _snapshots.get(key, reply_timeout, max_age)
-    return replace(last, age=max(0.0, clock.now() - ended), connection=connection())
+    described, ended = _snapshots.get(key, reply_timeout, max_age)
+    return described(age=max(0.0, clock.now() - ended), connection=connection())
 
 
 def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
@@ -67,11 +74,14 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     return locks[0] if locks else None
 
 
-_last: tuple[SessionOptions, Snapshot, float] | None = None
+Described: TypeAlias = Callable[..., Snapshot]
+"""A snapshot without its age and connection, which are those of the call."""
+
+_last: tuple[SessionOptions, Described, float] | None = None
 """The last snapshot that has listed all directories, and when it ended; written by any thread."""
 
 
-def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Snapshot, float]:
+def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Described, float]:
     """Return a snapshot and when it ended. If this scan fails, it is the last one, with the present problem."""
     global _last
     options, limits, _ = key
@@ -80,23 +90,23 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     problem = session.explain() if scan is None else scan.problem
     last = _last if _last is not None and _last[0] == options else None
     if last is not None and (scan is None or not scan.listed):
-        return replace(last[1], problem=problem), last[2]
+        return partial(last[1], problem=problem), last[2]
     if scan is None:
-        now = datetime.now(timezone.utc)
-        return Snapshot(taken_at=now, locks=(), problem=problem, connection=connection()), clock.now()
+        return partial(Snapshot, taken_at=datetime.now(timezone.utc), locks=(), problem=problem), clock.now()
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
     locks = describe(scan)
     waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
     cycles = find_cycles(waits, locks) if waits else ()
-    deadlocked = {wait.holds for cycle in cycles for wait in cycle}
-    locks = tuple(replace(lock, deadlocked=True) if lock.key in deadlocked else lock for lock in locks)
-    described = Snapshot(
+    if cycles:
+        deadlocked = {wait.holds for cycle in cycles for wait in cycle}
+        locks = tuple(replace(lock, deadlocked=True) if lock.key in deadlocked else lock for lock in locks)
+    described = partial(
+        Snapshot,
         taken_at=to_datetime(scan.ended_at),
         locks=locks,
         total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
         problem=problem,
         skipped=scan.skipped,
-        connection=connection(),
         waits=waits,
         cycles=cycles,
     )
@@ -113,6 +123,73 @@ def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | 
 
 
 _snapshots: Final = Shared(_take_snapshot)
+
+
+def describe(result: ScanResult) -> tuple[LockInfo, ...]:
+    """Return the locks of a result, sorted by key."""
+    locks = [
+        LockInfo(key=key, path=path(result.base, key), waiting=count, problem=why)
+        for key, (count, why) in result.unreadable.items()
+    ]
+    for key, queue in result.queues.items():
+        lock = _describe_queue(result, key, queue)
+        if lock is not None:
+            locks.append(lock)
+        time.sleep(0)  # thousands of contenders take a second; let the protocol's thread run
+    return tuple(sorted(locks, key=attrgetter("key")))
+
+
+def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | None:
+    """Return the lock of a queue, or None if it is free."""
+    held = frozenset(result.holders(key))
+    marker = result.nodes.get((key, queue.limit_marker))
+    holders: list[ScannedContender] = []
+    waiters: list[ScannedContender] = []
+    expired_holds: list[ScannedContender] = []
+    waiting = 0
+    problem = ""
+    for index, child in enumerate(queue.children):
+        identity = key, child.name
+        if identity not in result.nodes:
+            if index in held:
+                problem = "The znode of its holder was not read."
+            else:
+                waiting += 1
+            continue
+        node = result.nodes[identity]
+        if node is None:
+            continue  # it has gone since its directory was listed
+        is_expired = identity in result.expired_holds
+        group = expired_holds if is_expired else holders if index in held else waiters
+        waiting += group is waiters
+        waits_behind = "" if is_expired else waits_for(queue, index, held)
+        contender = ScannedContender.from_node(
+            key,
+            child,
+            node,
+            age=max(0.0, result.ended_at - node.ctime),
+            holds=not (waits_behind or is_expired),
+            waits_behind=waits_behind,
+        )
+        group.append(contender)
+    if not (holders or waiting or problem):
+        return None
+    limits = {contender.limit for contender in (*holders, *waiters) if contender.limit is not None}
+    in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT and (holders or waiters) else None
+    return LockInfo(
+        key=key,
+        path=path(result.base, key),
+        kind=kind_of_queue(queue),
+        holders=tuple(holders),
+        waiters=tuple(waiters[: result.max_waiters]),
+        waiting=waiting,
+        longest_wait=max([waiter.age for waiter in waiters], default=None),
+        problem=problem,
+        limit=queue.limit or in_code,
+        limit_set=set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
+        own_limits=tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
+        expired_holds=tuple(expired_holds),
+    )
 
 
 def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:

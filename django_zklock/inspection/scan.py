@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from django_zklock.core import clock
 from django_zklock.core.protocol.operator_holds import read_hold
-from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
-from django_zklock.core.queue.holders import Limits, by_own_limit, end_of_holders, holder_indexes
-from django_zklock.core.queue.nodes import Kind, own_limit
+from django_zklock.core.queue.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.core.zk.gateway import Gateway, Node
+from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
 from django_zklock.core.zk.loop import Timer
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.info import NO_KEY
-from django_zklock.inspection.server_time import ServerTime
-from django_zklock.locks.requests import OnConnected
 from django_zklock.names.template import MAX_KEY, path
 
 LIST_WINDOW: Final = 128  # lists of directories that are under way at a time
@@ -34,6 +32,9 @@ KEPT_DATA: Final = 256  # bytes that are kept of a znode that exceeds one of the
 LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
 MAX_SKIPPED: Final = 10
 MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiters are more, or all are requested
+
+MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
+REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader
 
 TOO_SHORT: Final = "The time was too short to read all locks."
 
@@ -86,13 +87,19 @@ class ScanResult:
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
         queue = self.queues[key]
-        indexes = holder_indexes(queue, self.limits(key))
-        return tuple(index for index in indexes if (key, queue[index].name) not in self.expired_holds)
+        limits: dict[str, int] = {}
+        for name in permits_at_front(queue):
+            node = self.nodes.get((key, name))
+            if node is not None:
+                limits[name] = self.permit_limit(key, node)
+        indexes = holder_indexes(queue, limits)
+        return tuple([index for index in indexes if (key, queue[index].name) not in self.expired_holds])
 
-    def limits(self, key: str) -> Limits:
-        """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
-        nodes = ((name, self.nodes.get((key, name))) for name in by_own_limit(self.queues[key]))
-        return {name: own_limit(node.data) for name, node in nodes if node is not None}
+    def permit_limit(self, key: str, node: Node) -> int:
+        """Return the limit by which the contender with this znode holds a permit, if it wants one."""
+        queue = self.queues[key]
+        marker = self.nodes.get((key, queue.limit_marker))
+        return permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
 
 
 class Scan:
@@ -131,12 +138,12 @@ class Scan:
             self._session.loop.call_later(self._reply_timeout * LISTING_SHARE, self._on_listing_timeout),
             self._session.loop.call_later(self._reply_timeout, self._on_timeout),
         ]
-        self._session.attached(OnConnected).call(self._on_connected)
+        self._session.call_when_connected(self._on_connected)
 
     def _on_connected(self) -> None:
         self._generation += 1
         self._reset()
-        self._gateway = self._session.attached(Registry).gateway
+        self._gateway = self._session.gateway
         self._session.attached(ServerTime).refresh(self._gateway)
         self._requests.append(partial(self._list, self._limits.key))
         self._proceed()
@@ -184,7 +191,7 @@ class Scan:
             self._pending -= 1
             if isinstance(reply, (OutcomeUnknown, SessionGone)):
                 self._generation += 1
-                self._session.attached(OnConnected).call(self._on_connected)
+                self._session.call_when_connected(self._on_connected)
                 return
             callback(reply)
             self._proceed()
@@ -253,10 +260,10 @@ class Scan:
                 (max(0, index - first_waiter + 1), key, child.name) for index, child in enumerate(queue.children[:end])
             ]
         reads.sort()
-        if limits.max_waiters is not None:
+        if limits.max_waiters is not None and len(reads) > MAX_READS:
             del reads[max(MAX_READS, sum(rank < 2 for rank, _, _ in reads)) :]
         marked = [(0, key, queue.limit_marker) for key, queue in result.queues.items() if queue.limit_marker]
-        for _, key, name in reads + marked:
+        for _, key, name in marked + reads:  # the markers first: they decide which contenders `_read_permits` reads
             self._read(key, name)
 
     def _read(self, key: str, name: str) -> None:
@@ -286,34 +293,60 @@ class Scan:
         The limits of contenders further back are not read.
         """
         queue = self._result.queues[key]
-        if queue.limit is None and queue[0].kind is Kind.PERMIT:
-            for child in queue.children[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
+        if queue[0].kind is Kind.PERMIT:
+            limit = self._result.permit_limit(key, node)
+            for child in queue.children[: limit + max(1, self._limits.max_waiters or 0)]:
                 self._read(key, child.name)
 
     # --- The end ------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         done, self._done = self._done, None
-        self._session.attached(OnConnected).cancel(self._on_connected)
+        self._session.cancel_call(self._on_connected)
         for timer in self._timers:
             timer.cancel()
         if done is None:
             return
-        result, server_time = self._result, self._session.attached(ServerTime)
-        youngest = max((node.ctime for node in result.nodes.values() if node is not None), default=0.0)
+        result, server_time = self._result, self._session.gateway.clock.now()
+        passed = 0.0 if server_time is None else server_time - MARGIN
         result.ended = clock.now()
-        result.ended_at = server_time.at(result.ended, youngest)
-        result.expired_holds = _expired_holds(result.nodes, server_time.passed())
+        result.ended_at = time.time() if server_time is None else server_time
+        for (key, name), node in result.nodes.items():
+            if node is None:
+                continue
+            result.ended_at = max(result.ended_at, node.ctime)  # it existed by then, whatever the clocks say
+            if not node.owner:  # nearly all znodes have an owner, so that is checked first
+                hold = read_hold(key, node)
+                if hold is not None and hold.is_over(passed):
+                    result.expired_holds |= {(key, name)}
         done(result)
 
 
-def _expired_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:
-    """Return the key and name of each operator hold that ended before a time of the server's clock."""
-    ended: set[tuple[str, str]] = set()
-    for (key, name), node in nodes.items():
-        if node is None or node.owner:  # nearly all znodes have an owner, so that is checked first
-            continue
-        hold = read_hold(key, node)
-        if hold is not None and hold.is_over(server_time):
-            ended.add((key, name))
-    return frozenset(ended)
+class ServerTime:
+    """
+    Asks for the time by ZooKeeper's clock, which dates all znodes; used on the protocol's thread.
+
+    The clock of this machine may differ by minutes, and may be set at any moment. So an age is the difference of two
+    times of ZooKeeper's clock: the last one that ZooKeeper has sent, plus the time since then by a monotonic clock.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._asked_at: float | None = None
+
+    def refresh(self, gateway: Gateway) -> None:
+        """
+        Ask ZooKeeper for the time, if the last request is too old. That costs one write.
+
+        If this account may only read, ZooKeeper refuses. Then the clock of this machine counts.
+        """
+        now = clock.now()
+        if self._asked_at is not None and now - self._asked_at < REFRESH_INTERVAL:
+            return
+        self._asked_at = now
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, (OutcomeUnknown, SessionGone, NodeMissing)):
+                self._asked_at = None  # ZooKeeper did not refuse, so ask again
+
+        gateway.sync_clock(f"{self._session.options.base}/{CLOCK_NODE}", on_reply)

@@ -1,14 +1,17 @@
-"""The errors of calls with wrong arguments. They say what to do."""
+"""The errors of wrong calls: of wrong arguments, and from places that cannot own a lock. They say what to do."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import Any, NoReturn, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -51,6 +54,14 @@ _FOREIGN_OPTIONS = {
     "retry": 'for a Celery task, @zk_locked takes on_conflict="retry" and max_conflicts=3',
 }
 """Names of options in other packages, and what to use here."""
+
+
+def check_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> None:
+    """Raise `TypeError` for arguments that `call` does not have."""
+    if more or not options.keys() <= allowed.__annotations__.keys():
+        refuse_arguments(call, name, more, options, allowed)
 
 
 def refuse_arguments(
@@ -120,6 +131,55 @@ def check_no_running_loop(method: str, instead: str) -> None:
     raise SynchronousOnlyOperation(
         f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
     )
+
+
+class _ThreadLocal(threading.local):
+    """A fact about the current thread."""
+
+    is_pooled = True  # whether a thread pool may have called what runs
+
+
+_current = _ThreadLocal()
+
+_POOLS = {"asgiref.sync", "asgiref.current_thread_executor", "concurrent.futures.thread", "multiprocessing.pool"}
+_POOLS |= {"anyio._backends._asyncio", "trio._threads"}
+_CALLERS = _POOLS | {"threading"}  # the modules whose functions call what a thread is to run
+
+
+def pool_call(frame: FrameType | None) -> Callable[[], bool]:
+    """
+    Return a function that tells whether the call that a thread pool runs in this frame has ended.
+
+    Raises `ZkLockError` if the frame is the pool's own. Then the call does nothing else than acquire the lock.
+    """
+    while frame is not None and (caller := frame.f_globals.get("__name__")) == "contextlib":  # an ExitStack
+        frame = frame.f_back
+    if frame is not None and caller in _CALLERS:
+        raise ZkLockError(
+            "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
+            'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'
+        )
+    # Without a coroutine of `async_to_sync`, only the threads of pools run such calls. The other threads look once.
+    asgiref: Any = sys.modules.get("asgiref.sync")
+    if not _current.is_pooled and not (asgiref and asgiref.AsyncToSync.loop_thread_executors):
+        return bool
+    is_pooled = False
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _POOLS:
+            is_pooled = True
+            variables = frame.f_locals if frame.f_code.co_name == "run" else {}
+            future = getattr(variables.get("self"), "future", variables.get("future"))
+            if future is not None:
+                return functools.partial(_is_over, weakref.ref(future))
+        frame = frame.f_back
+    _current.is_pooled = is_pooled
+    return bool
+
+
+def _is_over(reference: weakref.ref[Any]) -> bool:
+    future = reference()
+    # If nobody waits for it any more, anyio cancels the future of a call that goes on.
+    return future is None or (future.done() and not future.cancelled())
 
 
 def check_not_own_task(method: Callable[..., Any]) -> None:

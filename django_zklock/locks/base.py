@@ -19,7 +19,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.execution.owner import current_owner, pool_call
+from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, KeptUse, await_all, held_locks, wait_all
@@ -27,7 +27,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
-from django_zklock.locks.arguments import check_no_running_loop, check_not_own_task, threading_timeout
+from django_zklock.locks.arguments import check_no_running_loop, check_not_own_task, pool_call, threading_timeout
 from django_zklock.locks.queue_reader import is_queued
 
 logger = Logger("django_zklock.locks")

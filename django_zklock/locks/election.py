@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
-from django_zklock.conf.options import UNSET
+from django_zklock.conf.options import NOT_GIVEN
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_no_running_loop, check_seconds
+from django_zklock.locks.arguments import check_arguments, check_no_running_loop, check_seconds
 from django_zklock.locks.base import BlockExit
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
-from django_zklock.locks.spec import check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -314,10 +313,8 @@ def read_leader(key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[An
 
 def check_entry(name: str) -> None:
     """Raise `ValueError` if the entry of `name` in `LOCKS` has an option that the lock of a leader cannot have."""
-    entry = conf.current().locks.get(name)
-    if entry is None:
-        return
-    if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
+    entry = conf.current().locks.get(name, NOT_GIVEN)
+    if entry.get("kind") in ("read", "write") or entry.get("limit") or entry.get("atomic"):
         raise ValueError(
             f'ZKLOCK["LOCKS"]["{name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
             "there is one leader at a time, and its work is not a transaction."

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
+from django_zklock.conf import Config
 from django_zklock.conf.arguments import (
+    UNSET,
     AbortOn,
     Atomic,
     Compat,
@@ -18,19 +20,23 @@ from django_zklock.conf.arguments import (
     ReleaseOn,
     Seconds,
     SideArguments,
+    Unset,
 )
-from django_zklock.conf.options import UNSET, LockOptions, Unset, given_options
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, given_options
+from django_zklock.conf.spelling import check_spelling
 from django_zklock.core import host
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.locks.spec import NOTHING, LockSpec
+from django_zklock.core.protocol.grant import Policy
+from django_zklock.core.queue.escaping import path
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.locks.arguments import mapping
+from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold, hold_of
-from django_zklock.locks.spec import check_arguments, check_contradictions, resolve, spec_of_key, spec_of_name
-from django_zklock.locks.transactions import DatabaseScope
-from django_zklock.names import template as names
+from django_zklock.locks.transactions import DatabaseScope, check_aliases
+from django_zklock.names.template import Template, check_own_key, check_type, show_tails
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -55,14 +61,16 @@ class Lock(LockBase[Hold]):
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
-        check_arguments("zk_lock", name, more, options, LockArguments)
+        if more or not options.keys() <= LockArguments.__annotations__.keys():
+            refuse_arguments("zk_lock", name, more, options, LockArguments)
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
+        checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, given_options(options), fields, what, about)
+        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, what, about)
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -83,9 +91,9 @@ class Lock(LockBase[Hold]):
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
-        names.check_own_key(key := names.show_tails(key))
+        check_own_key(key := show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
-        complete = given_options(options).merged_over(conf.current().options_of_key(key))
+        complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
         lock = cls(key)
         lock.resolve = partial(spec_of_key, key, complete, what, about)
@@ -114,17 +122,6 @@ class Lock(LockBase[Hold]):
 
     def _view(self, holds: list[HeldLock]) -> Hold:
         return hold_of(holds[0])
-
-
-def _refuse() -> NoReturn:
-    raise ImproperlyConfigured(
-        'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
-    )
-
-
-events.sender = Lock
-host.connect(events, DatabaseScope())
-process.configure(_refuse, is_default=True)
 
 
 def zk_lock(
@@ -214,3 +211,106 @@ class ReadWriteLock:
     def write(self) -> Lock:
         """Return the lock to acquire for writing."""
         return self._write
+
+
+# --- from options to a spec ---------------------------------------------------------------------------------------
+
+MOST_SPECS: Final = 1000  # in the cache, for the next lock with the same name and options
+
+
+def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
+    """Return the options of the lock `name`: those `given`, completed by the settings. All are checked."""
+    check_type(name)
+    check_spelling(config, name)
+    options = config.options_for(name, given)
+    check_contradictions(name, options)
+    return options
+
+
+def spec_of_name(
+    name: str,
+    options: LockOptions,
+    fields: Mapping[str, object] | None,
+    what: str,
+    about: Mapping[str, str] | None,
+    config: Config,
+) -> LockSpec:
+    """Return the spec of the lock `name`, with the options that a call gave. Raises `InvalidLockName`."""
+    if fields or about or what or type(name) is not str:
+        return resolve(name, resolve_options(config, name, options), fields, what, about, config)
+    cache_key = name, id(options)
+    cached = config.specs.get(cache_key)
+    if cached is None or cached[0] is not options:
+        if len(config.specs) >= MOST_SPECS:
+            config.specs.clear()
+        spec = resolve(name, resolve_options(config, name, options), None, "", None, config)
+        cached = config.specs[cache_key] = options, spec  # keeps the options, so no others get their id
+    result: LockSpec = cached[1]
+    return result
+
+
+def resolve(
+    name: str,
+    options: LockOptions,
+    fields: Mapping[str, object] | None,
+    what: str,
+    about: Mapping[str, str] | None,
+    config: Config,
+) -> LockSpec:
+    """Return the spec of the lock `name`, with options from `resolve_options`. Raises `InvalidLockName`."""
+    template = Template.parse(options.get("path", name))
+    return spec_of_key(template.render(fields or {}), options, what, about, config, template=template.text)
+
+
+def spec_of_key(
+    key: str, options: LockOptions, what: str, about: Mapping[str, str] | None, config: Config, template: str = ""
+) -> LockSpec:
+    """Return the spec of the lock with this key, with options from `resolve_options`."""
+    check_aliases(options.get("atomic", ()))
+    return LockSpec(
+        key=key,
+        template=template,
+        parent=path(config.base, key),
+        kind=kind_of(options),
+        policy=Policy(**{name: options[name] for name in _POLICY & options.keys()}),
+        what=what,
+        about=about or NOTHING,
+        **{name: options[name] for name in _SAME_NAME & options.keys()},
+    )
+
+
+_POLICY: Final = frozenset(Policy.__dataclass_fields__)
+_SAME_NAME: Final = LockSpec.__dataclass_fields__.keys() - {"kind"}
+
+
+def kind_of(options: LockOptions) -> Kind:
+    """Return what a contender with these options wants."""
+    if options.get("limit") is not None:
+        return Kind.PERMIT
+    if options.get("kind") == "read":
+        return Kind.READ
+    return Kind.WRITE if options.get("kind") == "write" else Kind.LOCK
+
+
+def check_contradictions(name: str, options: LockOptions) -> None:
+    """Raise `ValueError` for options that exclude each other."""
+    problem = contradiction(options)
+    if problem:
+        raise ValueError(
+            f"The lock {name!r} has {problem}; change one of them. To override its entry or DEFAULTS in a call, pass "
+            'limit=None, kind="lock", compat=None, max_hold=None, min_hold=0 or linger=0.'
+        )
+
+
+# --- to the core --------------------------------------------------------------------------------------------------
+
+
+def _refuse() -> NoReturn:
+    raise ImproperlyConfigured(
+        'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
+    )
+
+
+events.sender = Lock
+host.connect(events, DatabaseScope())
+process.configure(_refuse, is_default=True)

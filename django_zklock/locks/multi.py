@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LockArguments
-from django_zklock.conf.options import DEFAULT_TIMEOUT, given_options
+from django_zklock.conf.options import given_options
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
+from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.spec import check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -121,7 +121,7 @@ class MultiLock(LockBase[MultiHold]):
     exclusive lock or a write lock wins, else the first one. The options are those of `Lock`, for each lock that is
     given by its name, with two differences:
 
-    * `timeout` is for all locks together. Its default is that of `ZKLOCK["DEFAULTS"]`, else 10.
+    * `timeout` is for all locks together. Its default is that of `ZKLOCK["DEFAULTS"]`, else 5.
     * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
     """
 
@@ -155,8 +155,8 @@ class MultiLock(LockBase[MultiHold]):
     def specs(self) -> tuple[LockSpec, ...]:
         """The specs of the locks that a call acquires; see `LockBase`."""
         specs = [lock.spec for lock in self.locks]
-        own = self._options.given()
-        timeout = (conf.current().defaults.given() | own).get("timeout", DEFAULT_TIMEOUT)
+        own = self._options
+        timeout = own.get("timeout", conf.current().defaults.get("timeout", DEFAULT_TIMEOUT))
         atomic = tuple(dict.fromkeys((*own.get("atomic", ()), *(alias for spec in specs for alias in spec.atomic))))
         outer = [replace(spec, timeout=timeout, atomic=()) for spec in specs[:-1]]
         return (*outer, replace(specs[-1], timeout=timeout, atomic=atomic))

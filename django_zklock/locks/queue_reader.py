@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.core.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.core.protocol.node import ReplyGuard
-from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.queue import clients, order, release_request
+from django_zklock.core.protocol.reply_guard import ReplyGuard
+from django_zklock.core.queue import order, release_request
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
@@ -21,7 +21,6 @@ from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGon
 from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply, to_datetime
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.requests import OnConnected
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
 MOST_READ = 50  # contenders; no caller needs those behind them
 _SHORT: Final = 120  # the most characters of a host or thread
 _ITEM: Final = 64  # the most characters of the name of an item
+OURS: Final = "zklock"
+CURATOR: Final = "Curator"
+KAZOO: Final = "kazoo"
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +91,9 @@ class ContenderInfo:
     def from_node(cls, key: str, child: Child, node: Node, **more: Any) -> Self:
         """Return the info of a znode in the queue of `key`. `more` are the fields of a subclass."""
         payload = Payload.decode(node.data)
-        client = clients.client_of(child, payload)
+        client = client_of(child, payload)
         operator = operator_hold(payload, key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime)
-        payload = payload or clients.foreign_payload(node.data)
+        payload = payload or foreign_payload(node.data)
         return cls(
             name=child.name,
             path=node.path,
@@ -121,12 +124,43 @@ class ContenderInfo:
         """Describe it in one line."""
         if self.operator is not None:
             return str(self.operator)
-        if self.client == clients.OURS:
+        if self.client == OURS:
             return f"{self.what!r} on {self.host}, process {self.pid}"
         name = f"{self.what!r}, " if self.what else ""
-        kind = "an unknown kind" if self.client == clients.UNKNOWN else self.client
+        kind = "an unknown kind" if self.client == UNKNOWN else self.client
         host = f" on {self.host}" if self.host else ""
         return f"{name}a client of {kind}{host}, {self.name}"
+
+
+def client_of(child: Child, payload: Payload | None) -> str:
+    """
+    Return the client of a contender: "zklock", "kazoo", "Curator" or "unknown".
+
+    `payload` is the payload in its znode, if that is one of ours. If only the name or only the payload is ours, the
+    client is unknown.
+    """
+    if payload is not None and payload.is_of(child):
+        return OURS
+    if not child.in_grammar_of_curator:
+        return KAZOO
+    return CURATOR if payload is None and child.by_curator else UNKNOWN
+
+
+def foreign_payload(data: bytes) -> Payload:
+    """
+    Return what another client than ours wrote into its znode.
+
+    Curator writes its address by default: the host. Any other text is what it runs, such as kazoo's identifier or the
+    id of a Curator `LeaderSelector`.
+    """
+    host = what = ""
+    if data != release_request.CURATOR:  # else Curator's release request has replaced the text
+        text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
+        try:
+            host = printable(str(ipaddress.ip_address(text)), _SHORT)
+        except ValueError:
+            what = printable(text, _SHORT)
+    return Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
 
 
 def _idle_since(payload: Payload, node: Node) -> datetime | None:
@@ -208,16 +242,16 @@ class _QueueRead:
 
     def begin(self) -> None:
         """Send the requests as soon as there is a connection."""
-        self._session.attached(OnConnected).call(self._list)
+        self._session.call_when_connected(self._list)
 
     def give_up(self) -> None:
         """Send no more requests; from any thread."""
         self._done = None
-        self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
+        self._session.post(self._session.cancel_call, self._list)
 
     def _list(self) -> None:
         if self._done is not None:
-            gateway = self._session.attached(Registry).gateway
+            gateway = self._session.gateway
             gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, reply: NamesReply) -> None:
@@ -237,7 +271,7 @@ class _QueueRead:
         self._infos = dict.fromkeys(child.name for child in queue)
         self._unanswered = len(queue)
         self._has_gap = False
-        gateway = self._session.attached(Registry).gateway
+        gateway = self._session.gateway
         for child in queue:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", on_read)

@@ -1,7 +1,7 @@
 """
 Requests that survive a broken connection: a request with a deadline, and an update that reads, decides and writes.
 
-`call` and `run` block the calling thread. `OnConnected` and `OptimisticUpdate` work on the loop's thread.
+`call` and `run` block the calling thread. An `OptimisticUpdate` works on the loop's thread.
 """
 
 from __future__ import annotations
@@ -46,40 +46,6 @@ CLOSED: Final = "The ZooKeeper session of this process was closed."
 _Reply = TypeVar("_Reply")
 
 
-class OnConnected(SessionObserver):
-    """Calls that wait for a connection. Each session has one (`attached`). For the loop's thread only."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._calls: dict[Callable[[], object], None] = {}
-        session.observers[self] = None
-
-    @property
-    def needs_connection(self) -> bool:
-        return bool(self._calls)
-
-    def call(self, call: Callable[[], object]) -> None:
-        """Make a call now if there is a connection, else as soon as there is one."""
-        if self._session.requests.usable:
-            call()
-        else:
-            self._calls[call] = None
-
-    def cancel(self, call: Callable[[], object]) -> None:
-        """Do not make the call."""
-        self._calls.pop(call, None)
-
-    def on_connected(self, *, resumed: bool) -> None:
-        """Post each call as an event of its own, so that a failing call does not stop the others."""
-        for call in self._calls:
-            self._session.post(self._make, call)
-
-    def _make(self, call: Callable[[], object]) -> None:
-        if call in self._calls and self._session.requests.usable:
-            del self._calls[call]
-            call()
-
-
 def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object], deadline: float) -> _Reply:
     """
     Send a request until ZooKeeper answers it; return the reply, which may be a `ZkError`.
@@ -108,7 +74,7 @@ def _send(session: Session, request: Callable[[Gateway, Callback[Any]], object],
         waiter.set((ZooKeeperUnavailable(CLOSED),))
     else:
         session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
-        request(session.attached(Gateway), lambda reply: waiter.set((reply,)))
+        request(session.gateway, lambda reply: waiter.set((reply,)))
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
@@ -226,7 +192,7 @@ class OptimisticUpdate(SessionObserver):
         if self.session.closing:
             self.on_closed()
             return
-        self._gateway = self.session.attached(Gateway)
+        self._gateway = self.session.gateway
         self.session.observers[self] = None
         if not self.session.connected:
             return  # until on_connected

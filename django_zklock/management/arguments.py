@@ -102,7 +102,7 @@ def key_of(options: argparse.Namespace) -> str:
     """
     name: str = options.name
     fields: dict[str, object] = dict(options.fields)
-    path = conf.current().options_for(name).path or name
+    path = conf.current().options_for(name).get("path", name)
     if path == name and not fields and is_escaped(name):
         return show_tails(name)
     template = Template.parse(path)
@@ -123,8 +123,9 @@ def template_of(name: str) -> str:
 def entries_below(key: str) -> str:
     """Return a hint at an entry of `LOCKS` whose path begins with this key; empty if there is none."""
     for name, options in conf.current().locks.items():
-        if options.path is not None and options.path.startswith(f"{key}/"):
-            return f"LOCKS has {name!r} with the path {options.path!r}. {_usage(Template.parse(options.path))}"
+        path = options["path"]
+        if path.startswith(f"{key}/"):
+            return f"LOCKS has {name!r} with the path {path!r}. {_usage(Template.parse(path))}"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -30,7 +30,7 @@ __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "pa
 MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
-_PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
+_PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
@@ -210,28 +210,19 @@ def _parse(text: str) -> Template:
     if len(text) > MAX_KEY:
         raise _too_long(what)
     check_characters(text, "lock name")
-    split: list[list[str | _Field]] = [[]]
-    fields: list[str] = []
-    for part in _parts(text, what):
-        if isinstance(part, _Field):
-            split[-1].append(part)
-            fields.append(part.root)
-        else:
-            first, *others = part.split("/")
-            split[-1].append(first)
-            split.extend([other] for other in others)
-    segments = tuple(_segment(parts, what) for parts in split)
-    return Template(text, tuple(dict.fromkeys(fields)), segments)
-
-
-def _parts(text: str, what: str) -> Iterator[str | _Field]:
+    split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):
         if piece["field"] is not None:
-            yield _field(piece["field"], what)
+            split[-1].append(_field(piece["field"], what))
+        elif piece[0] == "/":
+            split.append([])
         elif piece[0] in ("{", "}"):
             raise InvalidLockName(f"{what} has a single {piece[0]} at {piece.start()}; double it if it is text.")
         else:
-            yield _ONE_BRACE.get(piece[0], piece[0])
+            split[-1].append(_ONE_BRACE.get(piece[0], piece[0]))
+    segments = tuple(_segment(parts, what) for parts in split)
+    fields = dict.fromkeys(part.root for parts in split for part in parts if isinstance(part, _Field))
+    return Template(text, tuple(fields), segments)
 
 
 def _field(text: str, what: str) -> _Field:

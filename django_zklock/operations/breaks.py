@@ -14,9 +14,8 @@ from django_zklock import signals
 from django_zklock.core.protocol.interventions import RECORD_LASTS
 from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.queue.nodes import own_limit
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_target
@@ -24,7 +23,6 @@ from django_zklock.locks.events import events
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
-from django_zklock.operations.limits import may_hold
 
 LEFT_OVER_AFTER: Final = 60.0
 """Seconds after which a record counts as left over: the next break deletes it."""
@@ -49,8 +47,9 @@ def break_lock(
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
     Only the znode with this guid and token (its czxid) is deleted, and only if it is a holder. Waiters are never
-    touched, except where a contender may or may not hold (`ScannedContender.may_hold`); if it waits, it is queued
-    again. The break is written to the log `zklock.audit`; then the signal `lock_broken` is sent.
+    touched, with one exception: after a change of a limit, a contender that came before may hold or wait
+    (`LockInfo.holders_at_most`). If it waits, it is queued again. The break is written to the log `zklock.audit`; then
+    the signal `lock_broken` is sent.
 
     Args:
         key: of the lock.
@@ -78,8 +77,7 @@ def break_lock(
     record = BreakRecord(by, reason)
     record_path = break_record.record_path(client.base, child.name)
     extra = (Create(path=record_path, data=record.encode()),)
-    must_hold = not may_hold(client, queue, child, node)
-    delete = DeleteNode(client.parent, child.name, extra, must_hold=must_hold, limit=own_limit(node.data))
+    delete = DeleteNode(client.parent, child.name, extra, client.permit_limits(queue, {child.name: node}))
     broken = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
     try:
         done = client.run(delete, directory=break_record.directory(client.base))
@@ -104,7 +102,7 @@ def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
 
 def _purge(client: QueueClient, path: str) -> None:
     """Delete this record later, and left-over ones now; on the protocol's thread."""
-    gateway = client.session.attached(Gateway)
+    gateway = client.session.gateway
     parent = break_record.directory(client.base)
 
     def on_own_read(reply: NodeReply) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from django_zklock import conf
 from django_zklock.core import clock
 from django_zklock.core.queue import holders, order
-from django_zklock.core.queue.nodes import own_limit
+from django_zklock.core.queue.holders import Limits, permit_limit
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
@@ -91,24 +91,29 @@ class QueueClient:
             raise self.with_key(reply)
         return reply
 
-    def limits(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the limits in the code of contenders, by name. A limit is 1 if the znode is gone or has none."""
-        paths = {f"{self.parent}/{name}": name for name in names}
-        nodes = self.request(lambda gateway, done: gateway.read_all(tuple(paths), done))
-        if isinstance(nodes, ZkError):
-            raise self.with_key(nodes)
-        return {name: own_limit(nodes[path].data) if path in nodes else 1 for path, name in paths.items()}
+    def permit_limits(self, queue: Queue, nodes: Mapping[str, Node]) -> dict[str, int]:
+        """Return by name the limits by which the contenders with these znodes hold permits, if they want some."""
+        marker = self.read(queue.limit_marker) if queue.limit_marker else None
+        return {
+            name: permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
+            for name, node in nodes.items()
+        }
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
         """
-        Return the limits in the code of the contenders that may have a permit; none if a set limit replaces them.
+        Return by name the limits by which contenders hold permits; 1 if a znode is gone.
 
         Contenders further back than the highest known limit are not read. They wait, unless their own limit is higher.
         """
         limits: dict[str, int] = {}
-        names = holders.by_own_limit(queue)
+        names = holders.permits_at_front(queue)
         while len(limits) < min(len(names), max(limits.values(), default=1)):
-            limits.update(self.limits(names[len(limits) : len(limits) + BATCH]))
+            paths = {f"{self.parent}/{name}": name for name in names[len(limits) : len(limits) + BATCH]}
+            nodes = self.request(lambda gateway, done, paths=tuple(paths): gateway.read_all(paths, done))  # type: ignore[misc]
+            if isinstance(nodes, ZkError):
+                raise self.with_key(nodes)
+            known = self.permit_limits(queue, {name: nodes[path] for path, name in paths.items() if path in nodes})
+            limits |= {**dict.fromkeys(paths.values(), 1), **known}
         return limits
 
     @contextmanager
@@ -134,24 +139,23 @@ class DeleteNode:
     """
     Delete a znode of the queue, for `QueueClient.run`. The value is True if this update deleted it.
 
-    It is False if the znode is gone or, with `must_hold`, if it does not hold the lock. The version does not matter: no
-    other znode ever gets this name, and it belongs to the same contender whatever its data are.
+    It is False if the znode is gone or, with the `limits` of its queue, if it does not hold the lock. The version does
+    not matter: no other znode ever gets this name, and it belongs to the same contender whatever its data are.
     """
 
-    def __init__(
-        self, parent: str, name: str, extra: tuple[Operation, ...] = (), *, must_hold: bool = False, limit: int = 1
-    ) -> None:
+    def __init__(self, parent: str, name: str, extra: tuple[Operation, ...] = (), limits: Limits | None = None) -> None:
         self.tried = False  # whether a delete was sent. If the znode is gone then, the reply may have been lost
         self._parent = parent
         self._name = name
         self._extra = extra
-        self._must_hold = must_hold
-        self._limit = limit  # the one in the contender's code, if it wants a permit
+        self._limits = limits
 
     def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
         if directory is None or self._name not in directory.children:
             return Done(False)
-        if self._must_hold and not holders.is_holder(order.ordered(directory.children), self._name, self._limit):
-            return Done(False)
+        if self._limits is not None:
+            queue = order.ordered(directory.children)
+            if queue.index_of(self._name) not in holders.holder_indexes(queue, self._limits):
+                return Done(False)
         self.tried = True
         return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)

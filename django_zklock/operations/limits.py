@@ -12,7 +12,7 @@ The number of holders never exceeds the limit that the last holder in the queue 
 contenders than this limit were ahead of it, of any kind. Later ones come behind it, so the number ahead never rises.
 
 Other processes cannot be certain which contenders keep a permit by an earlier limit. The record of a change has the
-highest earlier limit, so that views can show which contenders may hold (`holders.may_hold`).
+highest earlier limit, and by that limit they count as holders (`holders.permit_limit`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ import uuid
 from functools import partial
 
 from django_zklock import signals
-from django_zklock.conf import options
-from django_zklock.core.queue import holders, markers, order
+from django_zklock.conf.arguments import is_limit
+from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.core.queue.markers import LimitRecord, SetLimit
-from django_zklock.core.queue.nodes import Child, own_limit
-from django_zklock.core.queue.order import Queue
-from django_zklock.core.zk.gateway import DirectoryState, Node
+from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete, SetData
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop
@@ -60,8 +58,8 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: floa
     """
     check_no_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
-    if not options.is_limit(limit):
-        raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
+    if not is_limit(limit):
+        raise ValueError(f"limit is a number of permits from 1 to {markers.MOST_PERMITS}, not {limit!r}.")
     client = QueueClient(key, reply_timeout)
     check_own_key(key)
     try:
@@ -117,15 +115,6 @@ def limit_of(key: str, *, reply_timeout: float = REPLY_TIMEOUT) -> SetLimit | No
         node = client.read(name)
         if node is not None:  # else it was changed in between
             return markers.set_limit(name, node.data, node.ctime)
-
-
-def may_hold(client: QueueClient, queue: Queue, child: Child, node: Node) -> bool:
-    """Return whether a contender may hold a permit by an earlier limit. Raises `ZooKeeperUnavailable`."""
-    index = queue.index_of(child.name)
-    marker = client.read(queue.limit_marker) if queue.limit_marker and index is not None else None
-    if marker is None or index is None or node.czxid > marker.czxid:
-        return False
-    return holders.may_hold(queue, index, own_limit(node.data), LimitRecord.decode(marker.data).before)
 
 
 class LimitChange:

@@ -139,7 +139,7 @@ def _kind(client: QueueClient) -> Kind:
     queue = order.ordered(client.run(children))
     if any(child.by_curator and child.kind is Kind.LOCK for child in queue):
         return Kind.LOCK
-    declared = conf.current().options_of_key(client.key).kind
+    declared = conf.current().options_of_key(client.key).get("kind")
     read_write = declared in ("read", "write") or any(child.kind in (Kind.READ, Kind.WRITE) for child in queue)
     return Kind.WRITE if read_write else Kind.LOCK
 

@@ -9,7 +9,6 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import operator_hold, order, release_request
 from django_zklock.core.queue.holders import holder_indexes
 from django_zklock.core.queue.nodes import Child, Payload
-from django_zklock.core.queue.order import Queue
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Node
@@ -18,7 +17,6 @@ from django_zklock.locks.arguments import check_no_running_loop, check_target
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
-from django_zklock.operations.limits import may_hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +88,9 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
     )
     queue = order.ordered(client.run(children))
     problem = ""
-    holders = tuple(queue[index] for index in holder_indexes(queue, client.limits_in(queue)))
-    if guid and all(child.guid != guid for child in holders):
-        holders = _possible_holders(client, queue, guid)
-    for child in holders:
-        if guid and child.guid != guid:
-            continue
-        problem = _write(client, targets, child, request, token) or problem
+    for child in [queue[index] for index in holder_indexes(queue, client.limits_in(queue))]:
+        if guid in ("", child.guid):
+            problem = _write(client, targets, child, request, token) or problem
     if problem and not targets:
         raise ValueError(problem)
     if not targets:
@@ -106,12 +100,6 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
             else f"The lock {client.key!r} has no holder.",
             lock=client.key,
         )
-
-
-def _possible_holders(client: QueueClient, queue: Queue, guid: str) -> tuple[Child, ...]:
-    """Return the contender with this guid if it may hold a permit."""
-    nodes = [(child, client.read(child.name)) for child in queue if child.guid == guid]
-    return tuple(child for child, node in nodes if node is not None and may_hold(client, queue, child, node))
 
 
 def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> str:

@@ -190,7 +190,7 @@ def test_the_commands_that_check_a_project_find_nothing(guide: Guide, tmp_path: 
         name.strip(): (result, text)
         for result, name, text in re.findall(r"^(\w+) +(.{17})(.*)$", done.stdout, re.MULTILINE)
     }
-    speed = ("read", "write", "clock")  # a busy machine is slow, and then `doctor` warns
+    speed = ("write",)  # a busy machine is slow, and then `doctor` warns
     assert {result for name, (result, _) in results.items() if name not in speed} == {"ok", "info"}, done.stdout
     assert "to 127.0.0.1:" in results["connection"][1]
     assert "digest:myproject:" in results["access list"][1]

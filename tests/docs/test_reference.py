@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import configparser
-import inspect
 import re
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +17,11 @@ import django_zklock
 from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
-from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.conf.arguments import OPTION_NAMES
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.session import BEAT_SHARE
 from django_zklock.fencing import model
-from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, serialize
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.testing import LockTester
 
@@ -148,12 +147,6 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
     assert set(OPTION_NAMES) <= set(explained)
 
 
-def test_the_signature_of_the_decorator_has_every_option() -> None:
-    """It is written out for `help()`. An option that it lacks would be ignored."""
-    parameters = inspect.signature(django_zklock.zk_locked).parameters
-    assert {*parameters} - {"name", "more", "unknown"} == set(arguments.LockedOptions.__annotations__)
-
-
 def test_the_list_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
@@ -196,14 +189,22 @@ def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, m
 
 def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
     """Each option and each setting that refuses a negative number."""
-    keys = {*OPTION_NAMES, *read_settings._KEYS, "MAX_TERM", "MAX_WAIT", "MAX_LEASES", "MAX_WAITING", "MAX_RATE"}
+    keys = {
+        *OPTION_NAMES,
+        *read_settings._KEYS,
+        "MAX_TERM",
+        "MAX_WAIT",
+        "MAX_LEASES",
+        "MAX_WAITING",
+        "MAX_RATE",
+    }
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 
 
 def test_every_field_of_the_json_is_named() -> None:
     """The page of the JSON names what `list`, `show` and the admin write."""
-    written = {name for names in serialize.NAMES.values() for name in names}
+    written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
     assert written - named(text_of("reference/json.md")) == set()
 

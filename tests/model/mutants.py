@@ -13,12 +13,10 @@ from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
-from django_zklock.core.protocol.contender import Contender, Phase
+from django_zklock.core.protocol.contender import Contender, Phase, ReaderMarker
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.node import ContenderNode, ReaderMarker, State
-from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.protocol.predecessors import Predecessors
-from django_zklock.core.protocol.registry import OwnNode, Registry
+from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
 from django_zklock.core.queue.nodes import Child, Kind
@@ -77,7 +75,7 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 def _first_unproven(self: Contender) -> None:
-    node = self._node.node
+    node = self._node
     if node is None:
         return
     self._phase = Phase.HOLDING
@@ -93,53 +91,54 @@ def _unproven_after_wait(self: Contender) -> None:
         self._hold()
 
 
-def _unwatched_wait(self: ContenderNode, on_refused: Any = None) -> None:
+def _unwatched_wait(self: Contender, on_refused: Any = None) -> None:
     """Watch the znode of a holder only."""
-    if self.node is not None and self.node.path in self._registry.heartbeat._nodes:
+    if self._node is not None and self._node.path in self._registry.heartbeat._nodes:
         _watch_own(self)
 
 
-def _forgetful_delete(self: OwnNode, error: ZkError) -> None:
+def _always_last(self: Contender, *, was_last: bool) -> None:
+    """Believe that its znode is watched."""
+    if self._phase is Phase.QUEUED and was_last:
+        self._grant_if_proven()
+    else:
+        _ahead_gone(self, was_last=was_last)
+
+
+def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._registry.deleting.pop(self)
     self._registry.discard(self.guid)
     self._report(False)
 
 
-def _uncounted_delete(self: OwnNode) -> None:
+def _uncounted_delete(self: Deletion) -> None:
     """Count the path no longer once its delete is sent."""
     self._registry.discard(self.guid)
     _send_delete(self)
 
 
-def _hopeful_delete(
-    self: ContenderNode, done: Callable[[bool], object] | None = None, replacement: Replacement | None = None
-) -> None:
-    if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
-        self._state = State.DELETED
-        self._replies.new_generation()
+def _hopeful_abandon(self: Contender, done: Callable[[bool], object] | None = None) -> None:
+    if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
-        if done is not None:
-            done(True)
-    else:
-        _delete_node(self, done, replacement)
+    _abandon(self, done)
 
 
-def _blind_reconnected(self: ContenderNode) -> None:
-    if self._state is State.UNSURE:
+def _blind_connected(self: Contender, *, resumed: bool) -> None:
+    if self._phase is Phase.SEARCHING:
         self._create_again()
     else:
-        _reconnected(self)
+        _connected(self, resumed=resumed)
 
 
-def _adopting_found(self: ContenderNode, answer: Any) -> None:
+def _adopting_found(self: Contender, answer: Any) -> None:
     if isinstance(answer, Node):
-        self._mark_there(answer)
-        self._listener.on_created(None)
+        self._node = answer
+        self._list()
     else:
         _on_searched_read(self, answer)
 
 
-def _create_again_with_guid(self: ContenderNode) -> None:
+def _create_again_with_guid(self: Contender) -> None:
     """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
     kept = _guids.get(self)
     module: Any = nodes
@@ -153,7 +152,7 @@ def _create_again_with_guid(self: ContenderNode) -> None:
     _guids[self] = self.guid
 
 
-_guids: weakref.WeakKeyDictionary[ContenderNode, str] = weakref.WeakKeyDictionary()
+_guids: dict[Contender, str] = {}
 
 
 def _keeping_connected(self: Contender, *, resumed: bool) -> None:
@@ -200,7 +199,7 @@ def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
         if isinstance(answer, ZkError):
             callback(paths[0] if isinstance(answer, NodeMissing) else answer)
         else:
-            self.session.extend_lease(sent_at)
+            self._extend_lease(sent_at)
             callback(None)
 
     self.read(paths[0], on_read)
@@ -210,7 +209,7 @@ def _indifferent(self: Heartbeat, *_: Any) -> None:
     self._outstanding = False
 
 
-def _indifferent_watch(self: ContenderNode, on_refused: Any = None) -> None:
+def _indifferent_watch(self: Contender, on_refused: Any = None) -> None:
     pass
 
 
@@ -245,25 +244,28 @@ def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]]
     return permits
 
 
-def _marker_first(self: ContenderNode) -> None:
+def _marker_first(self: Contender) -> None:
     """Remove the marker before the znode goes."""
-    self._remove_marker()
+    marker, self._marker = self._marker, None
+    if marker is not None:
+        marker.delete()
     _delete(self)
 
 
-def _marker_alone(self: ReaderMarker, znode: Node) -> None:
+def _marker_alone(self: ReaderMarker, node: Node) -> None:
     """Create the marker, and wake no waiter."""
-    if not self._exists and self.path is not None:
-        self._registry.add(self.guid, self.path)
-        marker = Create(path=self.path, ephemeral=True)
-        on_put: Callback[WriteReply] = self._replies.wrap(lambda answer: self._on_put(znode.path, answer))
-        self._registry.gateway.commit((marker,), on_put)
+    if not self._exists:
+        self._registry.add(self.name, self._path)
+        marker = Create(path=self._path, ephemeral=True)
+        on_put: Callback[WriteReply] = self._replies.wrap(lambda answer: self._on_put(node.path, answer))
+        self._registry.session.gateway.commit((marker,), on_put)
 
 
-def _keeping_marker(self: ContenderNode) -> None:
-    if self._state is State.THERE:
-        self.forget()
-        self._listener.on_node_gone()
+def _keeping_marker(self: Contender) -> None:
+    if self._node is not None and self._marker is not None:
+        self._registry.discard(self._marker.name)
+        self._marker = None
+    _on_missing(self)
 
 
 def _unheeding(self: Predecessors) -> None:
@@ -306,24 +308,25 @@ def _last(self: LingeringLock) -> LocalWaiter | None:
 
 
 _must_end = LingeringLock.ends_on_release
-_shared, _permits, _delete = order.shared, order.Permits.__call__, ContenderNode._delete
-_send_delete = OwnNode._send_delete
-_delete_node, _reconnected, _on_searched_read, _create = (
-    ContenderNode.delete,
-    ContenderNode.reconnected,
-    ContenderNode._on_searched_read,
-    ContenderNode.create,
+_shared, _permits, _delete = order.shared, order.Permits.__call__, Contender._delete
+_send_delete = Deletion.send
+_abandon, _on_searched_read, _create, _on_missing, _ahead_gone = (
+    Contender._abandon,
+    Contender._on_searched_read,
+    Contender._create,
+    Contender._on_missing,
+    Contender.on_ahead_gone,
 )
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
-_prove, _watch_own = Contender._prove, ContenderNode.watch
+_prove, _watch_own = Contender._prove, Contender._watch
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
-    Mutant("deletes a leaving node once", ((OwnNode, "_retry_delete", _forgetful_delete),)),
-    Mutant("counts a path no longer once its delete is sent", ((OwnNode, "_send_delete", _uncounted_delete),)),
+    Mutant("deletes a leaving node once", ((Deletion, "_retry", _forgetful_delete),)),
+    Mutant("counts a path no longer once its delete is sent", ((Deletion, "send", _uncounted_delete),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
-    Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "delete", _hopeful_delete),)),
-    Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),
+    Mutant("takes an unanswered create for none when it leaves", ((Contender, "_abandon", _hopeful_abandon),)),
+    Mutant("creates again without a look", ((Contender, "on_connected", _blind_connected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),), setting=IDLE),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
@@ -331,7 +334,7 @@ MUTANTS = (
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
     Mutant(
         "does not see that a waiter's node was deleted",
-        ((ContenderNode, "watch", _unwatched_wait), (ContenderNode, "exists", property(lambda self: True))),
+        ((Contender, "_watch", _unwatched_wait), (Contender, "on_ahead_gone", _always_last)),
         setting=WAITING,
     ),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
@@ -340,13 +343,13 @@ MUTANTS = (
     Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
-        ((Heartbeat, "_on_checked", _indifferent), (ContenderNode, "watch", _indifferent_watch)),
+        ((Heartbeat, "_on_checked", _indifferent), (Contender, "_watch", _indifferent_watch)),
         setting=WAITING,
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
         "adopts any node with its guid",
-        ((ContenderNode, "create", _create_again_with_guid), (ContenderNode, "_on_searched_read", _adopting_found)),
+        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched_read", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant("lets a reader look at the first writer only", ((order, "shared", _seeing_first_writer),)),
@@ -372,7 +375,7 @@ MUTANTS = (
     ),
     Mutant(
         "removes the marker of a reader before its znode",
-        ((ContenderNode, "_delete", _marker_first),),
+        ((Contender, "_delete", _marker_first),),
         setting=READERS,
     ),
     Mutant(
@@ -387,7 +390,7 @@ MUTANTS = (
     ),
     Mutant(
         "leaves the sign of a reader whose node was deleted",
-        ((ContenderNode, "_on_missing", _keeping_marker),),
+        ((Contender, "_on_missing", _keeping_marker),),
         often={"fault": 0.05, "commit": 0.05},
     ),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),

@@ -17,7 +17,7 @@ from typing import Any
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.core.protocol import registry
-from django_zklock.core.protocol.node import ContenderNode
+from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk import session
 from model.client import SimulatedClient
@@ -29,7 +29,7 @@ AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 _session: Any = session  # its imports are replaced, too
 _real_now = clock.now
 _real_client = _session.Client
-_real_payload = ContenderNode._payload
+_real_payload = Contender._payload
 
 
 class Stage:
@@ -54,9 +54,9 @@ class Stage:
         world = self._here()
         return _real_now() if world is None else world.now
 
-    def payload(self, node: Any) -> bytes:
+    def payload(self, contender: Any) -> bytes:
         """Return the same data at each run: with no time and no host in them."""
-        return _real_payload(node) if self._here() is None else f"{node.guid} {node._spec.limit}".encode()
+        return _real_payload(contender) if self._here() is None else f"{contender.guid} {contender.spec.limit}".encode()
 
     def client(self, options: Any) -> Any:
         world = self._here()
@@ -116,7 +116,7 @@ def stage() -> Iterator[Stage]:
         (clock, "now", new_stage.now),
         (session, "Client", new_stage.client),
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
-        (ContenderNode, "_payload", lambda node: new_stage.payload(node)),  # noqa: PLW0108 - no bound method
+        (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LocalWaiter, "grant_now", new_stage.preempting(LocalWaiter.grant_now)),

@@ -132,6 +132,13 @@ class Handler(View):
         return write(request)
 
 
+class HandlerInBlock(View):
+    @transaction.atomic(using="ledger")
+    @zk_locked("stock")
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return write(request)
+
+
 @method_decorator(zk_locked("stock"), name="get")
 class DecoratedHandler(View):
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -207,6 +214,7 @@ urlpatterns = [
     path("calls_helper/", calls_helper),
     path("acquires_a_lock/", acquires_a_lock),
     path("handler/", Handler.as_view()),
+    path("handler_in_block/", HandlerInBlock.as_view()),
     path("decorated_handler/", DecoratedHandler.as_view()),
     path("handler_opted_out/", transaction.non_atomic_requests("ledger")(Handler.as_view())),
     path("api_function/", api_function),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from django_zklock.contrib.events.apps import EventsConfig
-from django_zklock.dashboard import past
+from django_zklock.dashboard import extension
 
 RECORD = "RECORD_EVENTS"
 """In the environment of a process that is to record: the seconds between two writes."""
@@ -17,9 +17,9 @@ class QuietEvents(EventsConfig):
     default = False
 
     def ready(self) -> None:
-        from django_zklock.contrib.events import table, writer  # the models are loaded only now
+        from django_zklock.contrib.events import history, writer  # the models are loaded only now
 
-        past.source = table
+        extension.install(history.History())
         if RECORD in os.environ:
             super().ready()
             vars(writer)["PAUSE"] = float(os.environ[RECORD])

@@ -142,6 +142,8 @@ def use_kinds() -> None:
     with zk_lock("a", linger=0.5), zk_write("a", linger=timedelta(seconds=2)), zk_locks("a", "b", linger=1):
         pass
     zk_lock("a", linger="1")  # type: ignore[arg-type]
+    zk_read("a", grace="1")  # type: ignore[arg-type]
+    zk_read("a", abort_on="now")  # type: ignore[arg-type]
     zk_leader("a", linger=1)  # type: ignore[call-arg]
     try:
         assert_type(reader("a"), str)

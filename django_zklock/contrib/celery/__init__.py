@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock.decorators.context import register_library  # not the module: `context` is one here, too
+from django_zklock.decorators.context import TaskLibrary, register_library
 
 if TYPE_CHECKING:
     from django_zklock.decorators.context import FunctionContext
@@ -30,8 +30,8 @@ def connect() -> None:
         import_module(f"{__name__}.{name}")
 
 
-class CeleryLibrary:
-    """Celery, as the `TaskLibrary` of the decorator."""
+class CeleryLibrary(TaskLibrary):
+    """Celery, for the decorator."""
 
     def connect(self, *, unique: bool) -> None:
         """Connect to Celery if the process uses it; with `unique`, stop duplicates of tasks where they are sent."""

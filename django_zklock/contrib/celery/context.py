@@ -17,7 +17,6 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
-from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, redelivery
 from django_zklock.contrib.celery.dispatch.result import PAYLOAD, WaitResult, wait_result
 from django_zklock.contrib.celery.introspection import functions_of, lock_around, work_of, work_of_message
@@ -30,7 +29,7 @@ from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTi
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
+from django_zklock.locks.multi import joined, keys_of, locks_of
 from django_zklock.locks.queue_reader import ContenderInfo, contenders
 
 logger = Logger("django_zklock.celery")
@@ -73,7 +72,7 @@ class TaskContext(FunctionContext):
         self.on_conflict = "wait" if self._wait_result is not None and self._wait_result.is_granted else "retry"
         self.waits = self._wait_result is None or not self._wait_result.is_lost
 
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
+    def before_acquire(self) -> None:
         """
         Use the locks that the main process has acquired. Without any, end this run if another copy is in the queue.
 
@@ -81,25 +80,25 @@ class TaskContext(FunctionContext):
         share a read lock or a semaphore with the other one either.
         """
         if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
-            self._check_unique_key(joined(keys_of(lock)))
+            self._check_unique_key(joined(keys_of(self.lock)))
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
                 messages.send_again(self._task, CONFLICTS_HEADER, error)
             if error is not None:
                 raise error
-            self._wait_result.hand_over(lock)
+            self._wait_result.hand_over(self.lock)
             if self._wait_result.held:
                 return
         if self._by_worker:
-            for single in locks_of(lock):
-                if options.timeout != 0 or single.spec.shares:
+            for single in locks_of(self.lock):
+                if self.options["timeout"] != 0 or single.spec.shares:
                     busy = LockBusy(f"The lock {single.key!r} is held by another copy of this task.", lock=single.key)
-                    self._end_if_copy(_read_queue(single), busy, options)
+                    self._end_if_copy(_read_queue(single), busy)
 
     def _check_unique_key(self, lock_key: str) -> None:
         key, locked = messages.text(self._task.request, lifecycle.UNIQUE_HEADER), lock_around(self._wrapper)
-        if key and locked is not None and locked.uniqueness is not None and locked.binder.is_static:
+        if key and locked is not None and locked.options.get("unique") and locked.binder.is_static:
             own = lifecycle.unique_key(self._task, lock_key)
             if key != own:
                 logger.warning(
@@ -116,7 +115,7 @@ class TaskContext(FunctionContext):
             redelivery.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
-    def without_lock(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+    def without_lock(self, error: ZkLockError) -> Any:
         """
         Return the result of a task that did not get its lock or lost it, or raise what ends this run.
 
@@ -124,51 +123,51 @@ class TaskContext(FunctionContext):
         again.
         """
         if isinstance(error, LockLost):
-            self._end_after_loss(error, options)
-        policy, is_busy = options.on_conflict, isinstance(error, LockNotAcquired)
+            self._end_after_loss(error)
+        policy, is_busy = self.options["on_conflict"], isinstance(error, LockNotAcquired)
         if not self.waits and is_busy:
             # It waits again, after a delay. Without one, the next run might end before the RETRY of this run is stored.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
         if not self._by_worker:
             if policy == "skip" and is_busy:
-                return None if options.skip_value is UNSET else options.skip_value
+                return self.options.get("skip_value")
             raise error
         if is_busy:
             if self._wait_result is None or not self._wait_result.checked_copies:
-                self._look_for_copies(error, lock, options)
+                self._look_for_copies(error)
             if policy == "skip":
-                return self._skip(str(error), options)
-            if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER, options):
-                other = self._wait_unless_another_does(joined(keys_of(lock)), error)
-                return self._skip(f"{error} Task {other} waits for it and will do this work, too.", options)
+                return self._skip(str(error))
+            if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
+                other = self._wait_unless_another_does(joined(keys_of(self.lock)), error)
+                return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
         again = policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
-        if again and not self._is_spent(CONFLICTS_HEADER, options):
+        if again and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
 
-    def _end_after_loss(self, error: LockLost, options: LockOptions) -> NoReturn:
-        if self._by_worker and options.on_lost == "retry" and not self._is_spent(LOST_HEADER, options):
+    def _end_after_loss(self, error: LockLost) -> NoReturn:
+        if self._by_worker and self.options.get("on_lost") == "retry" and not self._is_spent(LOST_HEADER):
             messages.send_again(self._task, LOST_HEADER, error)
         raise error
 
-    def _look_for_copies(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
+    def _look_for_copies(self, error: ZkLockError) -> None:
         """End this run if another copy of the task is in a queue, or may have been."""
         own = () if self._wait_result is None else self._wait_result.own
         queues = {
             single.key: tuple(contender for contender in _read_queue(single) if contender.guid not in own)
-            for single in locks_of(lock)
+            for single in locks_of(self.lock)
         }
-        if options.on_conflict == "skip" and not queues.get(error.lock or ""):
+        if self.options["on_conflict"] == "skip" and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         for queue in queues.values():
-            self._end_if_copy(queue, error, options)
+            self._end_if_copy(queue, error)
 
-    def _end_if_copy(self, queue: tuple[ContenderInfo, ...], error: ZkLockError, options: LockOptions) -> None:
+    def _end_if_copy(self, queue: tuple[ContenderInfo, ...], error: ZkLockError) -> None:
         """End this run if another copy of the task is in the queue. That is not a conflict."""
         if not redelivery.has_copy(self.about, queue):
             return
-        if self._is_spent(CONFLICTS_HEADER, options):
+        if self._is_spent(CONFLICTS_HEADER):
             raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
         redelivery.retry_later(self._task, error)
 
@@ -198,21 +197,21 @@ class TaskContext(FunctionContext):
             signature = messages.send(task, headers, delay, error)
         messages.end_run(signature, delay, error)
 
-    def _skip(self, reason: str, options: LockOptions) -> Any:
+    def _skip(self, reason: str) -> Any:
         """
         End the task without its work: with the value that its options give, else as REVOKED.
 
         A result of None would look like the work's own result, and a chain would continue with it.
         """
-        if options.skip_value is not UNSET:
-            return options.skip_value
+        if "skip_value" in self.options:
+            return self.options["skip_value"]
         messages.revoke(self._task, self._task.request, reason)
         raise Ignore(reason)
 
-    def _is_spent(self, header: str, options: LockOptions) -> bool:
+    def _is_spent(self, header: str) -> bool:
         """Return whether the task was sent again as often as `max_conflicts` allows, for the reason of this header."""
-        most = options.max_conflicts
-        return isinstance(most, int) and messages.count(self._task.request, header) >= most
+        most: int | None = self.options.get("max_conflicts")
+        return most is not None and messages.count(self._task.request, header) >= most
 
 
 def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:

@@ -127,7 +127,7 @@ class ScheduleRecords:
         for batch in _batches(old):  # the next leader deletes those of a batch that fails
             deletes = [Delete(path=f"{self._folder}/{name}", version=run.version or 0) for name, run in batch.items()]
             operations = (Check(path=self.hold.path), *deletes)
-            self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
+            self._session.post(self._session.gateway.commit, operations, lambda reply: None)
         self._runs = {name: run for name, run in self._runs.items() if name not in old}
 
     def record_run(self, entry: Entry) -> RunRecord:

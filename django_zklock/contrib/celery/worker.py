@@ -52,7 +52,7 @@ def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
                 "task %s replaces %s without a call of it, so the @zk_locked of that has no effect; its options: %s",
                 task.name,
                 locked,
-                ", ".join(locked.given) or "none",
+                ", ".join(locked.options) or "none",
             )
 
 

@@ -14,9 +14,9 @@ class EventsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Show the table in the admin, and start to record. This needs no connection."""
-        from django_zklock.contrib.events import recorder, table  # noqa: PLC0415 - the models are loaded only now
-        from django_zklock.dashboard import past  # noqa: PLC0415
+        """Show the history in the admin, and start to record. This needs no connection."""
+        from django_zklock.contrib.events import history, recorder  # noqa: PLC0415 - the models are loaded only now
+        from django_zklock.dashboard import extension  # noqa: PLC0415
 
-        past.source = table
+        extension.install(history.History())
         recorder.connect()

@@ -21,13 +21,9 @@ from django_zklock.shared import Shared
 
 USUAL_OF: Final = 50
 """How many holds of a template count for its usual hold: the median of the last ones."""
-USUAL_FOR: Final = 60.0
-"""Seconds for which that median is used again."""
 LEAST: Final = 5
 """A template with fewer holds than this has no usual hold."""
 
-RECENT_FOR: Final = 3.0
-"""Seconds for which a result of `losses` or `unfinished` is used again."""
 UNFINISHED: Final = 500
 """Most grants without an end that `unfinished` returns."""
 
@@ -237,12 +233,8 @@ def last_losses(host: str, pid: int, most: int) -> list[Attempt]:
     return _read(rows.filter(outcome__in=(Attempt.LOST, Attempt.HELD)).order_by("-at")[:most])
 
 
-def usual_hold(template: str) -> float | None:
-    """Return for how many seconds locks of this template are usually held; None if that is not known."""
-    return usual_holds.get(template, 0.0, USUAL_FOR)
-
-
 def _median_hold(template: str, timeout: float) -> float | None:
+    """Return the median of the last holds of a template in seconds; None if there are too few."""
     released = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), outcome=Attempt.RELEASED)
     last = [attempt.held or 0.0 for attempt in _read(released.only("held").order_by("-at")[:USUAL_OF])]
     return statistics.median(last) if len(last) >= LEAST else None
@@ -251,17 +243,13 @@ def _median_hold(template: str, timeout: float) -> float | None:
 usual_holds: Final = Shared(_median_hold, most=1000)
 
 
-def losses(seconds: float) -> dict[str, int]:
+def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
     """
     Return by host how many sessions have lost locks within the last so many seconds.
 
     A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
     losses of one session count once. Rows without a session count once for each process.
     """
-    return past_losses.get(seconds, 0.0, RECENT_FOR)
-
-
-def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
     since = timezone.now() - timedelta(seconds=seconds)
     lost = Attempt._default_manager.filter(outcome=Attempt.LOST, at__gte=since - SEARCHED, reason__in=troubles.ALL)
     sessions = {
@@ -273,11 +261,6 @@ def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
 
 
 past_losses: Final = Shared(_read_losses)
-
-
-def unfinished(seconds: float) -> list[tuple[str, int, str, int]]:
-    """Return host, pid, key and token of the newest grants of the last so many seconds without an end."""
-    return past_unfinished.get(seconds, 0.0, RECENT_FOR)
 
 
 def _read_unfinished(seconds: float, timeout: float) -> list[tuple[str, int, str, int]]:

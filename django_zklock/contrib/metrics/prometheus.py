@@ -35,7 +35,7 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
-from django_zklock.locks.spec import kind_of
+from django_zklock.locks.lock import kind_of
 
 logger = Logger("django_zklock.metrics")
 
@@ -298,7 +298,7 @@ class Metrics:
             return  # no lock works then, and a scrape must
         for name in config.locks:
             options = config.options_for(name)
-            self._begin_at_zero(self._labels(options.path or name, kind_of(options).word))
+            self._begin_at_zero(self._labels(options["path"], kind_of(options).word))
 
     def _begin_at_zero(self, labels: tuple[str, str]) -> None:
         """Create the counters with these labels, unless they exist."""

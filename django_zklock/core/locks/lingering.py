@@ -6,6 +6,9 @@ process; the first in it has the lock while the lock is here. Each owner has a g
 znode. If there is any doubt about the contender's grant when an owner gets the lock, the lingering lock ends, and all
 waiters queue again.
 
+This queue and `protocol.local_queue` cannot be one: here, the owners use one znode in turn; there, each contender gets
+a znode and a grant of its own, so several readers or permits of a process hold the lock at the same time.
+
 Owners pass the lock on without the protocol's thread: two switches of threads for each grant would take a third of its
 time. A waiter is appended and removed by a single operation, which no signal and no other thread interrupts. Every
 thread that changes the queue calls `grant_first()`, which is idempotent. The protocol's thread does the rest: it waits
@@ -496,7 +499,7 @@ class LingeringLock(GrantObserver):
 
     def _watch_others(self) -> None:
         self._unwatch()
-        gateway = self.session.attached(Registry).gateway
+        gateway = self.session.gateway
         self._watch = gateway.children(self.spec.parent, self._on_names, self._on_children_changed)
 
     def _unwatch(self) -> None:

@@ -12,6 +12,7 @@ from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.nodes import Kind
 
 _POLICY: Final = Policy()
+DEFAULT_TIMEOUT: Final = 5.0  # seconds
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all, as there may be thousands of locks
 
 
@@ -19,7 +20,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all, as ther
 class LockSpec(QueueSpec):
     """One lock, and how its caller waits for it, holds it and is aborted. Times are in seconds."""
 
-    timeout: float | None = 5.0
+    timeout: float | None = DEFAULT_TIMEOUT
     """How long to wait; 0 does not wait, None waits without limit."""
     policy: Policy = _POLICY
     reentrant: bool = True

@@ -1,9 +1,10 @@
 """
 The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
-The contender waits for a session first. If it may wait for the lock, it creates its znode, perhaps after a wait in the
-local queue of its process. Otherwise it peeks whether the lock is free, so a try that fails writes nothing. The rule
-(`queue.order`) knows the kind of lock, and says for whom it waits. `ContenderNode` creates and deletes the znode.
+The story runs from top to bottom. The contender waits for a session first. If it may wait for the lock, it creates its
+znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise it peeks whether the lock
+is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
+waits. The contender watches these, is granted the lock, and deletes its znode.
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -12,32 +13,41 @@ an exception in the caller never interrupts the protocol: the caller calls `aban
 from __future__ import annotations
 
 import enum
+import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock
-from django_zklock.core.errors import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.errors import TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.node import ContenderNode, ReplyGuard
-from django_zklock.core.protocol.operator_holds import CheckedHolds, HoldCheck, replacement
-from django_zklock.core.protocol.peek import Holder, Peek, PeekReply
+from django_zklock.core.protocol.operator_holds import HoldCheck, replacement
 from django_zklock.core.protocol.predecessors import Predecessors
-from django_zklock.core.protocol.registry import ListingReply, Registry
+from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
+from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.queue import holders, nodes, operator_hold, order
+from django_zklock.core.queue import holders, markers, nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.core.zk.gateway import Node
+from django_zklock.core.zk.client import Watch
+from django_zklock.core.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
+from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.core.zk.session import BEAT_SHARE, Session, SessionObserver
 
+logger = Logger("django_zklock.locks")
+
+NEWCOMER = "me"  # stands for the name of the znode that a contender that peeks does not have yet
+MAX_CREATES = 50  # in a row; if the queue has shown none of these znodes, the contender gives up
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold of a contender that did not wait costs no watch
 DESCRIBE_GRANT_AFTER = 0.75  # seconds after that watch; a shorter hold does not write the time of its grant
 
@@ -49,12 +59,15 @@ class Phase(enum.Enum):
     AWAITING = "waits for a session"
     PEEKING = "lists the directory, to see whether the lock is free"
     LOCAL_QUEUE = "waits in the local queue of its process"
+    PREPARING = "creates its directory"
     CREATING = "creates its znode"
+    SEARCHING = "does not know whether its znode exists, and searches it"
     LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches its predecessors"
     PROVING = "is first, and waits for a quorum to confirm its session and its znode"
-    HOLDING = "holds the lock"
-    RELEASING = "deletes its znode"
+    HOLDING = "holds the lock, or has lost it"
+    UNWANTED = "deletes its znode when its create has a reply"
+    DELETING = "deletes its znode"
     GONE = "has no znode any more"
 
 
@@ -69,49 +82,51 @@ class Busy:
 Outcome: TypeAlias = Grant | Busy | ZkLockError
 
 
+@dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
 class Contender(SessionObserver):
-    """One contender for one lock, from the first request until it has left the queue."""
+    """
+    One contender for one lock, from the first request until it has left the queue.
 
-    def __init__(
-        self,
-        session: Session,
-        spec: QueueSpec,
-        caller: Caller,
-        on_outcome: Callable[[Outcome], object],
-        *,
-        waits: bool,
-        deadline: float | None = None,
-    ) -> None:
-        self.session = session
-        # The caller reads these five.
-        self.waits = waits  # False: peek first, and write nothing if the lock is not free
-        self.placed = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-        self.ahead: Payload | None = None  # of the contender just ahead, if it was read
-        self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known
-        self.in_local_queue = False  # it waits in the local queue of this process
-        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
-        self.spec = spec
-        self.caller = caller
-        self.deadline = deadline  # when the caller gives up, on clock.now()
-        self.since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
-        self._on_outcome: Callable[[Outcome], object] | None = on_outcome
-        self._done: tuple[Callable[[bool], object], ...] = ()
-        self._phase = Phase.NEW
-        self._replies = ReplyGuard(spec.key, self.on_failure, caller.about)
-        self._grant: Grant | None = None
-        self._timer: Timer | None = None
-        self._local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
-        self._is_queued = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
-        self._predecessors: Predecessors | None = None  # once it has waited for some
-        self._is_described = False  # its znode says when the lock was granted
-        # Set when it begins. Python needs 1 kB more for an object if attributes are added late to many objects at once.
-        self._registry: Registry = None  # type: ignore[assignment]
-        self._node: ContenderNode = None  # type: ignore[assignment]
+    Its znode may exist in ZooKeeper as long as its guid is in the registry.
+    """
 
-    @property
-    def guid(self) -> str:
-        """The guid of its znode; empty if it has none."""
-        return self._node.guid if self._node else ""
+    session: Session
+    spec: QueueSpec
+    caller: Caller
+    _on_outcome: Callable[[Outcome], object] | None
+    _: KW_ONLY
+    waits: bool  # False: peek first, and write nothing if the lock is not free
+    deadline: float | None = None  # when the caller gives up, on clock.now()
+    since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
+    on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
+    # The caller reads these four.
+    ahead: Payload | None = None  # of the contender just ahead, if it was read
+    operator: OperatorHold | None = None  # an operator hold ahead, if one is known
+    in_local_queue: bool = False  # it waits in the local queue of this process
+    guid: str = ""  # of its znode; empty if it has none
+
+    _phase: Phase = Phase.NEW
+    _registry: Registry = field(init=False)  # set when it begins
+    _replies: ReplyGuard = field(init=False)
+    _timer: Timer | None = None
+    _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
+    _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
+    _creates: int = 0  # since the queue last showed the znode
+    _sent_at: float = 0.0  # when the create was sent, on clock.now()
+    _node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
+    _predecessors: Predecessors | None = None  # once it has waited for some
+    _own_watch: Watch | None = None  # of its znode
+    _is_watch_set: bool = False  # the server has that watch
+    _watch_timer: Timer | None = None  # reads and watches the znode when it is due
+    _last_read: Node | None = None  # the znode as it was last read
+    _grant: Grant | None = None
+    _is_described: bool = False  # its znode says when the lock was granted
+    _marker: ReaderMarker | None = None  # set when the writer becomes a reader
+    _done: tuple[Callable[[bool], object], ...] = ()  # called when the znode is gone
+
+    def __post_init__(self) -> None:
+        self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
 
     @property
     def is_waited_for(self) -> bool:
@@ -155,9 +170,9 @@ class Contender(SessionObserver):
 
     def waited(self, granted_at: float) -> int:
         """Return the milliseconds from the create of its znode to a grant at `granted_at`, on `clock.now()`."""
-        return max(1, round((granted_at - self._node.sent_at) * 1000))
+        return max(1, round((granted_at - self._sent_at) * 1000))
 
-    # --- into the queue -----------------------------------------------------------------------------------------
+    # --- wait for a session, and for a place in the queue ---------------------------------------------------------
 
     def _begin(self) -> None:
         if self._phase is not Phase.NEW:
@@ -167,7 +182,6 @@ class Contender(SessionObserver):
             return
         self._registry = self.session.attached(Registry)
         self._is_queued = self.placed
-        self._node = ContenderNode(self._registry, self.spec, self.caller, self)
         self.session.observers[self] = None
         if self.session.connected:
             self._create_or_peek()
@@ -186,7 +200,7 @@ class Contender(SessionObserver):
     def _create_or_peek(self) -> None:
         if not self.waits:
             self._phase = Phase.PEEKING
-            Peek(self._registry, self.spec, self._replies, self._on_peeked).start()
+            self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_peeked))
             return
         queue = self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
@@ -212,19 +226,59 @@ class Contender(SessionObserver):
     def _are_too_many(self, waiters: int) -> bool:
         return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
 
-    def _on_peeked(self, reply: PeekReply) -> None:
-        if reply is None:
-            self._create()
-        elif isinstance(reply, NodeMissing):
-            self._phase = Phase.CREATING
-            self._node.create_with_parent()
-        elif isinstance(reply, Holder):
-            self.ahead, self.operator = reply.payload, reply.operator
-            self._conclude_busy()
+    def _report_queued(self) -> None:
+        on_queued, self.on_queued = self.on_queued, None
+        if on_queued is not None:
+            on_queued()
+
+    # --- peek, if it does not wait --------------------------------------------------------------------------------
+
+    def _on_peeked(self, reply: ListingReply) -> None:
+        """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
+        if isinstance(reply, NodeMissing):
+            self._create_directory()  # the lock is free
         elif isinstance(reply, (OutcomeUnknown, SessionGone)):
             self._await_session()
-        else:
+        elif isinstance(reply, ZkError):
             self.on_refused(reply)
+        else:
+            try:
+                queue = reply.queue.with_newcomer(NEWCOMER, self.spec.kind)
+            except UnreadableQueue as error:
+                self.on_refused(error)
+                return
+            holds = operator_hold.holds_ahead(queue, NEWCOMER)
+            if holds and not self._is_free(queue):
+                check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
+                check.run(holds, partial(self._on_peeked_holds_checked, queue))
+            else:
+                self._create_or_read_holder(queue)
+
+    def _is_free(self, queue: order.Queue) -> bool:
+        return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
+
+    def _on_peeked_holds_checked(self, queue: order.Queue, checked: HoldCheck | None) -> None:
+        if checked is None:
+            self._await_session()
+            return
+        remaining = queue.without(checked.ended)
+        if checked.first is not None and not self._is_free(remaining):
+            self.ahead, self.operator = None, checked.first
+            self._conclude_busy()
+        else:
+            self._create_or_read_holder(remaining)
+
+    def _create_or_read_holder(self, queue: order.Queue) -> None:
+        if self._is_free(queue):
+            self._create()
+            return
+
+        def on_read(reply: NodeReply) -> None:
+            self.ahead = Payload.decode(reply.data) if isinstance(reply, Node) else None
+            self.operator = None
+            self._conclude_busy()
+
+        self.session.gateway.read(f"{self.spec.parent}/{queue[0].name}", self._replies.wrap(on_read))
 
     def _conclude_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting. `waiters` is their number if they are too many."""
@@ -232,67 +286,169 @@ class Contender(SessionObserver):
         self._conclude(Busy(waiters))
         self._abandon()
 
+    # --- create the znode -----------------------------------------------------------------------------------------
+
     def _create(self) -> None:
+        """Create the znode and list the queue."""
+        spec = self.spec
+        self._creates += 1
+        if self._creates > MAX_CREATES:
+            self.on_refused(ZooKeeperUnavailable(f"No entry into the queue of {spec.key!r} after {MAX_CREATES} tries."))
+            return
+        # A new guid for each create: a znode with this guid was created in this session, by this create.
+        guid = nodes.new_guid(nodes.Mark.REPLACEABLE if spec.min_hold else nodes.Mark.OWN)
+        self.guid = guid.replace("-", "") if spec.compat == "kazoo" else guid
+        prefix, data = nodes.prefix(self.guid, spec.kind, spec.compat), self._payload()
         self._phase = Phase.CREATING
-        self._node.create()
+        self._node = self._last_read = None
+        self._sent_at = clock.now()
+        self._replies.new_generation()
+        on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
+        try:
+            self._registry.create_and_list(spec.parent, prefix, self.guid, data, on_created, on_listed)
+        except TooManyLocks as error:
+            self.on_refused(error)
 
-    def _report_queued(self) -> None:
-        on_queued, self.on_queued = self.on_queued, None
-        if on_queued is not None:
-            on_queued()
+    def _payload(self) -> bytes:
+        spec, caller = self.spec, self.caller
+        return Payload(
+            guid=self.guid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=caller.thread,
+            what=caller.what,
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            template=spec.template,
+            about=caller.about,
+            limit=spec.limit or 0,
+            owner=caller.owner,
+            max_hold=round((spec.max_hold or 0.0) * 1000),
+            session_timeout=round(self.session.timeout * 1000),
+        ).encode()
 
-    def on_created(self, listed: ListingReply | None) -> None:
-        """The znode is in the queue."""
-        if listed is None:
-            self._list()
+    def _on_created(self, reply: NodeReply) -> None:
+        is_wanted = self._phase is not Phase.UNWANTED
+        if isinstance(reply, SessionGone):
+            return  # an event of the session follows
+        if isinstance(reply, (Node, OutcomeUnknown)):
+            self._node = reply if isinstance(reply, Node) else None
+            if not is_wanted:
+                self._delete()
+            else:
+                self._phase = Phase.SEARCHING if self._node is None else Phase.LISTING
+            return
+        self._registry.discard(self.guid)  # the create was refused, so there is no znode
+        if not is_wanted:
+            self._on_gone(True)
+        elif isinstance(reply, NodeMissing):
+            self._create_directory()
         else:
-            self._phase = Phase.LISTING
-            self._on_listed(listed)
+            self.on_refused(reply)
 
-    # --- through the queue --------------------------------------------------------------------------------------
+    def _create_directory(self) -> None:
+        """Create the directory, then the znode."""
+        self._replies.new_generation()
+        self._phase = Phase.PREPARING
+        on_prepared, lasting = self._replies.wrap(self._on_prepared), self.spec.compat == "kazoo"
+        self.session.gateway.ensure_path(self.spec.parent, on_prepared, lasting=lasting)
+
+    def _on_prepared(self, reply: WriteReply) -> None:
+        if reply is None:
+            self._create()  # if the server has deleted the empty directory in between, this creates it again
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it creates the znode when connected
+            self.on_refused(reply)
+
+    def _search(self) -> None:
+        """Search the znode by its guid: the create got no reply, or one with a path that the queue does not show."""
+        self._phase = Phase.SEARCHING
+        self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_searched), after_sync=True)
+
+    def _on_searched(self, reply: ListingReply) -> None:
+        path = None if isinstance(reply, ZkError) else reply.path_of(self.spec.parent, self.guid)
+        if path is not None:
+            self.session.gateway.read(path, self._replies.wrap(self._on_searched_read))
+        elif not isinstance(reply, ZkError) or isinstance(reply, NodeMissing):
+            self._create_again()
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it searches again when connected
+            self.on_refused(reply)
+
+    def _on_searched_read(self, reply: NodeReply) -> None:
+        if isinstance(reply, Node) and reply.owner == self.session.session_id:
+            self._node = reply
+            self._list()
+        elif isinstance(reply, (Node, NodeMissing)):
+            self._create_again()
+        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):
+            self.on_refused(reply)
+
+    def _create_again(self) -> None:
+        self._registry.discard(self.guid)
+        self._create()
+
+    # --- list the queue, and watch the predecessors ---------------------------------------------------------------
 
     def _list(self, *, after_sync: bool = False) -> None:
         self._phase = Phase.LISTING
-        on_listed = self._replies.wrap(self._on_listed)
-        self._registry.listing(self.spec.parent).names(on_listed, after_sync=after_sync)
+        self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_listed), after_sync=after_sync)
 
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue: hold the lock, wait, or leave."""
-        if isinstance(reply, (OutcomeUnknown, SessionGone)):
-            return  # it lists again when it is connected
+        if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, (OutcomeUnknown, SessionGone)):
+            return  # the create has failed, or it lists again when it is connected
         if isinstance(reply, NodeMissing):
             self._on_absent()
             return
         if isinstance(reply, ZkError):
             self.on_refused(reply)
             return
+        name = self._node.name
         try:
             queue = reply.queue
         except UnreadableQueue as error:
             self.on_refused(error)
             return
-        name = self._node.name
         verdict = order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, name)
         if isinstance(verdict, order.Absent):
             self._on_absent()
             return
         self.placed = True
-        self._node.creates = 0
+        self._creates = 0
         if queue.stale_marker:
-            self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
+            self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
         if isinstance(verdict, order.Granted):
             self._grant_if_proven()
             return
         holds = operator_hold.holds_ahead(queue, name)
         if holds:
-            check = HoldCheck(self._registry.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
-            check.run(holds, partial(self._on_holds_checked, queue, verdict))
+            check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
+            check.run(holds, partial(self._on_holds_checked, queue, name, verdict))
             return
         self.operator = None
-        self._wait_or_conclude_busy(queue, verdict)
+        self._wait_or_conclude_busy(queue, name, verdict)
 
-    def _wait_or_conclude_busy(self, queue: order.Queue, verdict: order.WaitFor) -> None:
-        waiters = holders.waiters_ahead(queue, self._node.name, self.spec.limit or 1)
+    def _on_absent(self) -> None:
+        """Search the znode: the queue does not show it."""
+        self._forget_replies()
+        self._unwatch()
+        self._node = None
+        self._search()
+
+    def _on_holds_checked(
+        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: HoldCheck | None
+    ) -> None:
+        if checked is None:
+            return  # it lists again when it is connected
+        if checked.ended:
+            self._list()
+            return
+        self.operator = checked.first
+        self._wait_or_conclude_busy(queue, name, verdict)
+        seconds = checked.next_check(operator_hold.holds_to_end(queue, name, verdict.children))
+        if seconds is not None and self._phase is Phase.QUEUED:
+            self._call_later(seconds, self.on_ahead_changed)
+
+    def _wait_or_conclude_busy(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
+        waiters = holders.waiters_ahead(queue, name, self.spec.limit or 1)
         if not self.waits:
             self._conclude_busy()
         elif self._are_too_many(waiters):
@@ -301,28 +457,11 @@ class Contender(SessionObserver):
             self._is_queued = True
             self._phase = Phase.QUEUED
             if self._predecessors is None:
-                self._predecessors = Predecessors(self._registry.gateway, self.spec.parent, self._replies, self)
+                self._predecessors = Predecessors(self.session.gateway, self.spec.parent, self._replies, self)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
-            if not self._node.watched:
-                self._node.watch(self.on_refused)
+            if self._own_watch is None:
+                self._watch(self.on_refused)
             self._predecessors.wait_for(verdict)
-
-    def _on_holds_checked(self, queue: order.Queue, verdict: order.WaitFor, checked: CheckedHolds | None) -> None:
-        if checked is None:
-            return  # it lists again when it is connected
-        if checked.ended:
-            self._list()
-            return
-        self.operator = checked.first
-        self._wait_or_conclude_busy(queue, verdict)
-        seconds = checked.next_check(operator_hold.holds_to_end(queue, self._node.name, verdict.children))
-        if seconds is not None and self._phase is Phase.QUEUED:
-            self._call_later(seconds, self.on_ahead_changed)
-
-    def _on_absent(self) -> None:
-        self._forget_replies()
-        self._phase = Phase.CREATING
-        self._node.search()
 
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
@@ -333,7 +472,8 @@ class Contender(SessionObserver):
         """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
         if self._phase is not Phase.QUEUED:
             return
-        if was_last and self._node.exists:
+        # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
+        if was_last and self._own_watch is not None and self._is_watch_set:
             self._grant_if_proven()
         else:
             self._list()  # others may still be ahead, or the znode may be gone
@@ -342,6 +482,74 @@ class Contender(SessionObserver):
         """List the queue again: a marker, a limit or the end of an operator hold may have changed the verdict."""
         if self._phase is Phase.QUEUED:
             self._list()
+
+    # --- watch its znode ------------------------------------------------------------------------------------------
+
+    def _watch(self, on_refused: Callable[[ZkLockError], object] | None = None) -> None:
+        """
+        Read and watch the znode: another session may write a release request to it, or delete it.
+
+        `on_refused` is called if the server refuses that.
+        """
+        self._unwatch()
+        if self._node is None:
+            return
+        self._is_watch_set = False
+
+        def on_read(reply: NodeReply) -> None:
+            if isinstance(reply, NodeMissing):
+                self._on_missing()
+            elif isinstance(reply, Node):
+                self._is_watch_set = True
+                is_own = self._node is not None and reply.version == self._node.version
+                self._last_read = self._node if is_own else reply  # one copy of the same data
+                self._on_own_read(reply)
+            elif on_refused is not None and not isinstance(reply, (OutcomeUnknown, SessionGone)):
+                on_refused(reply)
+
+        def on_event(deleted: bool) -> None:
+            if deleted:
+                self._on_missing()
+            else:
+                self._watch(on_refused)
+
+        read = self.session.gateway.read
+        self._own_watch = read(self._node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
+
+    def _unwatch(self) -> None:
+        watch, self._own_watch = self._own_watch, None
+        if watch is not None:
+            watch.cancel()
+        timer, self._watch_timer = self._watch_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _on_missing(self) -> None:
+        """Another session has deleted the znode."""
+        if self._node is None:
+            return
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            marker.delete()
+        self._forget_node()
+        if self._grant is not None:
+            interventions.lose(self.session, self._grant)
+        else:
+            self._create()
+
+    def _forget_node(self) -> None:
+        """Forget the znode: it was deleted, or its session is over."""
+        self._forget_replies()
+        self._unwatch()
+        if self._node is not None:
+            self._registry.heartbeat.remove(self._node.path)
+            self._node = None
+        self._registry.discard(self.guid)
+        if self._marker is not None:  # it is gone with the session
+            self._registry.discard(self._marker.name)
+            self._marker = None
+
+    # --- grant ----------------------------------------------------------------------------------------------------
 
     def _grant_if_proven(self) -> None:
         """
@@ -360,49 +568,71 @@ class Contender(SessionObserver):
 
     def _prove(self) -> None:
         """Ask a quorum, and ask again after a pause: a late reply may not extend the lease."""
-        if self._phase is Phase.PROVING:
-            self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
-            self._node.prove()
+        if self._phase is not Phase.PROVING or self._node is None:
+            return
+        self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
+        self.session.gateway.quorum_check([self._node.path], self._replies.wrap(self._on_proven))
 
-    def on_proven(self) -> None:
-        """A quorum has confirmed that the session lives and the znode exists."""
-        if self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
+    def _on_proven(self, reply: str | ZkError | None) -> None:
+        if isinstance(reply, str):
+            self._on_missing()
+        elif isinstance(reply, ZkError):
+            if not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it proves again when connected
+                self.on_refused(reply)
+        elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
             self._cancel_timer()
             self._hold()
 
-    # --- while it holds the lock ----------------------------------------------------------------------------------
-
     def _hold(self) -> None:
-        node = self._node.node
+        node, spec, registry = self._node, self.spec, self._registry
         if node is None:
             return
         self._phase = Phase.HOLDING
-        grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
+        grant = self._grant = Grant(self.session, spec.key, node.path, node.czxid, spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about
-        grant.template = self.spec.template
-        self._node.keep(WATCH_SELF_AFTER)
+        grant.template = spec.template
+        # A watch of the time in the queue stays until the timer is due.
+        registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
+        self._watch_timer = self.session.loop.call_later(WATCH_SELF_AFTER, partial(self._replies.run, self._watch))
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
             queue.remove(self, granted=True)
 
+    def _conclude(self, outcome: Outcome) -> None:
+        on_outcome, self._on_outcome = self._on_outcome, None
+        self.on_queued = None  # it refers to the caller's waiter
+        if on_outcome is not None:
+            on_outcome(outcome)
+
+    # --- while it holds the lock ----------------------------------------------------------------------------------
+
     def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
-        """Show the others in the queue these fields of the payload; see `ContenderNode.describe`."""
-        if self._phase is Phase.HOLDING:
-            self._node.describe(fields, done)
+        """
+        Write these fields of the payload, for the others in the queue, unless it has a release request.
 
-    def on_node_gone(self) -> None:
-        """Another session has deleted the znode."""
-        if self._grant is not None:
-            interventions.lose(self._registry.gateway, self._grant)
-        else:
-            self._forget_replies()
-            self._create()
+        `done` is called when they are written. A write that fails is not repeated.
+        """
+        node = self._last_read
+        if node is None or (self._node is not None and node.version < self._node.version):
+            node = self._node
+        payload = Payload.decode(node.data) if node is not None and self._phase is Phase.HOLDING else None
+        if node is None or payload is None or payload.release_request:
+            return
 
-    def on_own_read(self, node: Node) -> None:
-        """The znode was read while its lock is held."""
-        if self._grant is not None and self._node.node is not None:
-            interventions.read_request(self._registry.gateway, self._grant, node, self._node.node.data)
+        def on_written(reply: NodeReply) -> None:
+            if isinstance(reply, Node):
+                self._node = reply
+                if done is not None:
+                    done()
+
+        data = replace(payload, **fields).encode()
+        self.session.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
+
+    def _on_own_read(self, node: Node) -> None:
+        """Receive a release request, and describe the grant a little later."""
+        if self._grant is not None and self._node is not None:
+            interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
             if not self._is_described and self._timer is None:
                 self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
 
@@ -416,12 +646,19 @@ class Contender(SessionObserver):
         self._is_described = True
 
     def _downgrade(self, seconds: float) -> None:
+        """Create a marker in so many seconds: this writer only reads from then on."""
         if self._phase is not Phase.HOLDING:
             return
         if seconds > 0:
             self.session.loop.call_later(seconds, self.downgrade)
-        else:
-            self._replies.run(self._node.downgrade)
+        elif self._node is not None and self._marker is None:
+            self._marker = ReaderMarker(self._registry, self.spec, self.guid, self._replies)
+            self._replies.run(self._put_marker)
+
+    def _put_marker(self) -> None:
+        node = self._last_read if self._last_read is not None else self._node
+        if self._marker is not None and node is not None:
+            self._marker.put(node)
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
@@ -436,30 +673,44 @@ class Contender(SessionObserver):
 
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that stays in the queue would block it."""
+        if self._phase is Phase.CREATING:
+            self._phase = Phase.SEARCHING  # perhaps the create was not sent, and has no reply
+        elif self._phase is Phase.UNWANTED:
+            self._delete()
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
-
-    def _conclude(self, outcome: Outcome) -> None:
-        on_outcome, self._on_outcome = self._on_outcome, None
-        self.on_queued = None  # it refers to the caller's waiter
-        if on_outcome is not None:
-            on_outcome(outcome)
 
     def _abandon(self, done: Callable[[bool], object] | None = None) -> None:
         if done is not None:
             self._done = (*self._done, done)
         if self._grant is not None:
             self._grant.release()
-        if self._phase is Phase.RELEASING:
+        if self._phase in (Phase.UNWANTED, Phase.DELETING):
             return
         self._on_outcome = None
-        self._forget_replies()
         self._cancel_timer()
-        if self._phase in (Phase.NEW, Phase.GONE):
-            self._on_gone(not self._node or self._node.gone)
+        may_exist = bool(self.guid) and self.guid in self._registry.guids
+        if may_exist and self._phase is Phase.CREATING:
+            self._phase = Phase.UNWANTED  # the reply to the create starts the delete
+        elif may_exist and self._phase is not Phase.GONE:
+            self._delete()
         else:
-            self._phase = Phase.RELEASING
-            hold = replacement(self.spec, self.caller, self._grant, self._node.node) if self.spec.min_hold else None
-            self._node.delete(self._on_gone, hold)
+            self._forget_replies()
+            self._on_gone(not may_exist)
+
+    def _delete(self) -> None:
+        """Delete the znode. If its path is unknown, it is searched by its guid."""
+        self._phase = Phase.DELETING
+        self._forget_replies()
+        self._unwatch()
+        node, self._node = self._node, None
+        if node is not None:
+            self._registry.heartbeat.remove(node.path)
+        path = node.path if node is not None else None
+        hold = replacement(self.spec, self.caller, self._grant, node) if self.spec.min_hold else None
+        Deletion(self._registry, self.spec.parent, self.guid, path, self._on_gone, hold, self.caller.about).send()
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            marker.delete()  # after the znode, which would count as a writer without it
 
     def _on_gone(self, gone: bool) -> None:
         self._phase = Phase.GONE
@@ -480,7 +731,7 @@ class Contender(SessionObserver):
     def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
         """Set the one timer of this contender."""
         self._cancel_timer()
-        self._timer = self.session.loop.call_later(seconds, lambda: self._replies.run(call))
+        self._timer = self.session.loop.call_later(seconds, partial(self._replies.run, call))
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None
@@ -494,22 +745,28 @@ class Contender(SessionObserver):
         if self._phase is Phase.AWAITING:
             self._cancel_timer()
             self._create_or_peek()
-            return
-        if self._phase in (Phase.LISTING, Phase.QUEUED):
+        elif self._phase is Phase.PREPARING:
+            self._create()
+        elif self._phase is Phase.SEARCHING:
+            self._search()
+        elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._forget_replies()  # the watches ended with the connection
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:
             self._prove()
-        self._node.reconnected()
+        if self._own_watch is not None:
+            self._watch()
+        self._put_marker()
 
     def on_session_lost(self) -> None:
         """Queue again, unless the lock was held: the znode is gone with its session."""
         if self._phase is Phase.LOCAL_QUEUE:
             return
-        self._forget_replies()
-        self._node.forget()
+        self._forget_node()
         if self._grant is not None:
             self._grant.lose(troubles.SESSION_OVER)
+        elif self._phase is Phase.UNWANTED:
+            self._on_gone(True)
         elif self._phase is not Phase.GONE:
             self._await_session()
 
@@ -532,3 +789,44 @@ class Contender(SessionObserver):
         """The lock may have another holder by now."""
         if self._grant is not None:
             self._grant.lose(troubles.LEASE_OVER)
+
+
+class ReaderMarker:
+    """The marker of a writer that became a reader. The name of its znode cannot change, and still says "write"."""
+
+    def __init__(self, registry: Registry, spec: QueueSpec, guid: str, replies: ReplyGuard) -> None:
+        self.name = markers.reader_marker(guid)
+        self._registry = registry
+        self._spec = spec
+        self._path = f"{spec.parent}/{self.name}"
+        self._replies = replies
+        self._exists = False
+
+    def put(self, node: Node) -> None:
+        """Create the marker, and write the `node` of the writer, so that its watchers list the queue again."""
+        if self._exists:
+            return
+        on_put = partial(self._on_put, node.path)
+        try:
+            self._registry.add(self.name, self._path)
+        except TooManyLocks as error:
+            on_put(error)
+            return
+        marker = Create(path=self._path, ephemeral=True)
+        touch = SetData(path=node.path, data=node.data, version=node.version)
+        self._registry.session.gateway.commit((marker, touch), self._replies.wrap(on_put))
+
+    def _on_put(self, path: str, reply: ZkLockError | None) -> None:
+        self._exists = reply is None or isinstance(reply, NodeExists)
+        if isinstance(reply, Outdated):  # written by a release request
+            self._registry.session.gateway.read(path, self._replies.wrap(self._on_read))
+        elif isinstance(reply, ZkLockError) and not isinstance(reply, (NodeExists, OutcomeUnknown, SessionGone)):
+            logger.warning("no other readers can share lock %r with its holder: %s", self._spec.key, reply)
+
+    def _on_read(self, reply: NodeReply) -> None:
+        if isinstance(reply, Node):
+            self.put(reply)
+
+    def delete(self) -> None:
+        """Delete the marker."""
+        Deletion(self._registry, self._spec.parent, self.name, self._path).send()

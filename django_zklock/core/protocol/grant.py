@@ -162,7 +162,7 @@ class Grant:
             return troubles.SESSION_OVER
         if not valid:
             return troubles.LEASE_OVER
-        return self.why_overdue if self.overdue else None
+        return None if self.ends_at is None or clock.now() < self.ends_at else self.why_overdue
 
     @property
     def overdue(self) -> bool:
@@ -280,7 +280,7 @@ class Grant:
         """Mark the lock as released, and notify the observers, once."""
         if not self.released:
             self.released = True
-            self.tell_released()
+            self._tell(lambda observer: observer.on_released())
 
     def tell_released(self) -> None:
         """Notify the observers that it was released."""

@@ -12,6 +12,7 @@ from django_zklock.core.queue import break_record, release_request
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.zk.errors import NodeMissing
 from django_zklock.core.zk.gateway import Gateway, Node, NodeReply
+from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
 
@@ -19,13 +20,13 @@ REPLY_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
 RECORD_LASTS = 10.0  # seconds until that record is deleted
 
 
-def lose(gateway: Gateway, grant: Grant) -> None:
+def lose(session: Session, grant: Grant) -> None:
     """
     End a grant whose znode was deleted by another session. If an operator broke the lock, the record has the reason.
 
     The grant is invalid at once. The work is aborted when the record was read, or after `REPLY_TIMEOUT`.
     """
-    session = gateway.session
+    gateway = session.gateway
     grant.node_gone = True
     path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
     timer = session.loop.call_later(REPLY_TIMEOUT, lambda: on_read(NodeMissing()))

@@ -5,13 +5,17 @@ At most `most_waiting` contenders of a process wait in ZooKeeper. The others wai
 the order in which they came. A waiter with too little time for a grant lets the others go first. Otherwise, under
 overload, each would enter just before it gives up. With a thousand callers that wait half a second, that doubled the
 work and halved the grants.
+
+This queue and that of `locks.lingering` cannot be one. Here, each contender gets a znode and a grant of its own, so
+several readers or permits of a process hold the lock at the same time; there, its owners use one znode in turn.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from django_zklock.core import clock
 
@@ -29,20 +33,18 @@ class LocalContender(Protocol):
         """Create the znode now: there is room in the directory."""
 
 
+@dataclass(slots=True, eq=False)
 class LocalQueue:
     """The contenders of this process that wait for one key. It exists as long as there are any."""
 
-    most_waiting = MAX_WAITING  # a Celery worker sets more, as its main process waits for all its tasks
-    __slots__ = ("_admitted", "_admitting", "_drop", "_last_wait", "_late", "_parent", "_queue")
+    most_waiting: ClassVar[int] = MAX_WAITING  # a Celery worker sets more, as its main process waits for all its tasks
 
-    def __init__(self, parent: str, drop: Callable[[str], object]) -> None:
-        self._parent = parent
-        self._drop = drop  # called with the parent when no contender waits any more
-        self._admitted: dict[LocalContender, float] = {}  # in ZooKeeper's queue, or about to enter; since when
-        self._queue: OrderedDict[LocalContender, None] = OrderedDict()  # first come, first served
-        self._late: OrderedDict[LocalContender, None] = OrderedDict()  # moved here from `_queue`: too little time
-        self._last_wait = 0.0  # seconds that the last granted contender had waited in ZooKeeper
-        self._admitting = False
+    _drop: Callable[[], object]  # called when no contender waits any more
+    _admitted: dict[LocalContender, float] = field(default_factory=dict)  # those that may be in ZooKeeper; since when
+    _queue: OrderedDict[LocalContender, None] = field(default_factory=OrderedDict)  # first come, first served
+    _late: OrderedDict[LocalContender, None] = field(default_factory=OrderedDict)  # from `_queue`: too little time
+    _last_wait: float = 0.0  # seconds that the last granted contender had waited in ZooKeeper
+    _admitting: bool = False
 
     @property
     def length(self) -> int:
@@ -86,7 +88,7 @@ class LocalQueue:
         finally:
             self._admitting = False
         if not self._admitted:
-            self._drop(self._parent)
+            self._drop()
 
     def _pop_next(self, now: float) -> LocalContender:
         first_late = next(iter(self._late), None)

@@ -7,8 +7,8 @@ if that process has ended, the contenders behind the hold do so. They may race, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,36 +32,11 @@ SOONEST = 0.01  # seconds until the next check, at least
 LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedHolds:
-    """The result of a check."""
-
-    ended: frozenset[str]
-    """Names of the holds that this check has deleted, or that were gone already."""
-    remaining: Mapping[str, OperatorHold]
-    """The holds that are not over, by their names, in the order of the queue."""
-    now: float | None
-    """The time by ZooKeeper's clock, in seconds since 1970; None if it is unknown."""
-
-    @property
-    def first(self) -> OperatorHold | None:
-        """The hold that is first in the queue, for messages."""
-        return next(iter(self.remaining.values()), None)
-
-    def next_check(self, names: Iterable[str]) -> float | None:
-        """Return the seconds until the next check of these holds; None if none of them remains."""
-        ends = [self.remaining[name].until.timestamp() for name in names if name in self.remaining]
-        if not ends or self.now is None:
-            return RETRY if ends else None
-        seconds = min(ends) - self.now
-        return min(max(seconds, SOONEST), LATEST) if seconds > 0 else RETRY  # if it is over, its delete was refused
-
-
 class HoldCheck:
     """
     One check of operator holds: read them, ask for the time if one may be over, delete those that are over.
 
-    `guard` wraps the callback of each request.
+    `guard` wraps the callback of each request. The attributes are the result.
     """
 
     def __init__(
@@ -71,16 +46,29 @@ class HoldCheck:
         parent: str,
         guard: Callable[[Callback[Any]], Callback[Any]] = lambda callback: callback,
     ) -> None:
+        self.ended: set[str] = set()  # names of the holds that it has deleted, or that were gone already
+        self.remaining: dict[str, OperatorHold] = {}  # the holds that are not over, in the order of the queue
         self._gateway = gateway
         self._key = key
         self._parent = parent
         self._guard = guard
-        self._clock = gateway.clock
-        self._ended: set[str] = set()
-        self._remaining: dict[str, OperatorHold] = {}
-        self._done: Callable[[CheckedHolds | None], object]
+        self._done: Callable[[HoldCheck | None], object]
 
-    def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
+    @property
+    def first(self) -> OperatorHold | None:
+        """The hold that is first in the queue, for messages."""
+        return next(iter(self.remaining.values()), None)
+
+    def next_check(self, names: Iterable[str]) -> float | None:
+        """Return the seconds until the next check of these holds; None if none of them remains."""
+        ends = [self.remaining[name].until.timestamp() for name in names if name in self.remaining]
+        now = self._gateway.clock.now()
+        if not ends or now is None:
+            return RETRY if ends else None
+        seconds = min(ends) - now
+        return min(max(seconds, SOONEST), LATEST) if seconds > 0 else RETRY  # if it is over, its delete was refused
+
+    def run(self, names: Sequence[str], done: Callable[[HoldCheck | None], object]) -> None:
         """Check the holds with these names, in the order of the queue. `done` gets None if the connection broke."""
         self._done = done
         replies: list[NodeReply] = []
@@ -89,9 +77,9 @@ class HoldCheck:
             replies.append(reply)
             hold = read_hold(self._key, reply) if isinstance(reply, Node) else None
             if isinstance(reply, NodeMissing):
-                self._ended.add(name)
+                self.ended.add(name)
             elif hold is not None:  # else it is a contender with the name of a hold
-                self._remaining[name] = hold
+                self.remaining[name] = hold
             if len(replies) == len(names):
                 self._on_all_read(replies)
 
@@ -99,25 +87,25 @@ class HoldCheck:
             self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
 
     def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
-        latest = self._clock.latest()
+        latest = self._gateway.clock.latest()
         if any(map(_interrupted, replies)):
             self._done(None)
-        elif any(latest is None or hold.is_over(latest) for hold in self._remaining.values()):
+        elif any(latest is None or hold.is_over(latest) for hold in self.remaining.values()):
             # The local clock does not prove that a hold is over. So ask the server for its time.
             self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
-            self._report()
+            self._done(self)
 
     def _on_time(self, reply: WriteReply) -> None:
-        now = None if isinstance(reply, ZkError) else self._clock.now()
-        ended = [name for name, hold in self._remaining.items() if now is not None and hold.is_over(now)]
+        now = None if isinstance(reply, ZkError) else self._gateway.clock.now()
+        ended = [name for name, hold in self.remaining.items() if now is not None and hold.is_over(now)]
         if _interrupted(reply):
             self._done(None)
         elif ended:
-            deletes = [Delete(path=self._remaining[name].path) for name in ended]
+            deletes = [Delete(path=self.remaining[name].path) for name in ended]
             self._gateway.commit(deletes, self._guard(partial(self._on_deleted, ended)))
         else:
-            self._report()
+            self._done(self)
 
     def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
         if _interrupted(reply):
@@ -126,15 +114,12 @@ class HoldCheck:
         # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
         gone = reply is None or isinstance(reply, NodeMissing)
         for name in names if gone else ():
-            hold = self._remaining.pop(name)
-            self._ended.add(name)
+            hold = self.remaining.pop(name)
+            self.ended.add(name)
             if reply is None:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
-        self._report()
-
-    def _report(self) -> None:
-        self._done(CheckedHolds(frozenset(self._ended), self._remaining, self._clock.now()))
+        self._done(self)
 
 
 def _interrupted(reply: object) -> bool:
@@ -146,21 +131,6 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     return operator_hold.operator_hold(
         Payload.decode(node.data), key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime
     )
-
-
-def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
-    """Delete a hold in `seconds`, when its time is over. Otherwise it would stay while no caller wants the lock."""
-    parent, _, name = path.rpartition("/")
-
-    def check() -> None:
-        HoldCheck(session.attached(Gateway), key, parent).run((name,), on_checked)
-
-    def on_checked(checked: CheckedHolds | None) -> None:
-        pause = RETRY if checked is None else checked.next_check((name,))
-        if pause is not None:
-            session.loop.call_later(pause, check)
-
-    session.loop.call_later(seconds, check)
 
 
 class Replacement:
@@ -203,9 +173,19 @@ class Replacement:
         return (Delete(path=self._own.path), Create(path=self._path, data=data))
 
     def end_in_time(self, session: Session) -> None:
-        """Have this process delete the hold when its time is over, if the hold was created."""
+        """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
+        parent, _, name = self._path.rpartition("/")
+
+        def check() -> None:
+            HoldCheck(session.gateway, self._spec.key, parent).run((name,), on_checked)
+
+        def on_checked(checked: HoldCheck | None) -> None:
+            pause = RETRY if checked is None else checked.next_check((name,))
+            if pause is not None:
+                session.loop.call_later(pause, check)
+
         if self._tried:
-            end_in_time(session, self._spec.key, self._path, self._seconds)
+            session.loop.call_later(self._seconds, check)
 
 
 def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:

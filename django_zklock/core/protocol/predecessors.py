@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from django_zklock.core.errors import ZkLockError
-from django_zklock.core.protocol.node import ReplyGuard
+from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.queue import order
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError

@@ -6,11 +6,12 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from django_zklock.core.queue.nodes import Kind
-from django_zklock.core.queue.order import Granted, Queue, rule_for
+from django_zklock.core.queue.markers import LimitRecord
+from django_zklock.core.queue.nodes import Kind, own_limit
+from django_zklock.core.queue.order import Queue
 
 Limits: TypeAlias = Mapping[str, int]
-"""The limits in the code of contenders, by name. They apply if no limit is set for all processes."""
+"""The limits by which contenders hold permits, by name: the results of `permit_limit`."""
 
 UNKNOWN_LIMITS: Final[Limits] = MappingProxyType({})
 _SHARE: Final = (Kind.READ, Kind.PERMIT)
@@ -21,7 +22,8 @@ def holder_indexes(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, 
     Return the indexes of the holders: one, or all readers at the front, or as many as there are permits.
 
     The holders are the first in the queue, with one exception: if the limits in the code of contenders differ, a waiter
-    with a low limit may be between holders with higher ones.
+    with a low limit may be between holders with higher ones. After a change of the limit, there are at most as many
+    holders: some of those that came before the change may wait.
     """
     if not queue:
         return ()
@@ -38,21 +40,23 @@ def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
     return indexes[-1] + 1 if indexes else 0
 
 
-def by_own_limit(queue: Queue) -> list[str]:
-    """Return the names of the contenders whose own limits decide who has a permit, in the order of the queue."""
-    if queue.limit is not None or not queue or queue[0].kind is not Kind.PERMIT:
+def permits_at_front(queue: Queue) -> list[str]:
+    """Return the names of the contenders that want permits with only such ones ahead, in the order of the queue."""
+    if not queue or queue[0].kind is not Kind.PERMIT:
         return []
     return [child.name for child in queue[: _same_kind_at_front(queue)]]
 
 
-def may_hold(queue: Queue, index: int, own_limit: int, before: int) -> bool:
+def permit_limit(queue: Queue, data: bytes, change: bytes | None) -> int:
     """
-    Return whether a contender that came before the last change of the limit may hold a permit by an earlier limit.
+    Return the limit by which a contender that wants a permit holds one; `data` are those of its znode.
 
-    It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
-    one in the contender's code. A contender at an index beyond both has never had a permit.
+    `change` are the data of the marker of the limit; None if there is none, or if the contender came after it. A
+    contender that came before may have been granted by an earlier limit, and keeps its permit. So the highest one
+    counts. A contender further back than this has never had a permit.
     """
-    return index < _same_kind_at_front(queue) and queue[index].kind is Kind.PERMIT and index < max(own_limit, before)
+    own = own_limit(data)
+    return queue.limit or own if change is None else max(queue.limit or 0, own, LimitRecord.decode(change).before)
 
 
 def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
@@ -63,17 +67,11 @@ def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
     return max(0, (index or 0) - min(permits, _same_kind_at_front(queue)))
 
 
-def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
-    """Return whether a contender holds the lock; `limit` is the one in its code, if it wants a permit."""
-    index = queue.index_of(name)
-    return index is not None and isinstance(rule_for(queue[index].kind, limit)(queue, name), Granted)
-
-
 def waits_for(queue: Queue, index: int, indexes: Container[int] | None = None) -> str:
     """
     Return the name of the contender that the one at `index` waits for; empty for a holder.
 
-    `indexes` is the result of `holder_indexes`; without it, no own limits are known.
+    `indexes` is the result of `holder_indexes`; without it, no limits in code are known.
     """
     if index in (holder_indexes(queue) if indexes is None else indexes):
         return ""
@@ -98,4 +96,4 @@ def _same_kind_at_front(queue: Queue) -> int:
 
 
 def _has_permit(queue: Queue, index: int, limits: Limits) -> bool:
-    return index < (limits.get(queue[index].name, 1) if queue.limit is None else queue.limit)
+    return index < max(limits.get(queue[index].name, 1), queue.limit or 0)

@@ -84,8 +84,8 @@ class LimitRecord:
 
     by: str
     reason: str
-    before: int = MOST_PERMITS
-    """The highest earlier limit by which a contender may still hold a permit; 0 if none may."""
+    before: int = 0
+    """The highest limit that was set earlier, by which a contender may still hold a permit; 0 if there was none."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     """The id of the change, by which its author recognizes it after a lost reply."""
 
@@ -96,7 +96,7 @@ class LimitRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> LimitRecord:
-        """Return the record in `data`. A missing text, or one of another type, is empty. Never raises."""
+        """Return the record in `data`. A value that is missing or invalid is empty or 0. Never raises."""
         fields = json_object(data, _MAX_READ)
         by, reason, change_id = (
             text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id")
@@ -105,7 +105,7 @@ class LimitRecord:
         return cls(
             by=printable(by, MAX_BY),
             reason=printable(reason, MAX_REASON),
-            before=before if isinstance(before, int) and 0 <= before <= MOST_PERMITS else MOST_PERMITS,
+            before=before if isinstance(before, int) and 0 <= before <= MOST_PERMITS else 0,
             id=change_id[:MAX_BY],
         )
 

@@ -191,15 +191,21 @@ class Client(KazooClient):
                     pass
 
 
-class _Redact(logging.Filter):
-    """Remove credentials and session passwords from kazoo's log lines of every level."""
+class _KazooFilter(logging.Filter):
+    """
+    Remove credentials and session passwords from kazoo's log lines, and log its lines about each try at DEBUG.
+
+    `Outage.log` logs once for all tries why there is no connection, and the session logs each change of its state.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if "session_passwd" in str(record.msg):
             return False
         if isinstance(record.args, tuple):
             record.args = tuple(_redacted(arg) for arg in record.args)
-        return True
+        if logging.DEBUG < record.levelno < logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return record.levelno != logging.DEBUG or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
 def _redacted(arg: object) -> object:
@@ -210,59 +216,33 @@ def _redacted(arg: object) -> object:
     return arg
 
 
-class _Quiet(logging.Filter):
-    """
-    Log kazoo's lines about each try to connect at DEBUG.
-
-    `Outage.log` logs once for all tries why there is no connection, and the session logs each change of its state.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if logging.DEBUG < record.levelno < logging.ERROR:
-            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
-        return record.levelno != logging.DEBUG or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+KAZOO_LOGGER = Logger("django_zklock.zk.kazoo")
+if not any(isinstance(existing, _KazooFilter) for existing in KAZOO_LOGGER.logger.filters):
+    KAZOO_LOGGER.logger.filters.append(_KazooFilter())
+for _level in (BLATHER, logging.DEBUG):
+    KAZOO_LOGGER.isEnabledFor(_level)  # on this thread, which may wait; from now on, the answer is in the cache
 
 
-def _logger() -> Logger:
-    logger = Logger("django_zklock.zk.kazoo")
-    filters = logger.logger.filters
-    for kind in (_Redact, _Quiet):
-        if not any(isinstance(existing, kind) for existing in filters):
-            filters.append(kind())
-    for level in (BLATHER, logging.DEBUG):
-        logger.isEnabledFor(level)  # on this thread, which may wait; from now on, the answer is in the cache
-    return logger
-
-
-KAZOO_LOGGER = _logger()
-
-
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request that waits for its reply. kazoo sets the reply on its own thread, and the loop's thread gets it."""
 
-    __slots__ = ("_loop", "_on_reply", "_request", "callback")
-
-    def __init__(
-        self,
-        loop: Loop,
-        request: Any,
-        callback: Callable[[Any], object],
-        on_reply: Callable[[PendingRequest, object], object],
-    ) -> None:
-        self._loop = loop
-        self._request = request
-        self._on_reply = on_reply
-        self.callback = callback
+    _loop: Loop
+    _request: Any
+    callback: Callable[[Any], object]
+    _on_reply: Callable[[PendingRequest, object], object]
 
     def set(self, value: Any = None) -> None:
         """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
-        reply = value
-        if isinstance(self._request, wire.Transaction):
+        reply, request = value, self._request
+        if isinstance(request, wire.Transaction):
             failed = failure(value)
             if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
                 reply = error
-        elif isinstance(self._request, wire.Create2) and not _fits(value[0], self._request.path):
-            reply = OutcomeUnknown(f"a create of {self._request.path} made {value[0]}")
+        elif isinstance(request, wire.Create2):
+            path: str = value[0]
+            if not path.startswith(request.path) or not SEQUENCE.fullmatch(path, len(request.path)):  # a flipped bit
+                reply = OutcomeUnknown(f"a create of {request.path} made {path}")
         self._loop.deliver(self._on_reply, self, reply)
 
     def set_exception(self, error: BaseException) -> None:
@@ -271,23 +251,14 @@ class PendingRequest:
         self._loop.deliver(self._on_reply, self, reply)
 
 
-def _fits(path: str, requested: str) -> bool:
-    """Return whether a sequential znode at `path` can be the one that was requested; a bit may have flipped."""
-    return path.startswith(requested) and SEQUENCE.fullmatch(path, len(requested)) is not None
-
-
+@dataclass(slots=True, eq=False)
 class Watch:
     """A watch on one znode or its children. It calls back once, at the first event, unless it was cancelled before."""
 
-    __slots__ = ("_callback", "_loop", "_path", "_unwatch")
-
-    def __init__(
-        self, loop: Loop, path: str, callback: Callable[[bool], object], unwatch: Callable[[str, Watch], object]
-    ) -> None:
-        self._loop = loop
-        self._path = path
-        self._callback: Callable[[bool], object] | None = callback
-        self._unwatch = unwatch  # called when it was cancelled
+    _loop: Loop
+    _path: str
+    _callback: Callable[[bool], object] | None
+    _unwatch: Callable[[str, Watch], object]  # called when it was cancelled
 
     def __bool__(self) -> bool:
         """
@@ -314,8 +285,8 @@ class Watch:
         self._unwatch(self._path, self)
 
 
-_Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], object]]]
-"""Requests that are sent together, and their callbacks."""
+Request: TypeAlias = tuple[Any, Callable[[Any], object]]
+"""A request of kazoo's, and the callback that gets its reply."""
 
 
 class Requests:
@@ -341,7 +312,7 @@ class Requests:
         self._session_id: int | None = None
         self._timeout = 0.0  # of the session
         self._sent: dict[PendingRequest, float] = {}  # requests without a reply, oldest first, and when they were sent
-        self._unsent: deque[_Batch] = deque()  # requests that wait until fewer are in flight
+        self._unsent: deque[Sequence[Request]] = deque()  # requests that wait until fewer are in flight
         self._replied_at = float("-inf")  # when the last reply arrived, on clock.now()
         self._stall_timer: Timer | None = None
 
@@ -380,13 +351,9 @@ class Requests:
         """The number of requests in flight."""
         return len(self._sent)
 
-    def send(self, request: Any, callback: Callable[[Any], object], *, urgent: bool = False) -> None:
-        """Send a request of kazoo's. `callback` gets its reply or a `ZkError`, on the loop's thread."""
-        self.send_together([(request, callback)], urgent=urgent)
-
-    def send_together(self, requests: _Batch, *, urgent: bool = False) -> None:
+    def send(self, *requests: Request, urgent: bool = False) -> None:
         """
-        Send requests together; each callback gets its reply, in the same order.
+        Send requests of kazoo's together. Each callback gets its reply or a `ZkError`, on the loop's thread, in order.
 
         While `MAX_IN_FLIGHT` requests have no reply, others wait, unless they are `urgent`.
 
@@ -433,7 +400,7 @@ class Requests:
             pending.callback(reply)
         finally:
             while self._unsent and len(self._sent) < MAX_IN_FLIGHT and self.usable:
-                self.send_together(self._unsent.popleft(), urgent=True)
+                self.send(*self._unsent.popleft(), urgent=True)
 
     def _on_stall_timer(self) -> None:
         self._stall_timer = None
@@ -454,7 +421,7 @@ class Requests:
             _fail(requests, error)
 
 
-def _fail(requests: _Batch, error: type[ZkError]) -> None:
+def _fail(requests: Sequence[Request], error: type[ZkError]) -> None:
     for _, callback in requests:
         try:
             callback(error())

@@ -18,7 +18,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Watch, acl_path, acls
+from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acl_path, acls
 from django_zklock.core.zk.errors import (
     NodeExists,
     NodeMissing,
@@ -34,7 +34,7 @@ from django_zklock.core.zk.multi import Check, Create, Delete, Operation, SetDat
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
 
-    from django_zklock.core.zk.session import Session
+    from django_zklock.core.zk.options import SessionOptions
 
 CLOCK_NODE: Final = "!clock"
 """The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
@@ -125,13 +125,15 @@ def to_datetime(seconds: float) -> datetime:
 
 
 class Gateway:
-    """The requests of locks, on one session."""
+    """The requests of locks, on one session. Each write that a quorum acknowledges extends its lease."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, requests: Requests, options: SessionOptions, extend_lease: Callable[[float], object]) -> None:
         self.clock = ServerClock()
-        self._acl = acls(session.options)
-        self._is_acl_proven = isinstance(session.options.acl, str)  # a list may have a mistake
+        self._requests = requests
+        self._extend_lease = extend_lease  # gets the time at which the write was sent
+        self._base = options.base
+        self._acl = acls(options)
+        self._is_acl_proven = isinstance(options.acl, str)  # a list may have a mistake
 
     # --- reads --------------------------------------------------------------------------------------------------
 
@@ -142,8 +144,8 @@ class Gateway:
         The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
         for ever (ZOOKEEPER-442).
         """
-        watch = self.session.requests.watch(path, on_event)
-        self.session.requests.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
+        watch = self._requests.watch(path, on_event)
+        self._requests.send((wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback)))
         return watch
 
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
@@ -173,8 +175,8 @@ class Gateway:
         With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
         znode itself is deleted. A missing znode leaves no watch.
         """
-        watch = self.session.requests.watch(parent, on_event)
-        self.session.requests.send(wire.GetChildren(parent, watch), callback)
+        watch = self._requests.watch(parent, on_event)
+        self._requests.send((wire.GetChildren(parent, watch), callback))
         return watch
 
     def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
@@ -211,11 +213,11 @@ class Gateway:
     def _send_all(self, requests: Sequence[Any], callback: Callback[Sequence[Any]]) -> None:
         """Send requests in one round trip; `callback` gets all replies, in their order."""
         on_reply = _collecting(len(requests), callback)
-        self.session.requests.send_together([(request, on_reply) for request in requests])
+        self._requests.send(*((request, on_reply) for request in requests))
 
     def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
         """List the paths of all ephemeral znodes of this session below a path."""
-        self.session.requests.send(GetEphemerals(below), callback)
+        self._requests.send((GetEphemerals(below), callback))
 
     def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
         """Read the access list of a znode: (scheme, id, permissions) with letters of `PERMISSIONS`."""
@@ -226,7 +228,7 @@ class Gateway:
                 for entry in reply[0]
             ]
 
-        self.session.requests.send(wire.GetACL(path), _converting(entries, callback))
+        self._requests.send((wire.GetACL(path), _converting(entries, callback)))
 
     # --- writes -------------------------------------------------------------------------------------------------
 
@@ -251,15 +253,13 @@ class Gateway:
                 on_created(reply)
                 return
             path, stat = reply
-            self.session.extend_lease(sent_at)
+            self._extend_lease(sent_at)
             self.clock.record(stat.ctime, sent_at)
             on_created(_node(path, data, stat))
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL | _SEQUENTIAL)
-        requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
-        if on_listed is not None:
-            requests.append((wire.GetChildren(parent, None), on_listed))
-        self.session.requests.send_together(requests)
+        listing = () if on_listed is None else ((wire.GetChildren(parent, None), on_listed),)
+        self._requests.send((create, on_reply), *listing)
 
     def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
         """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
@@ -269,7 +269,7 @@ class Gateway:
             self.clock.record(stat.mtime, sent_at)
             return _node(path, data, stat)
 
-        self.session.requests.send(wire.SetData(path, data, version), _converting(written, callback))
+        self._requests.send((wire.SetData(path, data, version), _converting(written, callback)))
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
@@ -279,7 +279,7 @@ class Gateway:
                 operation for operation in operations if isinstance(operation, Create) and not operation.ephemeral
             ]
             requests += [wire.CheckVersion(record.path, _ANY_VERSION) for record in records]  # it must be readable
-        self.session.requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), callback))
+        self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), callback)))
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
@@ -297,7 +297,7 @@ class Gateway:
         def on_deleted(reply: object) -> None:
             callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing) else None)
 
-        self.session.requests.send(wire.Delete(path, _ANY_VERSION), on_deleted)
+        self._requests.send((wire.Delete(path, _ANY_VERSION), on_deleted))
 
     def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
         """
@@ -311,7 +311,7 @@ class Gateway:
         transaction that leaves nothing first tries whether this session can use what it creates.
         """
         parent, child = path.rpartition("/")[0], f"{path}/!acl"
-        lasting = lasting or f"{self.session.options.base}/".startswith(f"{path}/")
+        lasting = lasting or f"{self._base}/".startswith(f"{path}/")
 
         def create(tried: WriteReply = None) -> None:
             if tried is None:
@@ -320,7 +320,7 @@ class Gateway:
                 callback(RequestRefused(_UNUSABLE.format(path)))
                 return
             create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
-            self.session.requests.send(create(path, b"", self._acl, flags), on_reply)
+            self._requests.send((create(path, b"", self._acl, flags), on_reply))
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, NodeMissing) and parent:
@@ -339,7 +339,7 @@ class Gateway:
         else:  # the last delete needs a permission of the parent; if that is refused, the plain create decides
             trial = (Create(path=path), Create(path=child), Check(path=child), Delete(path=child), Delete(path=path))
             requests = [self._request(operation) for operation in trial]
-            self.session.requests.send(wire.Transaction(requests), _converting(partial(_outcome, requests), create))
+            self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), create)))
 
     # --- quorum -------------------------------------------------------------------------------------------------
 
@@ -355,11 +355,11 @@ class Gateway:
         def checked(results: _Results) -> str | ZkError | None:
             error = _outcome(checks, results)
             if error is None:
-                self.session.extend_lease(sent_at)
+                self._extend_lease(sent_at)
             return error.path if isinstance(error, NodeMissing) else error
 
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
-        self.session.requests.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
+        self._requests.send((wire.Transaction(checks), _converting(checked, callback)), urgent=True)
 
     def last_zxid(self, callback: Callback[int | ZkError]) -> None:
         """
@@ -367,10 +367,10 @@ class Gateway:
 
         No token above that number was given out before this call.
         """
-        last_zxid = self.session.requests.last_zxid()
-        check = wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)])
+        last_zxid = self._requests.last_zxid()
+        check = wire.Transaction([wire.CheckVersion(self._base, _ANY_VERSION)])
         # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
-        self.session.requests.send(check, _converting(lambda results: last_zxid(), callback))
+        self._requests.send((check, _converting(lambda results: last_zxid(), callback)))
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
@@ -388,7 +388,7 @@ class Gateway:
             return error
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
-        self.session.requests.send(wire.Transaction(operations), _converting(written, callback))
+        self._requests.send((wire.Transaction(operations), _converting(written, callback)))
 
 
 def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:

@@ -10,10 +10,9 @@ from django_zklock.core import clock, host
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.loop import Timer
-from django_zklock.core.zk.session import BEAT_SHARE
+from django_zklock.core.zk.session import BEAT_SHARE, Session
 
 logger = Logger("django_zklock.zk")
 
@@ -28,9 +27,8 @@ class Heartbeat:
     that only waits sends none, because it has no lock that it could lose.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._session = gateway.session
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._nodes: dict[str, Callable[[], None]] = {}  # by path: called when the znode is gone
         self._timer: Timer | None = None
         self._outstanding = False
@@ -49,20 +47,21 @@ class Heartbeat:
         """Check a znode from now on; call `on_missing()` when it is gone."""
         self._nodes[path] = on_missing
         due_in = self.due_in
-        if due_in > 0:
-            self._arm(due_in)
-        else:
+        if due_in <= 0:
             self.beat()
+        elif self._timer is None:
+            self._timer = self._session.loop.call_later(due_in, self._on_timer)
 
     def remove(self, path: str) -> None:
-        """Stop checking a znode."""
+        """Stop checking a znode. The timer goes on: a lock in a loop creates and cancels no timers."""
         self._nodes.pop(path, None)
 
     def beat(self) -> None:
         """Send a heartbeat now, unless one is under way."""
         if not self._nodes:
             return
-        self._arm(self._session.timeout * BEAT_SHARE)
+        if self._timer is None:
+            self._timer = self._session.loop.call_later(self._session.timeout * BEAT_SHARE, self._on_timer)
         if self._outstanding or not self._session.connected:
             return
         paths = list(itertools.islice(self._nodes, NODES_PER_BEAT))
@@ -71,12 +70,7 @@ class Heartbeat:
                 self._nodes[path] = self._nodes.pop(path)
         self._outstanding = True
         on_checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
-        self._gateway.quorum_check(paths, on_checked)
-
-    def _arm(self, seconds: float) -> None:
-        # The timer continues when the last znode is removed. So a lock in a loop creates and cancels no timers.
-        if self._timer is None:
-            self._timer = self._session.loop.call_later(seconds, self._on_timer)
+        self._session.gateway.quorum_check(paths, on_checked)
 
     def _on_timer(self) -> None:
         self._timer = None

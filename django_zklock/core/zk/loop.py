@@ -9,6 +9,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock
@@ -60,13 +61,11 @@ def users_thread(name: str, call: _Call) -> threading.Thread:
     return threading.Thread(target=call, name=name, daemon=True)
 
 
+@dataclass(slots=True, eq=False)
 class Timer:
     """A call that is due later. Call `cancel()` on the loop's thread."""
 
-    __slots__ = ("_call",)
-
-    def __init__(self, call: _Call) -> None:
-        self._call: _Call | None = call  # None once it has run or was cancelled
+    _call: _Call | None  # None once it has run or was cancelled
 
     def cancel(self) -> None:
         """Drop the call. Does nothing if it has run."""

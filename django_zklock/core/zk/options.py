@@ -6,7 +6,10 @@ import contextlib
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
+"""Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +84,11 @@ class SessionOptions:
 
     hosts: tuple[tuple[str, int], ...]
     base: str = "/zklock"
+    """An absolute path, never "/", without a slash at its end."""
     session_timeout: float = 20.0
     connect_timeout: float = 5.0
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
+    acl: Acl = field(default="open", repr=False)
     tls: TlsOptions | None = None
     jute_maxbuffer: int = 0xFFFFF  # bytes; the default of the servers
     max_lingering: int = 1000  # locks that are kept for their next owner

@@ -21,6 +21,7 @@ from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import LastContact, Lease
 from django_zklock.core.zk.loop import Loop, Timer, users_thread
 from django_zklock.core.zk.options import SessionOptions
@@ -96,6 +97,7 @@ class Session:
         self.post = self.loop.post  # runs a call on the loop's thread; for any thread
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
+        self._calls: dict[Callable[[], object], None] = {}  # that wait for a connection; loop thread
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
         self.state = ConnectionState.CONNECTING
         self.session_id: int | None = None
@@ -110,6 +112,7 @@ class Session:
         self._may_start_threads = True
         self._contact = LastContact()
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
+        self.gateway = Gateway(self.requests, options, self.extend_lease)
         self._replace_timer: Timer | None = None
         self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
@@ -169,6 +172,22 @@ class Session:
     def connected(self) -> bool:
         """True while there is a connection, as far as this thread knows."""
         return self.state is ConnectionState.CONNECTED
+
+    def call_when_connected(self, call: Callable[[], object]) -> None:
+        """Make a call now if there is a connection, else as soon as there is one."""
+        if self.requests.usable:
+            call()
+        else:
+            self._calls[call] = None
+
+    def cancel_call(self, call: Callable[[], object]) -> None:
+        """Do not make a call that waits for a connection."""
+        self._calls.pop(call, None)
+
+    def _make_call(self, call: Callable[[], object]) -> None:
+        if call in self._calls and self.requests.usable:
+            del self._calls[call]
+            call()
 
     @property
     def server(self) -> str:
@@ -267,7 +286,7 @@ class Session:
 
     def _is_wanted(self) -> bool:
         """Return whether anybody waits for a connection. For any thread."""
-        waits = self.closing or clock.now() < self.wanted_until
+        waits = self.closing or clock.now() < self.wanted_until or bool(self._calls)
         return waits or any(observer.needs_connection for observer in list(self.observers))
 
     def _replace_client_in(self, seconds: float) -> None:
@@ -316,6 +335,8 @@ class Session:
         self.requests.open(client, session_id, self.timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
+        for call in self._calls:  # each is an event of its own, so one that fails does not stop the others
+            self.post(self._make_call, call)
         self._report_state(ConnectionState.CONNECTED, previous)
         known, self._known_timeout = self._known_timeout, self.timeout
         if self.timeout != known and abs(self.timeout - self.options.session_timeout) > 0.002:  # it is in milliseconds

@@ -31,7 +31,7 @@ _zklock() {
     limit) choices="--help --field --clear --reason --reply-timeout --json" ;;
     run) choices="--help --field --timeout --abort-on --kind --limit --max-hold --warn-after --min-hold --conflict-exit-code --kill-after --json" ;;
     serve) choices="--help --grpc --http --advertise --tls-certificate --tls-key --tls-client-ca --insecure --new-token" ;;
-    doctor) choices="--help --rounds --strict --incident --reply-timeout --json" ;;
+    doctor) choices="--help --strict --incident --reply-timeout --json" ;;
     devserver) choices="--help --port --host --data --tick --force" ;;
     completion) choices="--help" ;;
   esac

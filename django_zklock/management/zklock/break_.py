@@ -10,7 +10,7 @@ from django_zklock import operations
 from django_zklock.core.queue.escaping import printable
 from django_zklock.dashboard.formatting import process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
@@ -33,17 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    is_named = bool(options.guid or options.token)
-    if options.no_input and not is_named:
+    if options.no_input and not (options.guid or options.token):
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
     lock = read_lock(options)
     if not lock.holders:
         if lock.problem:
             raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
         raise no_holder(lock.key, f"{lock.key!r} has no holder.", options)
-    # A waiter that may hold a permit must be named.
-    choice = (*lock.holders, *(waiter for waiter in lock.waiters if waiter.may_hold and is_named))
-    holders = [holder for holder in choice if options.guid in ("", holder.guid) and options.token in (0, holder.token)]
+    holders = [
+        holder for holder in lock.holders if options.guid in ("", holder.guid) and options.token in (0, holder.token)
+    ]
     if not holders:
         raise failure(f"{lock.key!r} has changed hands: no holder has that token.", ExitCode.CHANGED)
     if len(holders) > 1:

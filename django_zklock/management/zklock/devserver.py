@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM."""
-    if not conf.debug() and not options.force:
+    if not conf.setting("DEBUG") and not options.force:
         raise failure(
             "settings.DEBUG is off, so this may be production. The dev server is one process without replicas: when "
             "it ends, all locks end with it. Point ZKLOCK to a real ZooKeeper, or use --force."

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import platform
-import statistics
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,27 +30,22 @@ from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.dashboard import incidents
 from django_zklock.dashboard.formatting import cycle_text, different_limits, keys_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.requests import OnConnected, call
-from django_zklock.management.arguments import add_answer, integer
+from django_zklock.locks.requests import call
+from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 
+WRITES: Final = 20  # that are timed
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 MAX_DEAD: Final = 5  # dead reservations that are listed
 MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
 TOO_SHORT: Final = "The time was too short for all checks."
-FIGURES: Final = ("connect_seconds", "read_seconds", "write_seconds", "session_timeout")
 _WORLD: Final = ("world", "anyone")
 
 Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
 Ask: TypeAlias = Callable[[Request], Any]
-REQUESTS: Final[dict[str, Request]] = {
-    "read": lambda gateway, done: gateway.read(conf.current().base, done),
-    "write": lambda gateway, done: gateway.last_zxid(done),
-}
-"""The requests that are timed. The write is a transaction that a quorum carries out and that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +59,6 @@ class Check:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    rounds = "how many reads and writes to time (default: %(default)s)"
-    parser.add_argument("--rounds", type=integer(), default=20, metavar="N", help=rounds)
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
     parser.add_argument("--incident", action="store_true", help="only what needs attention, with its remedy")
     add_answer(parser)
@@ -76,16 +68,15 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.incident:
         _incidents(out, options.reply_timeout, json=options.json)
         return
-    figures: dict[str, float | None] = dict.fromkeys(FIGURES)
-    of_connection = list(_connection(options, figures))  # first: the report of the servers uses the connection
+    of_connection = list(_connection(options.reply_timeout))  # first: the report of the servers uses the connection
     checks = [*_versions(), *_servers(options.reply_timeout), *of_connection]
-    is_connected = figures["connect_seconds"] is not None
+    is_connected = of_connection[0].result == "ok"
     if is_connected:
         checks += [*_locks(options.reply_timeout), *_reservations(options.reply_timeout)]
     results = Counter(check.result for check in checks)
     healthy = not results["error"] and not (options.strict and results["warning"])
     if options.json:
-        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **figures})
+        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks]})
     else:
         colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
         rows = [(check.result, check.name, check.text) for check in checks]
@@ -139,47 +130,44 @@ def _servers(reply_timeout: float) -> Iterator[Check]:
         yield Check("ensemble", finding.result, finding.text)
 
 
-def _connection(options: argparse.Namespace, figures: dict[str, float | None]) -> Iterator[Check]:
-    """Yield the checks that ask ZooKeeper, until their time is over. Write the measured seconds into `figures`."""
+def _connection(reply_timeout: float) -> Iterator[Check]:
+    """Yield the checks that ask ZooKeeper, until their time is over. The first one is that of the connection."""
     config, session, started = conf.current(), process.current(), clock.now()
+    is_connected = False
 
     def ask(request: Request) -> Any:
-        return call(session, request, started + options.reply_timeout)
+        return call(session, request, started + reply_timeout)
 
     try:
-        ask(lambda gateway, done: session.attached(OnConnected).call(partial(done, None)))
-        took, timeout = clock.now() - started, session.timeout
-        figures |= {"connect_seconds": took, "session_timeout": timeout}
-        text = f"to {session.server} within {took * 1000:.0f} ms, session {session_hex(session.session_id or 0)}"
+        ask(lambda gateway, done: session.call_when_connected(partial(done, None)))
+        is_connected, milliseconds = True, (clock.now() - started) * 1000
+        text = f"to {session.server} within {milliseconds:.0f} ms, session {session_hex(session.session_id or 0)}"
         yield Check("connection", "ok", text)
         yield Check("address", "info", config.url_for_log)
-        if abs(timeout - config.session_timeout) < 0.01:
-            yield Check("session timeout", "ok", f"{timeout:g} s, as requested")
+        if abs(session.timeout - config.session_timeout) < 0.01:
+            yield Check("session timeout", "ok", f"{session.timeout:g} s, as requested")
         else:
-            text = f"{config.session_timeout:g} s requested, {timeout:g} s negotiated"
+            text = f"{config.session_timeout:g} s requested, {session.timeout:g} s negotiated"
             yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
-        for name, request in REQUESTS.items():
-            times = [_seconds(ask, request) for _ in range(options.rounds)]
-            middle, worst = statistics.median(times), max(times)
-            figures[f"{name}_seconds"] = middle
-            text = f"median {middle * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
-            yield Check(name, "warning" if worst > timeout * SLOW_SHARE else "ok", text)
+        times = sorted(_write_seconds(ask) for _ in range(WRITES))
+        text = f"median {times[WRITES // 2] * 1000:.2f} ms, worst {times[-1] * 1000:.2f} ms of {WRITES}"
+        yield Check("write", "warning" if times[-1] > session.timeout * SLOW_SHARE else "ok", text)
         yield _rights(config.base, ask)
         yield from _access_list(config, ask)  # the node exists now, also on new servers
     except ZkError as error:
         yield Check("answers", "error", f"ZooKeeper did not answer: {error}")
     except ZooKeeperUnavailable as error:
-        if figures["connect_seconds"] is None:
-            yield Check("connection", "error", str(error))
-        else:
+        if is_connected:
             yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
+        else:
+            yield Check("connection", "error", str(error))
 
 
-def _seconds(ask: Ask, request: Request) -> float:
-    """Return how long the reply takes. A missing node is a reply, too."""
+def _write_seconds(ask: Ask) -> float:
+    """Return how long a transaction takes that a quorum carries out and that changes nothing."""
     sent_at = clock.now()
-    reply = ask(request)
-    if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
+    reply = ask(lambda gateway, done: gateway.last_zxid(done))
+    if isinstance(reply, ZkError):
         raise reply
     return clock.now() - sent_at
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from datetime import timedelta, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.db import Error
 from django.utils.timezone import now
 
-from django_zklock.dashboard import past
+from django_zklock.dashboard import extension
 from django_zklock.dashboard.formatting import time_text
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 
+if TYPE_CHECKING:
+    from django_zklock.contrib.events.history import PastEvent
+
+KINDS: Final = ("actions", "held", "released", "lost", "timed-out")
 HEAD: Final = ("when", "lock", "what", "by", "work", "how long", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", nargs="?", default="", help="a key as `list` shows it (default: all locks)")
-    parser.add_argument("--what", choices=[what.replace(" ", "-") for what in past.WHAT], default="", help="this kind")
+    parser.add_argument("--what", choices=KINDS, default="", help="this kind")
     parser.add_argument("--who", default="", metavar="TEXT", help="part of a work, host or operator's name; or a pid")
     parser.add_argument("--host", default="", help="only this host")
     parser.add_argument("--since", type=seconds, metavar="TIME", help="only the last TIME, such as 2h")
@@ -31,14 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    if past.source is None:
-        raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
     wanted = {"key": options.key, "what": options.what.replace("-", " "), "who": options.who, "host": options.host}
     since = None if options.since is None else now() - timedelta(seconds=options.since)
     try:
-        events, older = past.page(options.limit, reply_timeout=options.reply_timeout, since=since, **wanted)
+        history = extension.installed.history(options.limit, reply_timeout=options.reply_timeout, since=since, **wanted)
     except Error as error:
         raise failure(f"The tables of the history cannot be read: {error}. Run manage.py migrate.") from error
+    if history is None:
+        raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
+    events, older = history
     if options.json:
         rows = [{**asdict(event), "at": event.at.astimezone(timezone.utc).isoformat()} for event in events]
         write_json(out, {"events": rows, "more": older is not None})
@@ -49,6 +54,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
     write_line(out, f"{count(len(events), 'row')}{more}")
 
 
-def _cells(event: past.PastEvent) -> tuple[str, ...]:
+def _cells(event: PastEvent) -> tuple[str, ...]:
     by = f"{event.by} ({event.via})" if event.via else event.by
     return (time_text(event.at), event.key, event.what, by, event.work, event.lasted, event.reason)

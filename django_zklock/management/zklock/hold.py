@@ -8,7 +8,7 @@ import shlex
 from django_zklock import operations
 from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.dashboard.formatting import time_text
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of, seconds
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer

@@ -11,7 +11,7 @@ from django_zklock import conf
 from django_zklock.core.execution import waiters
 from django_zklock.dashboard.formatting import time_text
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.locks import queue_reader
 from django_zklock.locks.election import read_leader
 from django_zklock.locks.queue_reader import ContenderInfo

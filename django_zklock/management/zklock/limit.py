@@ -6,7 +6,7 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.dashboard.formatting import limit_text
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text, process_of, reasons, span, use_of
 from django_zklock.inspection import LockInfo, Snapshot
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings

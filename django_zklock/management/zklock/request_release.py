@@ -7,7 +7,7 @@ import argparse
 from django_zklock import operations
 from django_zklock.dashboard.formatting import holder_text
 from django_zklock.exceptions import LockChangedHands
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason, key_of
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder

@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from django_zklock.conf.options import ABORT_ON, KIND
+from django_zklock.conf.arguments import AbortOn, KindOfLock
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
 from django_zklock.core.queue.escaping import printable
@@ -27,7 +27,6 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
-from django_zklock.management import child
 from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output
@@ -42,14 +41,34 @@ _TIME: Final[dict[str, Any]] = {"type": seconds, "metavar": "TIME"}
 _WAIT: Final = {**_TIME, "type": unless("forever", seconds)}
 _LOCK_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {**_WAIT, "help": "how long to wait for the lock, or forever; 0: not at all"},
-    "abort_on": {"choices": ABORT_ON, "help": "when to stop the command"},
-    "kind": {"choices": KIND, "help": "the side of a read-write lock"},
+    "abort_on": {"choices": get_args(AbortOn), "help": "when to stop the command"},
+    "kind": {"choices": get_args(KindOfLock), "help": "the side of a read-write lock"},
     "limit": {"type": unless("none", integer()), "metavar": "N", "help": "how many may run at a time, or none"},
     "max_hold": {**_TIME, "help": "stop the command when it has run for so long"},
     "warn_after": {**_TIME, "help": "log a warning when the command has run for so long"},
     "min_hold": {**_TIME, "help": "no other process gets the lock for so long, even if the command has ended"},
 }
 """The options of the lock. If one is not given, the settings of the lock decide."""
+# A program that replaces itself by the command with exec, so the pid stays. Before that it asks Linux for a SIGKILL at
+# the end of its parent (PR_SET_PDEATHSIG is 1). It checks its parent afterwards, which may have ended before. Python
+# ignores SIGPIPE and SIGXFSZ, and a program would inherit that. The exit codes are those of a shell.
+_STARTER: Final = """\
+import os, signal, sys
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.stderr.write(f"{sys.argv[2]!r} cannot be run: {error.strerror}.\\n")
+    sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +176,7 @@ class _Command:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
         grant = held_of(self.hold).grant
         started = clock.now()
-        process = child.start(
+        process = _start(
             self._arguments,
             stdin=subprocess.DEVNULL if _in_background() else None,
             env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
@@ -206,6 +225,18 @@ class _Command:
         except OSError:
             return False
         return True
+
+
+def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """
+    Start a command in a session and a process group of its own; on Linux it gets a SIGKILL when this process ends.
+
+    `options` are those of `subprocess.Popen`. Linux sends the signal when the *thread* that calls this ends, so that
+    thread must live as long as the command should. If the command cannot be run, the process says so on standard error
+    and ends with status 127 (not found) or 126.
+    """
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid())]
+    return subprocess.Popen([*starter, *command], start_new_session=True, **options)
 
 
 @contextmanager

@@ -6,20 +6,23 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.dashboard import formatting, past
+from django_zklock.dashboard import extension, formatting
 from django_zklock.dashboard.detail import Detail, Row, read_detail
 from django_zklock.inspection import LockInfo
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, add_name, did_you_mean, entries_below, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
+
+if TYPE_CHECKING:
+    from django_zklock.contrib.events.history import PastEvent
 
 HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
@@ -32,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
-    lock, history = shown.info, past.past_of(shown.info)
-    is_free, grants = lock.state() == "free", list(history.grants[:MAX_GRANTS]) if history else []
+    lock, panel = shown.info, extension.installed.lock_panel(shown.info)
+    is_free, grants = lock.state() == "free", panel.content.grants[:MAX_GRANTS] if panel else ()
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
     if options.json:
@@ -47,7 +50,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(lock.key, f"The lock {lock.key!r} is free.{limit}", options)
 
 
-def _write(out: Output, shown: Detail, grants: Sequence[past.PastEvent]) -> None:
+def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
     lock = shown.info
     write_line(out, f"{lock.key} ({formatting.kind_text(lock)}) at {lock.path}")
     chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
@@ -89,7 +92,7 @@ def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandErr
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    contender, role = row.info, f"{row.number}, may hold" if row.info.may_hold else str(row.number)
+    contender, role = row.info, str(row.number)
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
     since = f"{contender.since:%Y-%m-%d %H:%M:%S}"

@@ -9,7 +9,7 @@ from django_zklock import inspection
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.formatting import cycle_text, duration
 from django_zklock.inspection import Figures, Snapshot
-from django_zklock.inspection.serialize import to_json
+from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line

@@ -23,9 +23,8 @@ from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
+from django_zklock.inspection import LockInfo, Snapshot, look_at, scan, snapshot
 from django_zklock.locks import queue_reader
-from django_zklock.locks.requests import OnConnected
 from django_zklock.operations import clear_limit, request_release, set_limit
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
@@ -176,10 +175,10 @@ def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waite
     assert [(holder.guid, holder.token) for holder in request_release("k", "drain", by="anna").holders] == holders
     set_limit("k", 2, by="anna", reason="they differ")
     (lock,) = fresh(max_waiters=max_waiters).locks
-    assert (lock.limit, lock.own_limits) == (2, ())
-    assert [holder.name for holder in lock.holders] == names[:2]
+    assert (lock.limit, lock.own_limits, lock.waiting) == (2, (), 3)
     # The contender at place 1 knows of one permit, so it holds none by its code; by the new limit it does.
-    assert [waiter.may_hold for waiter in lock.waiters] == [True, True, False, False, False][:max_waiters]
+    assert [holder.name for holder in lock.holders] == names[:4]
+    assert lock.holders_at_most
     clear_limit("k", by="anna", reason="mended")
 
 
@@ -189,9 +188,8 @@ def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
     try:
         names.append(permit(zoo, "k", 9))
         for lock in (*fresh().locks, seen("k")):
-            assert (lock.limit, lock.waiting) == (1, 5)
-            assert [holder.name for holder in lock.holders] == names[:1]
-            assert [waiter.may_hold for waiter in lock.waiters] == [True, True, False, False, False]
+            assert (lock.limit, lock.waiting, lock.holders_at_most) == (1, 3, True)
+            assert [holder.name for holder in lock.holders] == names[:3]
             assert lock.limit_set is not None
             assert (lock.limit_set.by, lock.limit_set.reason) == ("anna", "the printer is slow")
             assert abs((lock.limit_set.when - lock.holders[0].came).total_seconds()) < 5  # type: ignore[operator]
@@ -236,7 +234,7 @@ def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> N
     assert reads() == plain + 3  # two holders, one waiter
     set_limit("pool", 1, by="anna", reason="x")
     try:
-        assert reads() == plain + 3  # one holder, one waiter, the marker
+        assert reads() == plain + 4  # two holders from before the change, one waiter, the marker
     finally:
         clear_limit("pool", by="anna", reason="x")
 
@@ -301,7 +299,7 @@ def test_texts_are_capped_and_printable(zoo: Zoo, data: bytes) -> None:
 def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the clock of this process is an hour wrong."""
     contender(zoo, "k")
-    monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    monkeypatch.setattr(scan, "time", SimpleNamespace(time=lambda: time.time() + 3600))
     shown = fresh()
     assert shown.locks[0].holders[0].age < 60
     assert abs((shown.taken_at - shown.locks[0].holders[0].came).total_seconds()) < 60
@@ -405,16 +403,16 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     fresh()
     proxy.refuse = True
     proxy.cut_all()
-    awaiting = session().attached(OnConnected)
+    current_session = session()
     for _ in range(3):
         snapshot(max_age=0, reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
             look_at("k", reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
             run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), reply_timeout=0.05))
-    eventually(lambda: not awaiting._calls)
+    eventually(lambda: not current_session._calls)
     asker = BackgroundCall(lambda: look_at("k", reply_timeout=10))
-    eventually(lambda: awaiting._calls)
+    eventually(lambda: current_session._calls)
     proxy.heal()
     outcome = asker.result()
     assert outcome is not None

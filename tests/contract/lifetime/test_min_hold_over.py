@@ -16,7 +16,7 @@ from django_zklock import Lock, zk_lock
 from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
-from django_zklock.inspection import Snapshot, look_at, server_time, snapshot
+from django_zklock.inspection import Snapshot, look_at, scan, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
 
@@ -88,7 +88,7 @@ def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
 ) -> None:
     """The server's clock counts: a process whose clock is a day ahead sees it held, too."""
     strand("k", 600)
-    monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 86400))
+    monkeypatch.setattr(scan, "time", SimpleNamespace(time=lambda: time.time() + 86400))
     (lock,) = fresh().locks
     assert lock.operator is not None
     assert lock.expired_holds == ()

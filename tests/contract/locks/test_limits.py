@@ -117,7 +117,7 @@ def test_after_a_clear_the_limit_in_code_counts_again(zoo: Zoo, crowd: Crowd) ->
 
 
 def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> None:
-    """It is among the waiters, as one that may hold. The marker that says so goes with the last but one contender."""
+    """A waiter cannot. The marker that tells them apart goes with the last but one contender."""
     crowd = Crowd(zoo, 1)
     crowd.come(3)
     set_limit("k", 3, **WHY)
@@ -127,10 +127,12 @@ def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> 
     crowd.hold(0, 1, 2)
     info = look_at("k")
     assert info is not None
-    assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (1, 3, 1, None)
-    assert [waiter.may_hold for waiter in info.waiters] == [True, True, False]
+    assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (3, 1, 1, None)
+    assert info.holders_at_most
     assert limit_of("k") is None
-    _, third, waiter = info.waiters
+    third, (waiter,) = info.holders[2], info.waiters
+    with pytest.raises(LockChangedHands):
+        request_release("k", "drain", by="anna", guid=waiter.guid)
     (asked,) = request_release("k", "drain", by="anna", guid=third.guid).holders
     assert asked.name == third.name
     break_lock("k", guid=third.guid, token=third.token, **WHY)
@@ -161,7 +163,8 @@ def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo: Zoo, 
     crowd.come(1)
     info = look_at("k")
     assert info is not None
-    assert [waiter.may_hold for waiter in info.waiters] == [True, True, True, False, False]
+    assert (len(info.holders), info.waiting, info.holders_at_most) == (5, 2, True)
+    assert len(request_release("k", "drain", by="anna").holders) == 5
     crowd.hold(0, 1, 2, 3, 4)
 
 

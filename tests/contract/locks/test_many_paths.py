@@ -52,7 +52,7 @@ def counted() -> int:
 def carried(zoo: Zoo) -> int:
     """Return the bytes of the paths that the server would write if the session ended now."""
     replies: list[object] = []
-    session().post(session().requests.send, GetEphemerals(zoo.base), replies.append)
+    session().post(session().requests.send, (GetEphemerals(zoo.base), replies.append))
     (paths,) = eventually(lambda: replies)
     assert isinstance(paths, list)
     return sum(4 + len(path.encode()) for path in paths)

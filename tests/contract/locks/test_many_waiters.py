@@ -21,7 +21,6 @@ from django_zklock.core.protocol.local_queue import MAX_WAITING
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import MAX_IN_FLIGHT, STALL_SHARE
-from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import LockBusy, LockTimeout
 
 pytestmark = pytest.mark.zookeeper
@@ -54,7 +53,9 @@ async def until(condition: Any) -> None:
 
 def waiting_for_listings() -> int:
     """Return how many callbacks wait for a listing."""
-    return sum(listing.waiting for listing in session().attached(Registry)._listings.values())
+    return sum(
+        len(listing.callbacks) + len(listing.next) for listing in session().attached(Registry)._listings.values()
+    )
 
 
 async def in_local_queue(count: int) -> None:
@@ -309,7 +310,7 @@ def read_many(count: int, answers: list[object]) -> None:
     """Send so many reads at once, on the protocol's thread."""
 
     def ask() -> None:
-        gateway = session().attached(Gateway)
+        gateway = session().gateway
         for number in range(count):
             gateway.read(f"{session().options.base}/nothing-{number}", answers.append)
 
@@ -325,7 +326,7 @@ def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) ->
     with warmed(zoo, "a") as proxy:
         current_session = connected()
         proxy.hang = True
-        current_session.post(lambda: current_session.attached(Gateway).read("/nothing", fail))
+        current_session.post(lambda: current_session.gateway.read("/nothing", fail))
         eventually(lambda: current_session.requests.unanswered)
         closing = BackgroundCall(process.reset)
         eventually(lambda: current_session.closing)
@@ -363,7 +364,7 @@ def test_a_slow_flood_of_replies_is_no_stall(zoo: Zoo) -> None:
             # Each reply leads to one more request, behind all that are in flight.
             answers.append(answer)
             if not slow.is_set():
-                session().attached(Gateway).read(f"{session().options.base}/nothing", ask_on)
+                session().gateway.read(f"{session().options.base}/nothing", ask_on)
 
         for _ in range(2 * MAX_IN_FLIGHT):
             session().post(ask_on, None)

@@ -28,8 +28,7 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 
 ANYWHERE = {
     # A contender is made and started, and gets messages.
-    "contender.py": {"__init__", "start", "abandon", "downgrade"},
-    "node.py": {"__init__"},  # of `ReplyGuard`
+    "contender.py": {"__post_init__", "start", "abandon", "downgrade"},
     # Any thread reads a grant, and observes it.
     "grant.py": {
         "__init__",

@@ -14,7 +14,6 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import Client
-from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.options import SessionOptions
 
 pytestmark = pytest.mark.zookeeper
@@ -80,7 +79,7 @@ def ask(method: Any, *arguments: Any) -> Any:
 def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
     """The server understands our requests for containers and for the ephemeral nodes of the session."""
     with zk_lock("deep/er") as hold:
-        gateway = Gateway(process.current())
+        gateway = process.current().gateway
         assert ask(gateway.own_ephemerals, zoo.base) == [hold.path]
         assert ask(gateway.ensure_path, f"{zoo.base}/x/y/z") is None
         assert zoo.client.exists(f"{zoo.base}/x/y/z")
@@ -92,7 +91,7 @@ def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
 def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
     """The heartbeat's request changes nothing, succeeds if all nodes exist, and returns the first that does not."""
     with zk_lock("a") as hold:
-        gateway = Gateway(process.current())
+        gateway = process.current().gateway
         before = zoo.client.get(hold.path)[1]
         assert ask(gateway.quorum_check, [hold.path]) is None
         assert ask(gateway.quorum_check, [hold.path, hold.path + "x"]) == hold.path + "x"

@@ -9,7 +9,7 @@ from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.core.protocol import node
+from django_zklock.core.protocol import contender
 from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
@@ -50,7 +50,7 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
 
 def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any number of broken connections, the waiter still survives a lost session."""
-    monkeypatch.setattr(node, "MAX_CREATES", 4)
+    monkeypatch.setattr(contender, "MAX_CREATES", 4)
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: acquire_and_count(zoo, timeout=15))
         for _ in range(6):

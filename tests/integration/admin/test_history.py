@@ -25,9 +25,10 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import table
+from django_zklock.contrib.events.history import History
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.zk import troubles
-from django_zklock.dashboard import past
+from django_zklock.dashboard import extension
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 
@@ -122,7 +123,7 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
         attempt(outcome=Attempt.HELD, held=None, token=hold.token - 1, at=timezone.now() - timedelta(minutes=1))
         attempt(outcome=Attempt.HELD, held=None, token=hold.token)
         response = operator.get(f"{LIST}k/change/")
-    past = response.context["past"]
+    past = response.context["panel"].content
     assert [grant.what for grant in past.grants] == [
         "Held since then",
         "No longer held; no end is recorded",
@@ -140,15 +141,16 @@ def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) 
     """In the list and on its page, if it lasts longer. A short hold is nothing special."""
     for _ in range(5):
         attempt(held=100.0)
+    times_usual = extension.installed.times_usual
     with zk_lock("k"), zk_lock("short"):
         assert "its usual time" not in operator.get(LIST).content.decode()
-        assert past.times_usual(1250, "k") == "12 x its usual time"
-        assert past.times_usual(60, "short") == past.times_usual(60, "") == ""
+        assert times_usual(1250, "k") == "12 x its usual time"
+        assert times_usual(60, "short") == times_usual(60, "") == ""
         for template, held in (("k", 1e-6), ("short", 1e-6)):
             for _ in range(table.USUAL_OF):
                 attempt(template, held=held)
         table.usual_holds.clear()
-        assert past.times_usual(0.9, "k") == ""
+        assert times_usual(0.9, "k") == ""
         for path in ("", "k/change/"):
             eventually(lambda path=path: "its usual time" in operator.get(f"{LIST}{path}").content.decode())  # type: ignore[misc]
 
@@ -159,12 +161,11 @@ def test_without_the_app_the_history_is_that_of_this_admin(
     """The page of a lock has no past, and its history is Django's own. That of all says what to install."""
     attempt("k")
     action()
-    monkeypatch.setattr(past, "source", None)
+    monkeypatch.setattr(extension, "installed", extension.Extension())
     operator.post(f"{LIST}limit/", {"key": "k", "permits": "3", "reason": "rush hour"})
     clear_limit("k", reason="r", by="anna")
-    assert past.usual_hold("k") is None
     response = operator.get(f"{LIST}k/change/")
-    assert response.context["past"] is None
+    assert response.context["panel"] is None
     assert "Last grants" not in response.content.decode()
     page = operator.get(f"{LIST}k/history/").content.decode()
     assert page.count("Limit set to 3: rush hour") == 1
@@ -226,7 +227,7 @@ def test_losses_of_one_session_count_once(zoo: Zoo) -> None:
         attempt(host="pool", pid=pid, session=-7, outcome=Attempt.LOST, reason=troubles.LEASE_OVER)
         attempt(host="before", pid=pid, outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
         attempt(host="before", pid=pid, outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
-    assert table.losses(60) == {"pool": 1, "before": 2}
+    assert History().losses(60) == {"pool": 1, "before": 2}
 
 
 def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) -> None:
@@ -251,7 +252,7 @@ def test_holds_without_an_end_are_not_in_the_figures(zoo: Zoo, operator: Client)
         attempt(held=9.0, at=timezone.now() - timedelta(hours=1 + number))
     for number in range(5):
         attempt(outcome=Attempt.HELD, held=None, waited=None, at=timezone.now() - timedelta(minutes=number))
-    assert operator.get(f"{LIST}k/change/").context["past"].summaries == (
+    assert operator.get(f"{LIST}k/change/").context["panel"].content.summaries == (
         ("Hold", "The last 2: median 9.0 s, longest 9.0 s"),
         ("Wait", "The last 2: median 0.5 s, longest 0.5 s"),
     )

@@ -20,7 +20,7 @@ from support.zoo import Zoo
 
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.dashboard import holder_views
+from django_zklock.dashboard import views
 from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
@@ -157,7 +157,7 @@ def test_a_request_ends_before_a_web_server_ends_it(
 ) -> None:
     """After 15 s it begins nothing more. The rest is named, and stays ticked for the next press."""
     times = chain([0.0, 1.0, 14.0], repeat(16.0))  # at first, and before each lock
-    monkeypatch.setattr(holder_views, "clock", SimpleNamespace(now=lambda: next(times)))
+    monkeypatch.setattr(views, "clock", SimpleNamespace(now=lambda: next(times)))
     form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
     response = operator.post(WORKER, form)
     page = response.content.decode()

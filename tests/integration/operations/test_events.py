@@ -21,6 +21,7 @@ from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import recorder, table, writer
+from django_zklock.contrib.events.history import History
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core.zk import process, troubles
@@ -308,17 +309,17 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
         insert("k", held=held)
     insert("k", held=50, outcome=Attempt.LOST)
     insert("other", held=50)
-    assert table.usual_hold("k") is None
+    assert History().usual_hold("k") is None
     insert("k", held=3)
     table.usual_holds.clear()
     table.past_losses.clear()
-    assert table.usual_hold("k") == 3
+    assert History().usual_hold("k") == 3
     for _ in range(table.USUAL_OF):
         insert("k", held=7, at=timezone.now() + timedelta(seconds=1))
-    assert table.usual_hold("k") == 3, "a median is used for a minute"
+    assert History().usual_hold("k") == 3, "a median is used for a minute"
     table.usual_holds.clear()
     table.past_losses.clear()
-    assert table.usual_hold("k") == 7
+    assert History().usual_hold("k") == 7
 
 
 def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
@@ -394,7 +395,7 @@ def test_a_loss_by_the_network_counts_and_a_decision_does_not(
     assert {row.reason in troubles.ALL for row in lost} == {is_network}, [row.reason for row in lost]
     assert len({row.session for row in lost}) == 1
     assert all(row.session for row in lost)
-    assert table.losses(60) == ({socket.gethostname(): 1} if is_network else {})
+    assert History().losses(60) == ({socket.gethostname(): 1} if is_network else {})
 
 
 def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> None:
@@ -404,7 +405,7 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> N
         insert("k", held=1, host="worker-7", session=number, outcome=Attempt.LOST, reason=reason)
     insert("k", held=7200, host="long", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
     insert("k", held=1, host="once", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
-    assert table.losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
+    assert History().losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
 
 
 def insert(template: str, *, held: float, **more: Any) -> None:

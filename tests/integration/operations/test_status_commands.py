@@ -142,16 +142,15 @@ def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
 
 
 def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
-    """It measures, and leaves nothing behind."""
+    """It leaves nothing behind."""
     with zk_lock("k"):
-        data = as_json("doctor", "--rounds=5")
+        data = as_json("doctor")
     results = {check["name"]: check["result"] for check in data["checks"]}
     assert data["healthy"] is True
-    assert {results[name] for name in ("connection", "session timeout", "read", "write", "rights")} <= {
+    assert {results[name] for name in ("connection", "session timeout", "write", "rights")} <= {
         "ok",
         "warning",  # a busy machine is slow
     }
-    assert 0 < data["read_seconds"] < 5
     assert "!doctor" not in zoo.names(zoo.base)
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.node import ContenderNode
 from django_zklock.core.protocol.predecessors import Predecessors
-from django_zklock.core.protocol.registry import OwnNode, SharedListing
+from django_zklock.core.protocol.registry import Deletion, Registry
 
 Faultpoint: TypeAlias = Literal[
     "before_create",
@@ -45,10 +44,10 @@ def install(reach: Callable[[Faultpoint], object]) -> None:
 
         setattr(owner, name, reaching)
 
-    wrap(SharedListing, "create_and_list", "before_create", "after_create_sent")
-    wrap(ContenderNode, "_mark_there", None, "after_create_reply")
+    wrap(Registry, "create_and_list", "before_create", "after_create_sent")
+    wrap(Contender, "_on_created", None, "after_create_reply")
     wrap(Contender, "_on_listed", "after_list")
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
     wrap(Contender, "on_ahead_gone", "on_wake")
     wrap(Contender, "_hold", "before_grant")
-    wrap(OwnNode, "_send_delete", "before_delete", "after_delete_sent")
+    wrap(Deletion, "send", "before_delete", "after_delete_sent")

@@ -17,7 +17,7 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.dashboard import formatting
-from django_zklock.dashboard.changelist.queryset import LockQuerySet
+from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait

@@ -30,9 +30,9 @@ def test_a_project_without_celery_does_not_import_it() -> None:
         run("""
         django.setup()
         from django_zklock import zk_locked
-        from django_zklock.decorators.context import task_context
+        from django_zklock.decorators import context
         function = zk_locked("a")(lambda: None)
-        print(task_context(function), "celery" in sys.modules)
+        print(context.library.context_of(function), "celery" in sys.modules)
     """)
         == "None False"
     )
@@ -44,7 +44,7 @@ def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
         run("""
         django.setup()
         from django_zklock import zk_locked
-        from django_zklock.decorators.context import task_context
+        from django_zklock.decorators import context
 
         @zk_locked("a")
         def function(): ...
@@ -52,7 +52,7 @@ def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
         from celery import Celery
         from celery._state import _task_stack
         _task_stack.push(Celery(set_as_current=False).task(name="task")(function))
-        print(type(task_context(function)).__name__)
+        print(type(context.library.context_of(function)).__name__)
     """)
         == "TaskContext"
     )

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_locked
+from django_zklock.conf.options import given_options
 from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict, path_of
-from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import UnreadableQueue
 
 
@@ -36,11 +36,8 @@ def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message
 
 def test_options_of_unique_tasks_are_read() -> None:
     """A time is a number of seconds or a timedelta."""
-    assert Uniqueness.of(
-        {"unique": "until_done", "on_duplicate": "raise", "unique_for": timedelta(minutes=1)}
-    ) == Uniqueness(until_done=True, on_duplicate="raise", seconds=60.0)
-    assert Uniqueness.of({"unique": "until_start"}) == Uniqueness()
-    assert Uniqueness.of({}) is None
+    options = {"unique": "until_done", "on_duplicate": None, "unique_for": timedelta(minutes=1)}
+    assert given_options(options) == {"unique": "until_done", "on_duplicate": None, "unique_for": 60.0}
 
 
 NOW = 1000.0

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from django_zklock import conf
-from django_zklock.conf.errors import Problems
 from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
+from django_zklock.conf.table import Problems
 from django_zklock.contrib.leases.access import ANYBODY, DELAY, MOST_DELAYED, Access, Denials, hash_of
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code, Refusal

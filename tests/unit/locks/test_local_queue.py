@@ -23,7 +23,7 @@ class Caller:
 def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
     """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
     entered: list[str] = []
-    queue = LocalQueue("/key", lambda parent: None)
+    queue = LocalQueue(lambda: None)
     with mock.patch.object(clock, "now", return_value=0.0) as now:
         slow, *others = [Caller("", None, entered) for _ in range(MAX_WAITING)]
         assert all(queue.admit(waiter) for waiter in (slow, *others))

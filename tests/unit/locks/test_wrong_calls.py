@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import trio
@@ -15,7 +15,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 
 from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
-from django_zklock.conf.arguments import LockArguments
+from django_zklock.conf.arguments import KindOptions, LockArguments, LockedOptions, Unset
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol.grant import Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
 
 LOOSE: Any = zk_lock  # what mypy would refuse
@@ -207,11 +209,22 @@ def test_trio_is_refused_with_the_way_out() -> None:
     trio.run(main)
 
 
-def test_help_shows_each_option() -> None:
-    """The signature that is written out has the options whose meaning `conf.arguments` explains."""
-    parameters = inspect.signature(zk_lock).parameters.values()
-    keyword_only = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    assert keyword_only == set(LockArguments.__annotations__)
+@pytest.mark.parametrize(("call", "options"), [(zk_lock, LockArguments), (zk_locked, LockedOptions)])
+def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any, options: type) -> None:
+    """`help()` shows it. An option that it lacks would be ignored."""
+    parameters = inspect.signature(call).parameters.values()
+    types = get_type_hints(call)
+    written = {
+        parameter.name: types[parameter.name] | Unset
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert written == {name: kind | Unset for name, kind in get_type_hints(options).items()}
+
+
+def test_each_option_of_a_lock_is_a_field_of_its_spec() -> None:
+    """By the same name, with its default. Otherwise it would have no effect."""
+    assert KindOptions.__annotations__.keys() <= {*LockSpec.__dataclass_fields__, *Policy.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("method", ["apply_async", "enqueue", "send_with_options", "defer", "call_local"])

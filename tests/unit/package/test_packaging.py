@@ -55,6 +55,22 @@ except ImportError as error:
     assert printed == "django-zklock needs kazoo 2.11 or newer: pip install -U kazoo"
 
 
+def test_the_history_needs_no_admin() -> None:
+    """A project without the admin has the tables and the command."""
+    printed = python("""
+import django
+from django.conf import settings
+from django.core.management import call_command
+apps = ["django.contrib.auth", "django.contrib.contenttypes", "django_zklock", "django_zklock.contrib.events"]
+database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(INSTALLED_APPS=apps, DATABASES={"default": database}, ZKLOCK={"URL": "zk://127.0.0.1:1/x"})
+django.setup()
+call_command("migrate", verbosity=0)
+call_command("zklock", "history")
+""")
+    assert printed == "0 rows"
+
+
 @pytest.mark.parametrize("more", ["", "django.core.management.call_command('check')"], ids=["setup", "check"])
 def test_the_start_of_django_costs_no_kazoo(more: str) -> None:
     """With the apps of fences and events and the admin installed; locks import it when they are used."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.core.queue import holders, order
-from django_zklock.core.queue.nodes import Child, Kind
+from django_zklock.core.queue.markers import LimitRecord
+from django_zklock.core.queue.nodes import Child, Kind, Payload
 from django_zklock.core.queue.order import Queue
 
 
@@ -57,19 +58,27 @@ def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kin
         for index, child in enumerate(children)
         if isinstance(order.rule_for(child.kind, own[child.name])(children, child.name), order.Granted)
     ]
-    assert holders.holder_indexes(children, own) == tuple(granted)
-    assert holders.end_of_holders(children, own) == max((index + 1 for index in granted), default=0)
+    limits = {name: limit or most for name, most in own.items()}
+    assert holders.holder_indexes(children, limits) == tuple(granted)
+    assert holders.end_of_holders(children, limits) == max((index + 1 for index in granted), default=0)
     for index in range(len(children)):
         assert bool(holders.waits_for(children, index, granted)) == (index not in granted)
 
 
-@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
-def test_possible_holders_by_an_earlier_limit_are_within_it(many: int, own: int, before: int, index: int) -> None:
-    """Be it the limit in its code, or one that was set before; who wants something else than a permit holds none."""
-    children = replace(queue([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=1)
-    if index < len(children):
-        expected = index < many and (index < own or index < before)
-        assert holders.may_hold(children, index, own, before) == expected
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
+def test_contenders_from_before_a_change_hold_by_the_highest_limit(
+    many: int, own: int, limit: int, before: int, older: int
+) -> None:
+    """Later ones hold by the present limit. A contender that wants something else than a permit holds none."""
+    children = replace(queue([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=limit)
+    data = Payload(guid="g", host="h", pid=1, thread="", what="", since="", template="", limit=own).encode()
+    change = LimitRecord(by="", reason="", before=before).encode()
+    limits = {
+        child.name: holders.permit_limit(children, data, change if index < older else None)
+        for index, child in enumerate(children)
+    }
+    expected = [index for index in range(many) if index < (max(own, limit, before) if index < older else limit)]
+    assert holders.holder_indexes(children, limits) == tuple(expected)
 
 
 def test_a_queue_with_readers_or_writers_is_recognized() -> None:

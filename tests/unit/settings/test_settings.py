@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock import conf
-from django_zklock.conf import Config, Tls
-from django_zklock.conf.errors import Problem
-from django_zklock.conf.options import UNSET, LockOptions, given_options
+from django_zklock.conf import Config
+from django_zklock.conf.options import given_options, over_defaults
+from django_zklock.conf.table import Problem
+from django_zklock.core.zk.options import TlsOptions
 
 URL = "zk://h1,h2:2182/app"
 KEYS = {*conf.settings._KEYS, *conf.settings._DICTS}
@@ -59,7 +60,7 @@ def test_only_the_url_is_required() -> None:
         auth=(),
         acl="open",
         tls=None,
-        defaults=LockOptions(),
+        defaults={},
         locks={},
         admin_links={},
     )
@@ -90,10 +91,10 @@ def test_every_setting_reaches_the_configuration() -> None:
         connect_timeout=2.0,
         auth=(("digest", "user:secret"),),
         acl=(("world", "anyone", "r"), ("digest", "user:hash", "cdrwa")),
-        tls=Tls(ca="/ca.pem", cert="/c.pem", key="/k.pem", key_password="pw", check_hostname=False),
-        defaults=LockOptions(timeout=None, reentrant=False),
-        locks={"stock": LockOptions(path="stock/{sku}", timeout=60.0, on_conflict="retry", abort_on="lost", grace=2.0,
-                                    reentrant=True)},
+        tls=TlsOptions(ca="/ca.pem", cert="/c.pem", key="/k.pem", key_password="pw", check_hostname=False),
+        defaults={"timeout": None, "reentrant": False},
+        locks={"stock": {"path": "stock/{sku}", "timeout": 60.0, "on_conflict": "retry", "abort_on": "lost",
+                         "grace": 2.0, "reentrant": True}},
         admin_links={"Flower": "https://flower/task/{id}"},
         strict=True,
         jute_maxbuffer=4194303,
@@ -125,7 +126,7 @@ def test_configuration_cannot_be_changed() -> None:
     raw["other"] = {"path": "other"}
     assert list(built.locks) == ["stock"]
     with pytest.raises(TypeError):
-        built.locks["other"] = LockOptions()  # type: ignore[index]
+        built.locks["other"] = {}  # type: ignore[index]
     with pytest.raises(dataclasses.FrozenInstanceError):
         built.base = "/"  # type: ignore[misc]
 
@@ -302,13 +303,13 @@ def test_with_credentials_only_the_creator_has_access() -> None:
     [
         ("zk://h", None, None),
         ("zk://h", False, None),
-        ("zk://h", True, Tls()),
-        ("zk://h", {}, Tls()),
-        ("zk+tls://h", None, Tls()),
-        ("zk+tls://h", {"CA": "ca.pem", "CERT": None}, Tls(ca="ca.pem")),
+        ("zk://h", True, TlsOptions()),
+        ("zk://h", {}, TlsOptions()),
+        ("zk+tls://h", None, TlsOptions()),
+        ("zk+tls://h", {"CA": "ca.pem", "CERT": None}, TlsOptions(ca="ca.pem")),
     ],
 )
-def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: Tls | None) -> None:
+def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: TlsOptions | None) -> None:
     """The URL or the dict turns TLS on, and the server is always verified."""
     assert config(url, TLS=tls).tls == built
 
@@ -373,10 +374,9 @@ def test_options_of_a_lock_come_before_the_defaults() -> None:
         DEFAULTS={"timeout": 3, "abort_on": "lost", "skip_value": 1},
         LOCKS={"stock": {"path": "stock/{sku}", "timeout": None, "skip_value": None}},
     )
-    entry = LockOptions(path="stock/{sku}", timeout=None, abort_on="lost", skip_value=None)
+    entry = {"path": "stock/{sku}", "timeout": None, "abort_on": "lost", "skip_value": None}
     assert built.options_for("stock") == entry
-    assert entry.grace is UNSET
-    assert built.options_for("order/{pk}") == LockOptions(timeout=3.0, abort_on="lost", skip_value=1)
+    assert built.options_for("order/{pk}") == {"timeout": 3.0, "abort_on": "lost", "skip_value": 1}
 
 
 # --- signed tokens ---------------------------------------------------------------------------------------------------
@@ -404,9 +404,8 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
 def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
     """`atomic` is a bool, a database or several; False overrides the settings."""
     options = given_options({"atomic": given})
-    assert options.atomic == aliases
-    assert options.merged_over(LockOptions(atomic=("x",))).atomic == aliases
-    assert LockOptions().merged_over(options).atomic == aliases
+    assert options["atomic"] == aliases
+    assert over_defaults(options, {"atomic": ("x",)}) == over_defaults({}, options) == options
 
 
 def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
@@ -415,9 +414,7 @@ def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
         LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": None}},
         DEFAULTS={"kind": "write", "compat": "kazoo"},
     )
-    assert (built.options_of_key("rates/monday").kind, built.options_of_key("rates/monday").compat) == (
-        "read",
-        "kazoo",
-    )
-    assert (built.options_of_key("stock").kind, built.options_of_key("stock").compat) == ("write", None)
-    assert (built.options_of_key("stock/7").kind, built.options_of_key("stock/7").compat) == ("write", "kazoo")
+    options = built.options_of_key
+    assert options("rates/monday") == {"path": "rates/{day}", "kind": "read", "compat": "kazoo"}
+    assert options("stock") == {"path": "stock", "kind": "write", "compat": None}
+    assert options("stock/7") == {"kind": "write", "compat": "kazoo"}

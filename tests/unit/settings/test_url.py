@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.conf.errors import InvalidValue
+from django_zklock.conf.table import InvalidValue
 from django_zklock.conf.url import Address, host_port, is_loopback, parse, znode_path
 
 PORTS = st.integers(1, 65535)

@@ -140,5 +140,5 @@ def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
     urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
     with override_settings(ROOT_URLCONF=urls):
         messages = check_views()
-    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"] * 3
+    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"] * 4
     assert all(message.hint and isinstance(message, checks.Warning) for message in messages)

@@ -15,7 +15,7 @@ from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.zk import process
-from django_zklock.decorators.locked import LockedCall
+from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
@@ -53,7 +53,7 @@ class MessageWaiter:
 class WaitingTask:
     """One message whose task needs a lock. All methods run on the dispatcher's loop unless they say otherwise."""
 
-    def __init__(self, request: Any, call: LockedCall, dispatcher: Any) -> None:
+    def __init__(self, request: Any, call: FunctionContext, dispatcher: Any) -> None:
         self.dispatcher = dispatcher  # a `Dispatcher`, whose module imports this one
         self.request = request
         self.locks = call.lock
@@ -64,10 +64,10 @@ class WaitingTask:
         self.has_slot = False
         self.has_result = False  # it has its locks, or an error
         self.payload: dict[str, Any] = {}  # for the process that runs the task
-        self._timeout = call.timeout
+        self._timeout: float | None = call.options["timeout"]
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
-        self._about = call.context.about
+        self._about = call.about
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
         self._checks_copies = "redelivered" in self._about or any(lock.spec.shares for lock in locks_of(self.locks))
         self._routine: Routine[None] | None = None

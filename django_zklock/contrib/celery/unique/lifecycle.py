@@ -83,7 +83,7 @@ def on_acquired(task: Task[..., Any], wrapper: object) -> None:
     ended: set[str] = request.__dict__.setdefault(_ENDED, set())
     ending = [_key(request.headers, WAITING_HEADER)]
     locked = locked_of(task)
-    if locked is not None and locked.wrapper is wrapper and locked.uniqueness and not locked.uniqueness.until_done:
+    if locked is not None and locked.wrapper is wrapper and locked.options.get("unique") == "until_start":
         ending.append(_key(request.headers, UNIQUE_HEADER))
     for key in ending:
         if key and key not in ended:

@@ -26,7 +26,6 @@ from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER, unique_
 from django_zklock.contrib.celery.unique.reservations import Duplicate, Reserved
 from django_zklock.core.log import Logger
 from django_zklock.decorators.locked import LockedFunction
-from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
 
 logger = Logger("django_zklock.celery")
@@ -35,12 +34,11 @@ logger = Logger("django_zklock.celery")
 class UniqueMessage:
     """The message of a unique task that is about to be sent."""
 
-    def __init__(
-        self, app: Celery, task: Task[..., Any], locked: LockedFunction, uniqueness: Uniqueness, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, app: Celery, task: Task[..., Any], locked: LockedFunction, options: dict[str, Any]) -> None:
         self._app = app
         self._task = task
-        self._uniqueness = uniqueness
+        self._on_duplicate = locked.options.get("on_duplicate")
+        self._unique_for: float | None = locked.options.get("unique_for")
         self._options = options
         given = options.get("task_id")  # the caller may wait for this id. Celery takes a UUID, too
         self._given_id = str(given) if given else None
@@ -103,9 +101,8 @@ class UniqueMessage:
 
     def _until(self) -> float | None:
         """Return when the reservation ends if no process runs the task, in seconds since 1970; None: never."""
-        seconds = self._uniqueness.seconds
         ends = [
-            None if seconds is None else time.time() + seconds,
+            None if self._unique_for is None else time.time() + self._unique_for,
             messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None))),
         ]
         return min((end for end in ends if end is not None), default=None)
@@ -120,7 +117,7 @@ class UniqueMessage:
         logger.info("a duplicate was not sent: %s", error)
         if self._given_id not in (None, other.task_id):
             self._revoke(self._given_id, str(error))
-        if self._uniqueness.on_duplicate == "raise":
+        if self._on_duplicate == "raise":
             raise error
         return error.result
 
@@ -147,11 +144,9 @@ def stop_duplicates() -> None:
         name = options.pop("name")
         task = options.get("task_type") or _registered(self, name)
         locked = locked_of(task)
-        if task is None or locked is None or locked.uniqueness is None:
+        if task is None or locked is None or not locked.options.get("unique"):
             return original(self, name, **options)
-        return UniqueMessage(self, task, locked, locked.uniqueness, options).send(
-            functools.partial(original, self, name)
-        )
+        return UniqueMessage(self, task, locked, options).send(functools.partial(original, self, name))
 
     send_task.__zk_locked__ = True  # type: ignore[attr-defined]
     Celery.send_task = send_task  # type: ignore[method-assign, assignment]

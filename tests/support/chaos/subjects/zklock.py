@@ -116,7 +116,7 @@ class ZkLockSubject(Subject):
         session = process.current()
 
         def ask() -> None:
-            session.attached(Registry).gateway.children(session.options.base, lambda answer: None)
+            session.gateway.children(session.options.base, lambda answer: None)
 
         session.post(ask)
 

@@ -1,0 +1,277 @@
+"""The history of the locks, from the tables: panels and a page in the admin, and figures for its other pages."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+
+from django import forms
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import Error
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_zklock.contrib.events import table
+from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import shortened
+from django_zklock.dashboard import lazy
+from django_zklock.dashboard.extension import Extension, Pages, Panel
+from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
+from django_zklock.names.template import MAX_KEY
+
+if TYPE_CHECKING:
+    from django_zklock.inspection import LockInfo
+    from django_zklock.operations.audit import Action
+
+logger = Logger("django_zklock.dashboard")
+
+USUAL_FOR: Final = 60.0
+"""Seconds for which the usual hold of a template is used again."""
+RECENT_FOR: Final = 3.0
+"""Seconds for which the losses and the holds without an end are used again."""
+MOST_GRANTS: Final = 20
+"""Grants on the page of a lock."""
+LEAST_TIMES: Final = 2
+"""Ratio to the usual hold from which a hold is highlighted."""
+LEAST_SECONDS: Final = 1.0
+"""A shorter hold is never highlighted."""
+HISTORY_ROWS: Final = 50
+"""Rows of a page of the history."""
+CSV_ROWS: Final = 10_000
+"""Rows of a download of it; the filter by time reaches the others."""
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would compute."""
+WHAT: Final = {
+    "actions": gettext_lazy("Operators' actions"),
+    "held": gettext_lazy("Held, no end recorded"),
+    "released": gettext_lazy("Held and released"),
+    "lost": gettext_lazy("Held and lost"),
+    "timed out": gettext_lazy("Waited, and not granted"),
+}
+"""The kinds of rows of the history, by `PastEvent.kind`."""
+_LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
+# Databases do not find a time that is in another year than 1 to 9999 in UTC.
+_YEARS: Final = [
+    MinValueValidator(datetime(1900, 1, 1, tzinfo=timezone.utc)),
+    MaxValueValidator(datetime(2999, 1, 1, tzinfo=timezone.utc)),
+]
+
+_T = TypeVar("_T")
+_Tokens: TypeAlias = "set[int] | None"
+
+
+class History(Extension):
+    """Adds to the pages what the tables know."""
+
+    def lock_panel(self, lock: LockInfo, *, is_current: bool = True) -> Panel:
+        grants: list[Attempt] = _read(table.last_grants, lock.key, MOST_GRANTS, default=[])
+        first = lock.holders[0] if lock.holders else None
+        template = first.template if first is not None else grants[0].template if grants else ""
+        usual = self.usual_hold(template)
+        tokens = {holder.token for holder in lock.holders} if is_current and not lock.problem else None
+        past = Past(
+            grants=tuple(event_of(attempt, tokens) for attempt in grants),
+            summaries=(
+                *_summary(_("Hold"), [grant.held for grant in grants]),
+                *_summary(_("Wait"), [grant.waited for grant in grants]),
+            ),
+            usual="" if usual is None else duration(usual),
+            times="" if first is None else self.times_usual(first.certain_duration, template),
+        )
+        return Panel("admin/zklock/lock/grants.html", past)
+
+    def host_panel(self, host: str, pid: int, held: Collection[int]) -> Panel:
+        attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
+        rows = [event_of(attempt) for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
+        return Panel("admin/zklock/lock/losses.html", rows)
+
+    def history_page(
+        self, pages: Pages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the rows that the filter selects, or send them as CSV."""
+        from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
+
+        title = _("History of %(lock)s") % {"lock": clean(key, MAX_KEY)} if key else _("History of all locks")
+        form = HistoryForm(request.GET)
+        context = {"title": title, "key": key, "filters": form, "query": request.GET, **(extra_context or {})}
+        if key:
+            context.setdefault("original", Breadcrumb(title, pk=key))
+        if not form.is_valid():
+            return pages.page(request, "history", context, status=400)
+        is_csv = request.GET.get("format") == "csv"
+        wanted = {**form.cleaned_data, "key": key}
+        try:
+            most = CSV_ROWS if is_csv else HISTORY_ROWS
+            rows, older = self.history(most, reply_timeout=pages.reply_timeout, **wanted)
+        except Error:
+            logger.exception("the table of events cannot be read")
+            return pages.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
+        return _csv(rows) if is_csv else pages.page(request, "history", {**context, "events": rows, "older": older})
+
+    def history(
+        self, most: int, *, reply_timeout: float, **wanted: Any
+    ) -> tuple[list[PastEvent], Attempt | OperatorAction | None]:
+        """
+        Return the newest rows, and the first one of the next page; None after the last one. `wanted` selects rows.
+
+        Raises what the database raises.
+        """
+        rows = table.history(most + 1, **wanted)
+        is_open = any(isinstance(row, Attempt) and row.outcome == row.HELD for row in rows)
+        held, others = _held_now(reply_timeout) if is_open else ({}, None)
+        events = [
+            event_of(row, held.get(row.key, others)) if isinstance(row, Attempt) else _of_action(row) for row in rows
+        ]
+        return events[:most], rows[most] if len(rows) > most else None
+
+    def usual_hold(self, template: str) -> float | None:
+        return _read(table.usual_holds.get, template, 0.0, USUAL_FOR, default=None) if template else None
+
+    def times_usual(self, seconds: float, template: str) -> str:
+        usual = self.usual_hold(template) if seconds >= LEAST_SECONDS else None
+        times = int(seconds / max(usual, 0.001)) if usual is not None else 0
+        return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
+
+    def losses(self, seconds: float) -> dict[str, int]:
+        return _read(table.past_losses.get, seconds, 0.0, RECENT_FOR, default={})
+
+    def unfinished(self, seconds: float) -> list[tuple[str, int, str, int]]:
+        return _read(table.past_unfinished.get, seconds, 0.0, RECENT_FOR, default=[])
+
+
+def _read(ask: Callable[..., _T], *args: Any, default: _T) -> _T:
+    """Return what `ask` reads from the tables, or the default if they cannot be read or do not exist."""
+    try:
+        return ask(*args)
+    except Exception:
+        logger.exception("the table of events cannot be read")
+        return default
+
+
+class HistoryForm(forms.Form):
+    """Which rows of the history to show."""
+
+    part = forms.CharField(label=gettext_lazy("Lock"), required=False)
+    what = forms.ChoiceField(
+        label=gettext_lazy("What"), required=False, choices=[("", gettext_lazy("All")), *WHAT.items()]
+    )
+    who = forms.CharField(label=gettext_lazy("Who, or which work"), required=False)
+    host = forms.CharField(label=gettext_lazy("Host"), required=False)
+    since = forms.DateTimeField(label=gettext_lazy("From"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
+    until = forms.DateTimeField(label=gettext_lazy("Until"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
+    before = forms.DateTimeField(required=False, widget=forms.HiddenInput, validators=_YEARS)
+    row = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    """Where the page begins: the time of its first row, and the primary key."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs["form"] = "zklock-filter"  # the fields are inside of another form element
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastEvent:
+    """A row of the history, or of the last grants of a lock."""
+
+    at: datetime
+    key: str
+    kind: str
+    """A key of `WHAT`."""
+    what: str
+    by: str
+    work: str = ""
+    via: str = ""
+    """The origin of an operator's action."""
+    reason: str = ""
+    waited: str = ""
+    lasted: str = ""
+    """How long it was held; for a wait that timed out, how long it waited."""
+
+
+def event_of(attempt: Attempt, held: _Tokens = None) -> PastEvent:
+    """Return a row about an attempt. `held` are the tokens of the lock's present holders; None if they are unknown."""
+    lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
+    return PastEvent(
+        at=attempt.at,
+        key=attempt.key,
+        kind=attempt.outcome,
+        what=_since_then(attempt, held) if attempt.outcome == attempt.HELD else str(WHAT[attempt.outcome]),
+        by=host_and_pid(attempt.host, attempt.pid),
+        work=clean(attempt.work),
+        reason=clean(_(attempt.reason)),
+        waited="" if attempt.waited is None else duration(attempt.waited),
+        lasted="" if lasted is None else duration(lasted),
+    )
+
+
+def _since_then(attempt: Attempt, held: _Tokens) -> str:
+    """Return what is known of a hold without an end. The row of an end is written about a second after it."""
+    if held is None:
+        return _("Granted; no end is recorded")
+    return _("Held since then") if attempt.token in held else _("No longer held; no end is recorded")
+
+
+def _held_now(reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:
+    """Return the tokens of the holders by key as in the tables, and of other keys; None if unknown."""
+    now = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    if now.problem:
+        return {}, None
+    locks = {shortened(lock.key, MAX_TEXT): lock for lock in now.locks}
+    held: dict[str, _Tokens] = {
+        key: None if lock.problem else {holder.token for holder in lock.holders} for key, lock in locks.items()
+    }
+    return held, set() if now.total == len(now.locks) else None
+
+
+def _of_action(action: OperatorAction) -> PastEvent:
+    origins = {"admin": _("admin"), "command": _("command"), "code": _("code")}
+    return PastEvent(
+        at=action.at,
+        key=action.key,
+        kind="actions",
+        what=action_text(cast("Action", action)),  # the row has its fields
+        by=clean(action.by),
+        via=origins.get(action.via, clean(action.via)),
+        reason=clean(action.reason, MAX_KEY),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The past of a lock."""
+
+    grants: tuple[PastEvent, ...]
+    summaries: tuple[tuple[str, str], ...]
+    """The title and the text of a summary of the holds, and of one of the waits."""
+    usual: str
+    """The usual hold of its template."""
+    times: str
+    """The ratio of the present hold to it, as a text; empty for an ordinary hold."""
+
+
+def _summary(title: str, values: Sequence[float | None]) -> list[tuple[str, str]]:
+    """Return the figures, if there are two or more. A hold without an end has no duration, and is left out."""
+    seconds = [value for value in values if value is not None]
+    if len(seconds) < 2:
+        return []
+    middle, longest = duration(statistics.median(seconds)), duration(max(seconds))
+    text = _("The last %(count)d: median %(middle)s, longest %(longest)s")
+    return [(title, text % {"count": len(seconds), "middle": middle, "longest": longest})]
+
+
+def _csv(events: Sequence[PastEvent]) -> HttpResponse:
+    """Return the rows as a file. No text begins like a formula."""
+    headers = {"Content-Disposition": 'attachment; filename="locks.csv"', "Cache-Control": "no-store"}
+    response = HttpResponse(content_type="text/csv; charset=utf-8", headers=headers)
+    writer = csv.writer(response)
+    writer.writerow([field.name for field in fields(PastEvent)])
+    for event in events:
+        cells = map(str, astuple(event))
+        writer.writerow([f"'{cell}" if cell.startswith(FORMULA) else cell for cell in cells])
+    return response

@@ -1,1 +1,0 @@
-"""The list of locks: its rows, filters and groups."""
