@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from importlib import import_module
 from io import StringIO
 from typing import Any
 
@@ -45,7 +44,7 @@ def operator() -> Client:
 @pytest.fixture(autouse=True)
 def no_past(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what earlier tests have read from the tables; make all waits short."""
-    monkeypatch.setattr(import_module("django_zklock.inspection.incidents"), "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(incidents, "LEAST_SECONDS", HUNG)
     monkeypatch.setattr(incidents, "LATE", 2.0)
     for shared in (table.usual_holds, table.past_losses, table.past_unfinished):
         shared.clear()
