@@ -24,6 +24,9 @@ def act(verb: str, argument: Any) -> Any:
             do("linger", argument)
             raise current_task.retry(countdown=0)
         return "retried"
+    if verb == "replace":  # by one that begins later
+        key = current_task.request.args[0]
+        raise current_task.replace(current_task.s(key).set(countdown=float(argument)))
     if verb == "requeue":  # once
         if not Path(argument).exists():
             Path(argument).touch()

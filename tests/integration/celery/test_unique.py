@@ -132,6 +132,17 @@ def test_a_retry_keeps_the_key(publisher: Worker) -> None:
     assert publisher.get(first) == "retried"
 
 
+def test_a_task_that_replaces_itself_keeps_the_key(publisher: Worker) -> None:
+    """Its id goes on, so it is not done. Also between the end of the first run and the begin of the next."""
+    first = delay(publisher, "until_done", "pages", "replace", 1.5)
+    calls = [delay(publisher, "until_done", "pages")]
+    while not first.ready():
+        calls.append(delay(publisher, "until_done", "pages"))
+        assert calls[-1].id == first.id or first.ready()
+    for call in calls:
+        publisher.get(call)
+
+
 def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> None:
     """The task freed its key when it began. As a duplicate it would be lost, half done."""
     gate = publisher.gate()

@@ -49,6 +49,7 @@ _HEADERS: Final = frozenset((UNIQUE_HEADER, WAITING_HEADER))
 
 _ATTACHED: Final = "zklock_attached"  # attributes of a request
 _ENDED: Final = "zklock_ended"
+_SENT_AGAIN: Final = "zklock_sent_again"
 
 
 def unique_prefix(task: Task[..., Any]) -> str:
@@ -91,13 +92,12 @@ class UniqueMessage:
         inherited: Any = self._headers.pop(UNIQUE_HEADER, None)
         if not (record.is_key(inherited) and inherited.startswith(unique_prefix(task))):
             inherited = ""
-        self._sent_again = self._given_id is not None and (bool(inherited) or self._is_running())
+        current: Any = get_current_task()
+        self._running = current.request if current is not None and current.request.id == self._given_id else None
+        """The request of the task that sends itself again, as by `retry` and `replace`."""
+        self._sent_again = self._given_id is not None and (bool(inherited) or self._running is not None)
         # A callable could compute another key from arguments that have changed. The task must keep its own.
         self.key = inherited if self._sent_again and inherited else self._key(locked)
-
-    def _is_running(self) -> bool:
-        current: Any = get_current_task()
-        return current is not None and current.request.id == self._given_id
 
     def _key(self, locked: LockedFunction) -> str:
         call = arguments(self._task, self._options.get("args"), self._options.get("kwargs"))
@@ -121,7 +121,10 @@ class UniqueMessage:
             return send(**options)
         self._headers[UNIQUE_HEADER] = self.key
         with reservations.confirmed(reservation):
-            return send(**options)
+            result = send(**options)
+        if self._running is not None and _key(self._running.headers, UNIQUE_HEADER) == self.key:
+            setattr(self._running, _SENT_AGAIN, True)
+        return result
 
     def _reserve(self) -> Reserved | Duplicate | None:
         """Return the reservation. None: the task is sent again without one, because it must not be lost."""
@@ -132,9 +135,7 @@ class UniqueMessage:
                 again=self._sent_again,
                 late=bool(self._task.acks_late),
                 until=self._until(),
-                has_ended=lambda task_id: (
-                    task_id != self.task_id and bool(messages.finished_at(self._app.backend, task_id))
-                ),
+                has_ended=self._has_ended,
             )
         except (ZooKeeperUnavailable, LockTimeout) as error:
             if not self._sent_again:
@@ -259,7 +260,7 @@ def on_postrun(
     ended = request.__dict__.get(_ENDED, ())
     attached: Attached | None = getattr(request, _ATTACHED, None)
     given_back = messages.is_given_back(task, state, retval)
-    runs_again = given_back or state in (None, states.RETRY)
+    runs_again = given_back or state in (None, states.RETRY) or hasattr(request, _SENT_AGAIN)
     key = _key(request.headers, UNIQUE_HEADER)
     if key and key not in ended:
         if not runs_again:
