@@ -9,8 +9,9 @@ What it offers
 
 What it asks for
     `zk.process.configure` takes a function that returns the options of the session. `host.connect` takes the program's
-    `Events` and `Scope`: what it wants to hear, and its database transactions. Both may be left out. The core reads no
-    settings, and it never calls other people's code on its own threads.
+    `Events` and `Scope`: what it wants to hear, and its database transactions. Without that call, nobody hears of
+    events and there are no transactions. The core reads no settings. It calls `Events` wherever things happen, also on
+    the protocol's thread; receivers, callbacks and log handlers of users run on threads of their own.
 
 Layers, from the top; imports run downwards
     `locks`      one acquisition: its holds, its block, what aborts its work, and locks that linger. In the caller.

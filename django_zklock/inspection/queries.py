@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import ThreadWaiter
-from django_zklock.core.queue.holders import kind_of_queue, waits_for
 from django_zklock.core.queue.markers import set_limit
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
@@ -26,6 +25,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
+from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, path, show_tails
 from django_zklock.shared import Shared

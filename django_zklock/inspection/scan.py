@@ -13,7 +13,6 @@ from django_zklock.core import clock
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
-from django_zklock.core.queue.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -22,6 +21,7 @@ from django_zklock.core.zk.loop import Timer
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.info import NO_KEY
+from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
 
 LIST_WINDOW: Final = 128  # lists of directories that are under way at a time

@@ -26,8 +26,7 @@ from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, gi
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.core import host
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.locks.spec import NOTHING, LockSpec
-from django_zklock.core.protocol.grant import Policy
+from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process

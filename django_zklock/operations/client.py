@@ -8,15 +8,16 @@ from typing import Any, Final, TypeAlias
 
 from django_zklock import conf
 from django_zklock.core import clock
-from django_zklock.core.queue import holders, order
-from django_zklock.core.queue.holders import Limits, permit_limit
+from django_zklock.core.queue import order
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
 from django_zklock.core.zk.multi import Delete, Operation
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks import holders
 from django_zklock.locks.arguments import check_seconds
+from django_zklock.locks.holders import Limits, permit_limit
 from django_zklock.locks.requests import (
     Commit,
     Decide,

@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import operator_hold, order, release_request
-from django_zklock.core.queue.holders import holder_indexes
 from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Node
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.locks.arguments import check_no_running_loop, check_target
+from django_zklock.locks.holders import holder_indexes
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children

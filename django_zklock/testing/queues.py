@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from django_zklock.core.queue import order
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
-from django_zklock.core.queue.holders import holder_indexes
 from django_zklock.core.queue.nodes import Kind, Payload, own_limit
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.locks.holders import holder_indexes
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer

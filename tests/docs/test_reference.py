@@ -18,8 +18,7 @@ from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTION_NAMES
-from django_zklock.core.zk.lease import LEASE_SHARE
-from django_zklock.core.zk.session import BEAT_SHARE
+from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock

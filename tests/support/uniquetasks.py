@@ -25,7 +25,7 @@ def act(verb: str, argument: Any) -> Any:
             raise current_task.retry(countdown=0)
         return "retried"
     if verb == "replace":  # by one that begins later
-        key = current_task.request.args[0]
+        (key, *_) = current_task.request.args or ()
         raise current_task.replace(current_task.s(key).set(countdown=float(argument)))
     if verb == "requeue":  # once
         if not Path(argument).exists():

@@ -1,1 +1,1 @@
-"""The execution of work under a lock: its owner, context and transactions, and how it is aborted and woken."""
+"""The execution of work under a lock: who owns it, how its caller waits, and how it is aborted."""

@@ -121,6 +121,7 @@ class Acquisition:
                     held = held_locks.find(self.owner, spec.key)
                     if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
                         continue
+                    # Coroutines, and messages that wait for their work to begin, have no transactions.
                     if new_waiter is ThreadWaiter and host.scope.is_open():
                         host.scope.check(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
@@ -254,14 +255,16 @@ class Acquisition:
         if waiter is not self.waiter or (self.outcome is not None and self.outcome is not outcome):
             return
         self.outcome = outcome
-        if not waiter.set(outcome) and self.contender is not None:
-            self.contender.abandon()  # the loop of the coroutine is closed
+        contender = self.contender  # the owner may set it to None meanwhile
+        if not waiter.set(outcome) and contender is not None:
+            contender.abandon()  # the loop of the coroutine is closed
 
     def cancel(self, error: ZkLockError) -> None:
         """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
+        contender = self.contender  # the owner may set it to None meanwhile
         if self.outcome is None:
-            if self.contender is not None:
-                self.contender.abandon()
+            if contender is not None:
+                contender.abandon()
             self._on_outcome(self.waiter, error)
 
     # --- the block and the release --------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from django_zklock.core import clock, host
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
-from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantObserver, Policy
+from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantObserver
 from django_zklock.core.zk.loop import Timer
 
 logger = Logger("django_zklock.locks")

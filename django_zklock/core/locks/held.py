@@ -23,8 +23,9 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
+from django_zklock.core.locks.spec import Policy
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant, GrantedContender, Policy
+from django_zklock.core.protocol.grant import Grant, GrantedContender
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk.lease import GrantSession
 
@@ -110,7 +111,7 @@ class HeldLock:
     @property
     def is_released(self) -> bool:
         """Whether it was released. A transaction may keep it after the end of its block."""
-        return not self.uses and not self.grant.shares
+        return not self.uses and self._reference not in self.grant.shares
 
     @property
     def lost(self) -> bool:

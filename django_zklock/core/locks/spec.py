@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from django_zklock.core.protocol.grant import Policy
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.nodes import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When the work under a lock is stopped."""
+
+    abort_on: str = "suspended"
+    """`suspended`, `lost` or `never`."""
+    grace: float = 0.0
+    """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
+
 
 _POLICY: Final = Policy()
 DEFAULT_TIMEOUT: Final = 5.0  # seconds
@@ -21,7 +31,7 @@ class LockSpec(QueueSpec):
     """One lock, and how its caller waits for it, holds it and is aborted. Times are in seconds."""
 
     timeout: float | None = DEFAULT_TIMEOUT
-    """How long to wait; 0 does not wait, None waits without limit."""
+    """How long to wait; 0 does not wait, None waits without limit. The caller of `Acquisition.acquire` passes it."""
     policy: Policy = _POLICY
     reentrant: bool = True
     """Whether its owner may acquire it again."""

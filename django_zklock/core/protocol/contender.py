@@ -33,16 +33,17 @@ from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.queue import holders, markers, nodes, operator_hold, order
+from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
+from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.loop import Timer
 from django_zklock.core.zk.multi import Create, SetData
-from django_zklock.core.zk.session import BEAT_SHARE, Session, SessionObserver
+from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
 
@@ -104,7 +105,7 @@ class Contender(SessionObserver):
     ahead: Payload | None = None  # of the contender just ahead, if it was read
     operator: OperatorHold | None = None  # an operator hold ahead, if one is known
     in_local_queue: bool = False  # it waits in the local queue of this process
-    guid: str = ""  # of its znode; empty if it has none
+    guid: str = ""  # of its last znode; empty before the first create
 
     _phase: Phase = Phase.NEW
     _registry: Registry = field(init=False)  # set when it begins
@@ -182,6 +183,7 @@ class Contender(SessionObserver):
             return
         self._registry = self.session.attached(Registry)
         self._is_queued = self.placed
+        self._registry.observe_session()  # before this contender: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
             self._create_or_peek()
@@ -361,6 +363,7 @@ class Contender(SessionObserver):
     def _search(self) -> None:
         """Search the znode by its guid: the create got no reply, or one with a path that the queue does not show."""
         self._phase = Phase.SEARCHING
+        self._replies.new_generation()  # a request of an earlier search may still be answered
         self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_searched), after_sync=True)
 
     def _on_searched(self, reply: ListingReply) -> None:
@@ -448,7 +451,7 @@ class Contender(SessionObserver):
             self._call_later(seconds, self.on_ahead_changed)
 
     def _wait_or_conclude_busy(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
-        waiters = holders.waiters_ahead(queue, name, self.spec.limit or 1)
+        waiters = order.waiters_ahead(queue, name, self.spec.limit or 1)
         if not self.waits:
             self._conclude_busy()
         elif self._are_too_many(waiters):
@@ -460,7 +463,7 @@ class Contender(SessionObserver):
                 self._predecessors = Predecessors(self.session.gateway, self.spec.parent, self._replies, self)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
             if self._own_watch is None:
-                self._watch(self.on_refused)
+                self._watch()
             self._predecessors.wait_for(verdict)
 
     def on_ahead_read(self, node: Node) -> None:
@@ -485,12 +488,8 @@ class Contender(SessionObserver):
 
     # --- watch its znode ------------------------------------------------------------------------------------------
 
-    def _watch(self, on_refused: Callable[[ZkLockError], object] | None = None) -> None:
-        """
-        Read and watch the znode: another session may write a release request to it, or delete it.
-
-        `on_refused` is called if the server refuses that.
-        """
+    def _watch(self) -> None:
+        """Read and watch the znode: another session may write a release request to it, or delete it."""
         self._unwatch()
         if self._node is None:
             return
@@ -504,14 +503,14 @@ class Contender(SessionObserver):
                 is_own = self._node is not None and reply.version == self._node.version
                 self._last_read = self._node if is_own else reply  # one copy of the same data
                 self._on_own_read(reply)
-            elif on_refused is not None and not isinstance(reply, (OutcomeUnknown, SessionGone)):
-                on_refused(reply)
+            elif self._grant is None and not isinstance(reply, (OutcomeUnknown, SessionGone)):
+                self.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
                 self._on_missing()
             else:
-                self._watch(on_refused)
+                self._watch()
 
         read = self.session.gateway.read
         self._own_watch = read(self._node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))

@@ -6,7 +6,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from django_zklock.core import clock, host
@@ -19,16 +18,6 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 
 logger = Logger("django_zklock.locks")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """When the work under a lock is stopped."""
-
-    abort_on: str = "suspended"
-    """`suspended`, `lost` or `never`."""
-    grace: float = 0.0
-    """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
 
 
 class GrantedContender(Protocol):
@@ -222,8 +211,8 @@ class Grant:
             self._tell(lambda observer: observer.on_confirmed())
 
     def lose(self, reason: str, level: int = logging.WARNING) -> None:
-        """Mark the lock as lost, for good. `level` is that of the log record."""
-        if self.lost_reason is not None:
+        """Mark the lock as lost, for good, unless it was released before. `level` is that of the log record."""
+        if self.lost_reason is not None or self.released:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))

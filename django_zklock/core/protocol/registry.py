@@ -80,7 +80,10 @@ class Registry(SessionObserver):
         self.most_waiting = MAX_WAITING  # contenders that wait in one directory; a Celery worker lets more wait
         self._audit_timer: Timer | None = None
         self._used = False
-        session.observers[self] = None
+
+    def observe_session(self) -> None:
+        """Hear of the events of the session from now on; on the loop's thread, where it is used."""
+        self.session.observers[self] = None
 
     # --- znodes and listings ------------------------------------------------------------------------------------
 
@@ -98,6 +101,7 @@ class Registry(SessionObserver):
             )
         self.guids[guid], self.path_bytes = size, total
         self._used = True
+        self.observe_session()
         if self._audit_timer is None:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
@@ -134,7 +138,11 @@ class Registry(SessionObserver):
             listing.synced = False  # so it does not show the outcome of this create either
             return
         self._listings[parent] = _Listing([on_listed], synced=False)
-        self.session.gateway.create_and_list(parent, prefix, data, on_created, partial(self._on_listed, parent))
+        try:
+            self.session.gateway.create_and_list(parent, prefix, data, on_created, partial(self._on_listed, parent))
+        except Exception:
+            del self._listings[parent]  # no reply follows, and all later contenders would wait for it
+            raise
 
     def list_names(self, parent: str, callback: Callback[ListingReply], *, after_sync: bool = False) -> None:
         """
@@ -157,7 +165,11 @@ class Registry(SessionObserver):
         self._listings[parent] = _Listing(callbacks, synced)
         gateway = self.session.gateway
         send = gateway.children_after_sync if synced else gateway.children
-        send(parent, partial(self._on_listed, parent))
+        try:
+            send(parent, partial(self._on_listed, parent))
+        except Exception as error:
+            logger.exception("the directory %s cannot be listed", parent)
+            self._on_listed(parent, ZkError(f"The directory {parent} cannot be listed: {error!r}."))
 
     def _on_listed(self, parent: str, reply: NamesReply) -> None:
         listing = self._listings.pop(parent)

@@ -20,9 +20,13 @@ class ReplyGuard:
     """
     Wraps callbacks so that replies to outdated requests are dropped.
 
-    A contender starts a new generation when it leaves, reconnects or gets a new session. A reply to a request of an
-    earlier generation says nothing about the present, so it is ignored. If a callback fails, the failure is logged and
-    reported. Otherwise the contender would stay in the queue, do nothing more, and block all others behind it.
+    Each request gets one reply or one error, normally before the next connection is reported. But a request that was
+    sent just when the connection broke may be answered on the next one. So a contender starts a new generation with
+    each create, search and listing that it repeats, and when it leaves or gets a new session. A reply to a request of
+    an earlier generation says nothing about the present, so it is ignored.
+
+    If a callback fails, the failure is logged and reported. Otherwise the contender would stay in the queue, do nothing
+    more, and block all others behind it.
     """
 
     _key: str

@@ -16,7 +16,7 @@ class QueueSpec:
     """The lock that a contender wants."""
 
     key: str
-    parent: str  # path of the key's directory
+    parent: str  # path of the key's directory; a key has one, as a lock is known by either
     kind: Kind
     limit: int | None = None  # of permits, if it is a semaphore
     compat: str | None = None  # the client whose processes share the queue, and whose names its znodes get

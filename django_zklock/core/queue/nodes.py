@@ -211,7 +211,7 @@ class Payload:
     template: str
     about: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The work of `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
-    "request": its method and route. With traces, there are "trace" and "span", see `execution.trace`."""
+    "request": its method and route. With traces, there are "trace" and "span", see `locks.trace`."""
     limit: int = 0
     """The limit in the code of this contender; 0 if it wants no permit."""
     owner: int = 0

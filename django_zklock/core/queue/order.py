@@ -56,6 +56,11 @@ class Queue(Sequence[Child]):
     def __iter__(self) -> Iterator[Child]:
         return iter(self.children)
 
+    @property
+    def same_kind_at_front(self) -> int:
+        """How many contenders at the front of the queue are of one kind."""
+        return next((index for index, child in enumerate(self) if child.kind is not self[0].kind), len(self))
+
     def index_of(self, name: str) -> int | None:
         """Return the index of a contender; None if it is not in the queue."""
         for index, child in enumerate(self.children):
@@ -275,3 +280,11 @@ def _others(ahead: Sequence[Child], kind: Kind) -> list[Child]:
 
 def _wait_for(child: Child, *, is_last: bool) -> WaitFor:
     return WaitFor((child.name,), is_last and not child.replaceable)
+
+
+def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
+    """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
+    index = queue.index_of(name)
+    kind = queue[0].kind
+    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
+    return max(0, (index or 0) - min(permits, queue.same_kind_at_front))

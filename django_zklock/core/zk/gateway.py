@@ -125,7 +125,7 @@ def to_datetime(seconds: float) -> datetime:
 
 
 class Gateway:
-    """The requests of locks, on one session. Each write that a quorum acknowledges extends its lease."""
+    """The requests of locks, on one session. A create or a check that a quorum acknowledges extends its lease."""
 
     def __init__(self, requests: Requests, options: SessionOptions, extend_lease: Callable[[float], object]) -> None:
         self.clock = ServerClock()

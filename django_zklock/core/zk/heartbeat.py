@@ -10,9 +10,9 @@ from django_zklock.core import clock, host
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.lease import LEASE_SHARE
+from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.core.zk.loop import Timer
-from django_zklock.core.zk.session import BEAT_SHARE, Session
+from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.zk")
 
@@ -38,7 +38,7 @@ class Heartbeat:
         """
         In how many seconds a heartbeat is due: a sixth of the session timeout after the last acknowledged write.
 
-        Other writes, such as the creates of waiters, count, too. So the first heartbeat of a holder may be due soon.
+        The creates of waiters count, too. So the first heartbeat of a holder may be due soon.
         """
         session = self._session
         return session.lease.until - clock.now() - (LEASE_SHARE - BEAT_SHARE) * session.timeout

@@ -1,4 +1,4 @@
-"""The lease: for how long this process may trust that its session is alive, by the local clock."""
+"""The lease: for how long this process may trust that its session is alive. And the part of a session that has one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django_zklock.core.zk.loop import Loop, Timer, users_thread
 _Attached = TypeVar("_Attached")
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
+BEAT_SHARE = 1 / 6  # of that timeout, between two heartbeats
 RELAY_SHARE = 0.25  # of that timeout; a follower reports a contact within half a tick, which is at most so long
 GRAIN_SHARE = 1 / 60  # of that timeout; contacts that are closer together count as one
 

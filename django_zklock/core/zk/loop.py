@@ -27,7 +27,7 @@ _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSY
 
 
 def protocol_thread(name: str, call: _Call) -> threading.Thread:
-    """Return a thread for the protocol: it blocks all signals, and runs no log handlers; see `django_zklock.log`."""
+    """Return a thread for the protocol: it blocks all signals, and runs no log handlers; see `core.log`."""
 
     def run() -> None:
         mark_protocol_thread()

@@ -5,8 +5,8 @@ A forked child drops the inherited session without touching the parent's socket,
 A process that was started with `spawn` inherits nothing. When the interpreter exits, the session is closed, so that
 its locks are released at once.
 
-The pytest plugin loads this module into every run of pytest, so it imports nothing but the standard library. The plugin
-forbids contact with ZooKeeper; `LockTester` allows it in its block.
+The pytest plugin loads this module into every run of pytest, so it imports the standard library and `core.log` alone.
+The plugin forbids contact with ZooKeeper; `LockTester` allows it in its block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOG_TIMEOUT = 1.0  # seconds that it may wait for slow log handlers
 _starting = threading.Lock()  # held by threads of `_start` only: no signal handler, which may take a lock, runs in them
 _sessions: dict[int, Session] = {}  # at most one, by the id of its process; changed by single steps
 at_end: list[Callable[[], object]] = []
-"""Functions that `end` calls when the session is closed. They are added while Django starts."""
+"""Functions that `end` calls when the session is closed. They are added while the program starts."""
 _forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
 _allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
 

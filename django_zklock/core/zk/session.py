@@ -28,7 +28,6 @@ from django_zklock.core.zk.outage import Outage
 
 logger = Logger("django_zklock.zk")
 
-BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced

@@ -68,6 +68,18 @@ def test_the_writer_may_also_read(zoo: Zoo) -> None:
     assert zoo.reading(KEY) == []
 
 
+def test_a_read_that_the_writer_has_released_is_over(zoo: Zoo) -> None:
+    """Its hold says so while the writer goes on."""
+    lock = ReadWriteLock(KEY)
+    with lock.write() as written:
+        with lock.read() as read:
+            read.check()
+        assert (read.state, written.state) == ("released", "held")
+        with pytest.raises(LockNotHeld):
+            read.check()
+        written.check()
+
+
 def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
     """It would wait for its own release; it keeps what it has. A plain lock or a permit is no way round it."""
     lock = both()

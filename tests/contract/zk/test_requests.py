@@ -6,15 +6,16 @@ import uuid
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, session
+from support.faults import BackgroundCall, connected, session
 from support.proxy import GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.core.zk.errors import NodeMissing
 from django_zklock.core.zk.gateway import DirectoryState, Gateway
 from django_zklock.core.zk.multi import Create, SetData
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.requests import (
     Commit,
     Done,
@@ -125,3 +126,24 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
     eventually(lambda: waiting.waiting)
     zoo.client.delete(f"{path}/child")
     assert waiter.result() == "gone"
+
+
+@pytest.mark.parametrize(("name", "timeout"), [("create_and_list", 5), ("children", 0)])
+def test_a_request_that_cannot_be_sent_stops_no_later_caller(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float
+) -> None:
+    """A defect fails the one call that it strikes. The listing that was not sent is not waited for."""
+    gateway = connected().gateway
+    send, failures = getattr(gateway, name), [RuntimeError("the test says so")]
+
+    def fail_once(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return send(*args)
+
+    monkeypatch.setattr(gateway, name, fail_once)
+    with pytest.raises(ZkLockError, match="the test says so"):
+        zk_lock("k", timeout=timeout).__enter__()
+    with zk_lock("k", timeout=timeout):
+        pass
+    zoo.assert_empty()

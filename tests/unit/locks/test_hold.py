@@ -10,7 +10,8 @@ import pytest
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.protocol.grant import Grant, Policy
+from django_zklock.core.locks.spec import Policy
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import Hold, held_of, hold_of
 
@@ -20,17 +21,12 @@ class Turbulent:
 
     def __init__(self) -> None:
         self.session_id: int | None = 1
-        self.lease = self
         self.happens: Callable[[], object] = lambda: None
 
     @property
-    def until(self) -> float:
+    def leased_until(self) -> float:
         self.happens()
         return clock.now() + 1
-
-    @property
-    def valid(self) -> bool:
-        return clock.now() < self.until
 
 
 class Leaver:

@@ -16,8 +16,7 @@ from django.test import override_settings
 
 from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
 from django_zklock.conf.arguments import KindOptions, LockArguments, LockedOptions, Unset
-from django_zklock.core.locks.spec import LockSpec
-from django_zklock.core.protocol.grant import Policy
+from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
 
 LOOSE: Any = zk_lock  # what mypy would refuse

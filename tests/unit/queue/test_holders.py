@@ -7,10 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.core.queue import holders, order
+from django_zklock.core.queue import order
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import Child, Kind, Payload
 from django_zklock.core.queue.order import Queue
+from django_zklock.locks import holders
 
 
 def queue(kinds: list[Kind]) -> Queue:

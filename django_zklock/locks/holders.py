@@ -1,4 +1,4 @@
-"""Find the holders of a queue, and the contender that each waiter waits for."""
+"""The holders of a queue, and the contender that each waiter waits for, as views of the queue show them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def holder_indexes(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, 
     kind = queue[0].kind
     if kind not in _SHARE:
         return (0,)
-    front = range(_same_kind_at_front(queue))
+    front = range(queue.same_kind_at_front)
     return tuple(front) if kind is Kind.READ else tuple(index for index in front if _has_permit(queue, index, limits))
 
 
@@ -44,7 +44,7 @@ def permits_at_front(queue: Queue) -> list[str]:
     """Return the names of the contenders that want permits with only such ones ahead, in the order of the queue."""
     if not queue or queue[0].kind is not Kind.PERMIT:
         return []
-    return [child.name for child in queue[: _same_kind_at_front(queue)]]
+    return [child.name for child in queue[: queue.same_kind_at_front]]
 
 
 def permit_limit(queue: Queue, data: bytes, change: bytes | None) -> int:
@@ -57,14 +57,6 @@ def permit_limit(queue: Queue, data: bytes, change: bytes | None) -> int:
     """
     own = own_limit(data)
     return queue.limit or own if change is None else max(queue.limit or 0, own, LimitRecord.decode(change).before)
-
-
-def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
-    """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
-    index = queue.index_of(name)
-    kind = queue[0].kind
-    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
-    return max(0, (index or 0) - min(permits, _same_kind_at_front(queue)))
 
 
 def waits_for(queue: Queue, index: int, indexes: Container[int] | None = None) -> str:
@@ -88,11 +80,6 @@ def kind_of_queue(queue: Queue) -> str:
     if queue.limit is not None or Kind.PERMIT in kinds:
         return "semaphore"
     return "lock" if kinds <= {Kind.LOCK} else "read-write"
-
-
-def _same_kind_at_front(queue: Queue) -> int:
-    """Return how many contenders at the front of the queue are of one kind."""
-    return next((index for index, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
 
 
 def _has_permit(queue: Queue, index: int, limits: Limits) -> bool:
