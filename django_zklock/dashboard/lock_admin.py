@@ -144,6 +144,11 @@ class LockAdminMixin(LockViews):
         return self.holders_page(request, [lock.key for lock in queryset])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """
+        Show what needs attention, if anything does and the request has no query; else the list.
+
+        An empty query (`?`) asks for the list, too.
+        """
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
@@ -152,7 +157,7 @@ class LockAdminMixin(LockViews):
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
-            "calm": servers and not snapshot.problem and incidents.looked_at(snapshot, servers),
+            "calm": incidents.looked_at(snapshot, servers) if servers and not snapshot.problem else None,
             "snapshot": snapshot,
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),

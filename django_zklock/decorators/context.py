@@ -41,7 +41,7 @@ class FunctionContext:
         self.about = about
         """The work as key and value pairs, for programs that read the queue."""
         self.options: LockOptions = NOT_GIVEN
-        """The options of the call, completed. `LockedFunction.call` sets them and the lock."""
+        """The options of the call, completed. `LockedFunction.context_of` sets them and the lock."""
         self.lock: Locks
         self._has_begun = False
 

@@ -160,7 +160,7 @@ class LockedFunction:
         binding = self.binder.bind(args, kwargs)
         return joined(MultiLock(*binding.names, fields=binding.fields).keys)
 
-    def call(
+    def context_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None
     ) -> FunctionContext:
         """Complete the context of one call; without one, that of the caller. Raises `InvalidLockName`."""
@@ -259,7 +259,7 @@ class LockedFunction:
 
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = locked.call(args, kwargs)
+        call = locked.context_of(args, kwargs)
         try:
             call.before_acquire()
             with call.lock:
@@ -275,7 +275,7 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
 
 def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = locked.call(args, kwargs)
+        call = locked.context_of(args, kwargs)
         try:
             async with call.lock:
                 call.begin()

@@ -15,7 +15,7 @@ from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
 from django_zklock.core.zk.loop import Timer
 from django_zklock.core.zk.session import Session
@@ -118,7 +118,6 @@ class Scan:
         self._limits = limits
         self._reply_timeout = reply_timeout
         self._done: Callable[[ScanResult], object] | None = done
-        self._gateway: Gateway
         self._timers: list[Timer] = []
         self._generation = 0  # a reply to a request of an earlier one is dropped
         self._reset()
@@ -143,8 +142,7 @@ class Scan:
     def _on_connected(self) -> None:
         self._generation += 1
         self._reset()
-        self._gateway = self._session.gateway
-        self._session.attached(ServerTime).refresh(self._gateway)
+        self._session.attached(ServerTime).refresh(self._session.gateway)
         self._requests.append(partial(self._list, self._limits.key))
         self._proceed()
 
@@ -189,7 +187,7 @@ class Scan:
             if generation != self._generation or self._done is None:
                 return
             self._pending -= 1
-            if isinstance(reply, (OutcomeUnknown, SessionGone)):
+            if isinstance(reply, INTERRUPTED):
                 self._generation += 1
                 self._session.call_when_connected(self._on_connected)
                 return
@@ -209,7 +207,7 @@ class Scan:
     # --- First step: list the directories -----------------------------------------------------------------------
 
     def _list(self, key: str) -> None:
-        self._gateway.children(self._path(key), self._guarded(partial(self._on_listed, key)))
+        self._session.gateway.children(self._path(key), self._guarded(partial(self._on_listed, key)))
 
     def _on_listed(self, key: str, reply: list[str] | ZkError) -> None:
         if isinstance(reply, NodeMissing):
@@ -271,7 +269,8 @@ class Scan:
         if (key, name) not in self._reads:
             self._reads.add((key, name))
             path = f"{self._path(key)}/{name}"
-            self._requests.append(lambda: self._gateway.read(path, self._guarded(partial(self._on_read, key, name))))
+            on_read = partial(self._on_read, key, name)
+            self._requests.append(lambda: self._session.gateway.read(path, self._guarded(on_read)))
 
     def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
         if isinstance(reply, NodeMissing):

@@ -1,1 +1,1 @@
-"""The lock core: contenders that queue, holds that can be lost, and the locks that hand them out. Knows no kazoo."""
+"""The API of locks for Django: `zk_lock` and its kinds, holds, signals, and the transactions of a database."""

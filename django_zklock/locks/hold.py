@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import ThreadWaiter
-from django_zklock.core.locks.held import HeldLock, held_locks, inherited_holds, not_held
+from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
@@ -291,7 +291,7 @@ def current_hold(key: str | None = None) -> Hold:
     held = None if key is None else held_locks.find(owner, key)
     if held is not None and held.uses:
         return hold_of(held)
-    inherited = inherited_holds.get()
+    inherited = enclosing_holds.get()
     while inherited is not None:
         reference, inherited = inherited
         held = reference()

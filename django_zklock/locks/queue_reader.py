@@ -17,7 +17,7 @@ from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply, to_datetime
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -179,7 +179,6 @@ def _granted(payload: Payload, node: Node) -> datetime | None:
 
 _Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError
 QueueWaiter: TypeAlias = ThreadWaiter[_Outcome] | TaskWaiter[_Outcome]
-_LOST: Final = (OutcomeUnknown, SessionGone)  # replies that were lost: the read is sent again
 
 
 def is_queued(key: str, parent: str, waiter: QueueWaiter) -> Routine[bool]:
@@ -255,7 +254,7 @@ class _QueueRead:
             gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, reply: NamesReply) -> None:
-        if isinstance(reply, _LOST):
+        if isinstance(reply, INTERRUPTED):
             self.begin()
             return
         if isinstance(reply, ZkError):
@@ -279,7 +278,7 @@ class _QueueRead:
     def _on_read(self, child: Child, reply: NodeReply) -> None:
         if isinstance(reply, Node):
             self._infos[child.name] = ContenderInfo.from_node(self._key, child, reply)
-        elif isinstance(reply, _LOST):
+        elif isinstance(reply, INTERRUPTED):
             self._has_gap = True
         elif not isinstance(reply, NodeMissing):
             self._conclude(reply)

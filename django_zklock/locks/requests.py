@@ -17,12 +17,11 @@ from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import (
+    INTERRUPTED,
     NodeExists,
     NodeMissing,
     NotEmpty,
-    OutcomeUnknown,
     Outdated,
-    SessionGone,
     ZkError,
 )
 from django_zklock.core.zk.gateway import (
@@ -62,7 +61,7 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
         (reply,) = replies
         if isinstance(reply, ZooKeeperUnavailable) and not isinstance(reply, ZkError):
             raise reply
-        if not isinstance(reply, (OutcomeUnknown, SessionGone)):
+        if not isinstance(reply, INTERRUPTED):
             return reply  # type: ignore[return-value] # a ZkLockError that is in the type of the reply
         if deadline - clock.now() < PAUSE:
             raise ZooKeeperUnavailable(session.explain())
@@ -289,7 +288,7 @@ class OptimisticUpdate(SessionObserver):
 
     def _fail(self, error: ZkError) -> None:
         """Give up, unless the connection or the session is the cause: then `on_connected` goes on."""
-        if not isinstance(error, (OutcomeUnknown, SessionGone)):
+        if not isinstance(error, INTERRUPTED):
             self._conclude(error)
         elif self._abandoned and not self._orphaned:
             self._conclude(ZooKeeperUnavailable())

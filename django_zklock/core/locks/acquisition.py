@@ -30,7 +30,7 @@ from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.guard import Guard, apply_bounds
-from django_zklock.core.locks.held import HeldLock, Inherited, held_locks, inherited_holds
+from django_zklock.core.locks.held import Enclosing, HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
@@ -353,14 +353,14 @@ class _LossObserver(GrantObserver):
 class Block:
     """One open `with` block, under one lock or several."""
 
-    __slots__ = ("_guards", "_holds", "_inherited", "_owner", "_transaction", "is_open")
+    __slots__ = ("_enclosing", "_guards", "_holds", "_owner", "_transaction", "is_open")
 
     def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
         self._transaction = host.scope.transaction(specs[-1].atomic) if specs[-1].atomic else None
-        self._inherited: tuple[Inherited | None, Inherited | None] = None, None  # around the block, and in it
+        self._enclosing: tuple[Enclosing | None, Enclosing | None] = None, None  # around the block, and in it
         self.is_open = True
 
     @abort.shielded
@@ -369,11 +369,11 @@ class Block:
         for guard in self._guards:
             held_locks.open_block(self._owner, guard)
             guard.arm()
-        around = inside = inherited_holds.get()
+        around = inside = enclosing_holds.get()
         for hold in self._holds:
             inside = weakref.ref(hold), inside
-        self._inherited = around, inside
-        inherited_holds.set(inside)
+        self._enclosing = around, inside
+        enclosing_holds.set(inside)
         if self._transaction is not None:
             self._transaction.begin()
         for hold in self._holds:
@@ -430,9 +430,9 @@ class Block:
         for guard in reversed(self._guards):
             guard.disarm()
             outer_guards = held_locks.close_block(self._owner, guard)
-        around, inside = self._inherited
-        if inherited_holds.get() is inside:  # not in another context, nor in a block inside that is still open
-            inherited_holds.set(around)
+        around, inside = self._enclosing
+        if enclosing_holds.get() is inside:  # not in another context, nor in a block inside that is still open
+            enclosing_holds.set(around)
         return outer_guards
 
     def _check(self) -> None:

@@ -62,8 +62,8 @@ class Guard(GrantObserver):
 
     @property
     def loss_matters(self) -> bool:
-        """Whether a loss of the lock fails the work. The end of `max_hold` always does."""
-        return self._policy.abort_on != "never" or self.grant.overdue
+        """Whether a loss of the lock fails the work."""
+        return self._policy.stops_at(self.grant)
 
     def stopped(self, error: BaseException | None) -> bool:
         """Return whether this guard ended the block with this error. Call it once, after `disarm`."""
@@ -95,7 +95,12 @@ class Guard(GrantObserver):
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
     def on_suspect(self, reason: str) -> None:
-        """Abort the work after the grace period, if that is the policy."""
+        """
+        Abort the work after the grace period, if that is the policy.
+
+        The guard makes the grant lost then, for all its shares. So with `abort_on="suspended"`, a loss begins here, and
+        mostly before the end of the session.
+        """
         if self._policy.abort_on != "suspended" or self._grace is not None:
             return
         if self._policy.grace > 0:

@@ -291,7 +291,7 @@ class HeldLock:
 
     def check_before_commit(self) -> None:
         """Raise `LockLost` unless the lease is valid now, or `abort_on` is "never"."""
-        if self.policy.abort_on != "never" or self.grant.overdue:
+        if self.policy.stops_at(self.grant):
             self.check()
 
     @abort.shielded
@@ -433,8 +433,8 @@ class HeldLocks:
 
 held_locks: Final = HeldLocks()
 
-Inherited: TypeAlias = "tuple[weakref.ref[HeldLock], Inherited | None]"  # the innermost hold, and the others
-inherited_holds: ContextVar[Inherited | None] = ContextVar("zklock_holds", default=None)
+Enclosing: TypeAlias = "tuple[weakref.ref[HeldLock], Enclosing | None]"  # the innermost hold, and the others
+enclosing_holds: ContextVar[Enclosing | None] = ContextVar("zklock_holds", default=None)
 """The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
 
 if hasattr(os, "register_at_fork"):

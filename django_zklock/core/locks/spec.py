@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.nodes import Kind
 
@@ -19,6 +20,10 @@ class Policy:
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
     """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
+
+    def stops_at(self, grant: Grant) -> bool:
+        """Return whether a loss of this grant stops the work. The end of `max_hold` always does."""
+        return self.abort_on != "never" or grant.overdue
 
 
 _POLICY: Final = Policy()

@@ -38,7 +38,15 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
-from django_zklock.core.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
+from django_zklock.core.zk.errors import (
+    INTERRUPTED,
+    NodeExists,
+    NodeMissing,
+    OutcomeUnknown,
+    Outdated,
+    SessionGone,
+    ZkError,
+)
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.loop import Timer
@@ -183,7 +191,7 @@ class Contender(SessionObserver):
             return
         self._registry = self.session.attached(Registry)
         self._is_queued = self.placed
-        self._registry.observe_session()  # before this contender: a delete ends before its contender hears of an event
+        self.session.observers[self._registry] = None  # first: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
             self._create_or_peek()
@@ -239,7 +247,7 @@ class Contender(SessionObserver):
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
         if isinstance(reply, NodeMissing):
             self._create_directory()  # the lock is free
-        elif isinstance(reply, (OutcomeUnknown, SessionGone)):
+        elif isinstance(reply, INTERRUPTED):
             self._await_session()
         elif isinstance(reply, ZkError):
             self.on_refused(reply)
@@ -357,7 +365,7 @@ class Contender(SessionObserver):
     def _on_prepared(self, reply: WriteReply) -> None:
         if reply is None:
             self._create()  # if the server has deleted the empty directory in between, this creates it again
-        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it creates the znode when connected
+        elif not isinstance(reply, INTERRUPTED):  # else it creates the znode when connected
             self.on_refused(reply)
 
     def _search(self) -> None:
@@ -372,7 +380,7 @@ class Contender(SessionObserver):
             self.session.gateway.read(path, self._replies.wrap(self._on_searched_read))
         elif not isinstance(reply, ZkError) or isinstance(reply, NodeMissing):
             self._create_again()
-        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it searches again when connected
+        elif not isinstance(reply, INTERRUPTED):  # else it searches again when connected
             self.on_refused(reply)
 
     def _on_searched_read(self, reply: NodeReply) -> None:
@@ -381,7 +389,7 @@ class Contender(SessionObserver):
             self._list()
         elif isinstance(reply, (Node, NodeMissing)):
             self._create_again()
-        elif not isinstance(reply, (OutcomeUnknown, SessionGone)):
+        elif not isinstance(reply, INTERRUPTED):
             self.on_refused(reply)
 
     def _create_again(self) -> None:
@@ -396,7 +404,7 @@ class Contender(SessionObserver):
 
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue: hold the lock, wait, or leave."""
-        if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, (OutcomeUnknown, SessionGone)):
+        if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, INTERRUPTED):
             return  # the create has failed, or it lists again when it is connected
         if isinstance(reply, NodeMissing):
             self._on_absent()
@@ -503,7 +511,7 @@ class Contender(SessionObserver):
                 is_own = self._node is not None and reply.version == self._node.version
                 self._last_read = self._node if is_own else reply  # one copy of the same data
                 self._on_own_read(reply)
-            elif self._grant is None and not isinstance(reply, (OutcomeUnknown, SessionGone)):
+            elif self._grant is None and not isinstance(reply, INTERRUPTED):
                 self.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
@@ -576,7 +584,7 @@ class Contender(SessionObserver):
         if isinstance(reply, str):
             self._on_missing()
         elif isinstance(reply, ZkError):
-            if not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else it proves again when connected
+            if not isinstance(reply, INTERRUPTED):  # else it proves again when connected
                 self.on_refused(reply)
         elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
             self._cancel_timer()

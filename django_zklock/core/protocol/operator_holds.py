@@ -20,7 +20,7 @@ from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Create, Delete, Operation
 from django_zklock.core.zk.session import Session
@@ -88,7 +88,7 @@ class HoldCheck:
 
     def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
         latest = self._gateway.clock.latest()
-        if any(map(_interrupted, replies)):
+        if any(isinstance(reply, INTERRUPTED) for reply in replies):
             self._done(None)
         elif any(latest is None or hold.is_over(latest) for hold in self.remaining.values()):
             # The local clock does not prove that a hold is over. So ask the server for its time.
@@ -99,7 +99,7 @@ class HoldCheck:
     def _on_time(self, reply: WriteReply) -> None:
         now = None if isinstance(reply, ZkError) else self._gateway.clock.now()
         ended = [name for name, hold in self.remaining.items() if now is not None and hold.is_over(now)]
-        if _interrupted(reply):
+        if isinstance(reply, INTERRUPTED):
             self._done(None)
         elif ended:
             deletes = [Delete(path=self.remaining[name].path) for name in ended]
@@ -108,7 +108,7 @@ class HoldCheck:
             self._done(self)
 
     def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
-        if _interrupted(reply):
+        if isinstance(reply, INTERRUPTED):
             self._done(None)
             return
         # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
@@ -120,10 +120,6 @@ class HoldCheck:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
         self._done(self)
-
-
-def _interrupted(reply: object) -> bool:
-    return isinstance(reply, (OutcomeUnknown, SessionGone))
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:

@@ -12,7 +12,7 @@ from django_zklock.core.errors import ZkLockError
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.queue import order
 from django_zklock.core.zk.client import Watch
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.core.zk.gateway import Gateway, Node, NodeReply
 
 
@@ -72,7 +72,7 @@ class Predecessors:
                     self._successor.on_ahead_changed()  # it may have become a reader since the listing
             elif isinstance(reply, NodeMissing):
                 self._on_gone(name)
-            elif not isinstance(reply, (OutcomeUnknown, SessionGone)):  # else the queue is listed again when connected
+            elif not isinstance(reply, INTERRUPTED):  # else the queue is listed again when connected
                 self._successor.on_refused(reply)
 
         def on_event(deleted: bool) -> None:

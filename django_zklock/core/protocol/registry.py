@@ -18,7 +18,7 @@ from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.order import Queue, ordered
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.loop import Timer
@@ -81,10 +81,6 @@ class Registry(SessionObserver):
         self._audit_timer: Timer | None = None
         self._used = False
 
-    def observe_session(self) -> None:
-        """Hear of the events of the session from now on; on the loop's thread, where it is used."""
-        self.session.observers[self] = None
-
     # --- znodes and listings ------------------------------------------------------------------------------------
 
     def add(self, guid: str, *paths: str) -> None:
@@ -101,7 +97,7 @@ class Registry(SessionObserver):
             )
         self.guids[guid], self.path_bytes = size, total
         self._used = True
-        self.observe_session()
+        self.session.observers[self] = None  # not in `__init__`, which may run on any thread
         if self._audit_timer is None:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
@@ -293,7 +289,7 @@ class Deletion:
 
     def _retry(self, error: ZkError) -> None:
         self._report(False)
-        if not isinstance(error, (OutcomeUnknown, SessionGone)):  # an event of the session follows these two
+        if not isinstance(error, INTERRUPTED):  # an event of the session follows these two
             self._send_later(error)
 
     def _send_later(self, error: Exception, *, exc_info: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kazoo import exceptions as kazoo
 
@@ -41,6 +42,13 @@ class OutcomeUnknown(ZkError):
 
 class SessionGone(ZkError):
     """The session is over, and its ephemeral znodes are deleted."""
+
+
+INTERRUPTED: Final = (OutcomeUnknown, SessionGone)
+"""
+The connection broke while the request was under way. An event of the session follows: `on_connected` or
+`on_session_lost`. So an object that hears these events does nothing now, and continues then.
+"""
 
 
 class RequestRefused(ZkError, ZooKeeperUnavailable):

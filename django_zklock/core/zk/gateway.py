@@ -20,11 +20,10 @@ from kazoo.protocol import serialization as wire
 from django_zklock.core import clock
 from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acl_path, acls
 from django_zklock.core.zk.errors import (
+    INTERRUPTED,
     NodeExists,
     NodeMissing,
-    OutcomeUnknown,
     RequestRefused,
-    SessionGone,
     ZkError,
     failure,
     translate,
@@ -156,7 +155,7 @@ class Gateway:
         """
 
         def on_all_read(replies: Sequence[NodeReply]) -> None:
-            lost = next((reply for reply in replies if isinstance(reply, (OutcomeUnknown, SessionGone))), None)
+            lost = next((reply for reply in replies if isinstance(reply, INTERRUPTED)), None)
             nodes = {reply.path: reply for reply in replies if isinstance(reply, Node)}
             callback(nodes if lost is None else lost)
 

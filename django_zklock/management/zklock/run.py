@@ -169,7 +169,7 @@ class _Command:
     def must_stop(self) -> bool:
         """Whether a loss of the lock stops the command: by its policy, or because `max_hold` is over."""
         held = held_of(self.hold)
-        return held.policy.abort_on != "never" or held.grant.overdue
+        return held.policy.stops_at(held.grant)
 
     @abort.shielded
     def run(self) -> None:

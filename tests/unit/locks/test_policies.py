@@ -36,11 +36,11 @@ def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
 
     wrapper: Any = zk_locked(name, **options)(work)
     if kind == "function":
-        return wrapper.zk_locked.call((), {}).options["on_conflict"]
+        return wrapper.zk_locked.context_of((), {}).options["on_conflict"]
     app = Celery(set_as_current=False)
     _task_stack.push(app.task(name="task", shared=False)(wrapper))
     try:
-        return wrapper.zk_locked.call((), {}).options["on_conflict"]
+        return wrapper.zk_locked.context_of((), {}).options["on_conflict"]
     finally:
         _task_stack.pop()
         app.close()

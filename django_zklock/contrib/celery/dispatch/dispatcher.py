@@ -105,7 +105,7 @@ class Dispatcher(bootsteps.StartStopStep):
         if not self._accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
             return None
         try:
-            call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
+            call = locked.context_of(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
             return WaitingTask(request, call, self) if call.options["timeout"] != 0 else None
         except Exception as error:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             logger.debug("the lock of task %s is not known here: %s", request.id, error)
