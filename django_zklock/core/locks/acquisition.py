@@ -83,7 +83,9 @@ class Acquisition:
         self.owner = owner or current_owner()
         self._timeout: float | None = None  # seconds, for all locks together
         self._began = self._since = 0.0  # on clock.now(): when the call began; when the wait for the present lock began
-        self.mark = object()  # its key in the `uses` of its holds; the acquisition itself would be a reference cycle
+        # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of `acquire`
+        # sets a `KeptUse` if no block ends it.
+        self.mark = object()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
         self._loss_observers: list[_LossObserver] = []  # of these holds, while it waits for another lock

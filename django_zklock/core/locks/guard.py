@@ -70,7 +70,7 @@ class Guard(GrantObserver):
         return self.abort_requested_at is not None and self._abort.is_mine(error)
 
     def receipt(self, *, stopped: bool) -> Receipt | None:
-        """Return the result of the abort, if there was one."""
+        """Return the result of the abort, and log it, if there was one."""
         if self.abort_requested_at is None:
             return None
         receipt = Receipt(

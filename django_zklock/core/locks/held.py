@@ -53,7 +53,7 @@ async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
 
 
 class KeptUse:
-    """A use of a lock that no `with` ends: its lock object, and whether its call in a thread pool `has_ended`."""
+    """A use of `acquire`, or of an `ExitStack`: its lock object, and whether its call in a thread pool `has_ended`."""
 
     __slots__ = ("has_ended", "is_reported", "lock")
 

@@ -50,6 +50,7 @@ contender and the hold. The pool process works under that hold, so each part exi
   after ten seconds, the grant is cancelled. A process that comes later sees that. It runs the task if the lock is free
   at that moment, else it sends the task again.
 * The main process is stopped or dies: nobody extends the lease in the memory. When it ends, the pool's work is aborted.
+* The task ends without using its grant: `contrib.celery.leaks` gives it back at the end of the run.
 * A step of the dispatcher fails: its message goes to the pool without a lock (`Dispatcher._run_step`).
 * A task without the main process' lock acquires it in the pool process: also an async one, one whose key a callable
   computes, and all tasks where processes are spawned, which share no memory.

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.pool_slots import has_ended
-from django_zklock.contrib.celery.dispatch.shared_grants import GrantRecord, SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import GrantPayload, GrantRecord, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core import clock
 from django_zklock.core.locks.held import HeldLock
@@ -53,7 +53,7 @@ class PoolGrant(GrantObserver):
         self._goes_on_as_reader = ""
         self._shown = False
 
-    def payload(self, waited: float) -> dict[str, Any]:
+    def payload(self, waited: float) -> GrantPayload:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
         ahead = None if events.about is None else self.contender.ahead
@@ -154,7 +154,7 @@ class PoolGrants:
         session.lease.on_changed[self] = functools.partial(run_logged, write)
         write()
 
-    def add(self, task: WaitingTask) -> list[dict[str, Any]]:
+    def add(self, task: WaitingTask) -> list[GrantPayload]:
         """Add the grants of a task; return what its process has to know. Raises `IndexError` if there is no room."""
         waited = time.time() - task.since
         grants = [PoolGrant(self._shared.add(), task.request, held) for held in task.acquisition.holds]

@@ -18,7 +18,14 @@ from celery import current_app
 from celery.signals import worker_process_init
 
 from django_zklock import exceptions
-from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, GrantRecord, SharedGrants, memories
+from django_zklock.contrib.celery.dispatch.shared_grants import (
+    PAYLOAD,
+    GrantPayload,
+    GrantRecord,
+    SharedGrants,
+    WaitPayload,
+    memories,
+)
 from django_zklock.core import clock, host
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks import guard
@@ -55,7 +62,7 @@ def wait_result(request: Any, caller: Caller) -> WaitResult | None:
 class WaitResult:
     """The result of the wait for one task: its locks, or an error."""
 
-    def __init__(self, payload: Mapping[str, Any], shared: SharedGrants) -> None:
+    def __init__(self, payload: WaitPayload, shared: SharedGrants) -> None:
         self.checked_copies = bool(payload.get("checked_copies"))
         """Whether the main process has looked for copies of the task."""
         self.own: tuple[str, ...] = tuple(payload.get("own", ()))
@@ -128,7 +135,7 @@ class WaitResult:
 class ContenderProxy:
     """Stands for a contender of the main process, with the one grant that it has, here a second `Grant`."""
 
-    def __init__(self, session: SessionProxy, record: GrantRecord, payload: Mapping[str, Any], caller: Caller) -> None:
+    def __init__(self, session: SessionProxy, record: GrantRecord, payload: GrantPayload, caller: Caller) -> None:
         self.session = session
         parent = payload["path"].rpartition("/")[0]
         self.spec = QueueSpec(key=payload["key"], parent=parent, kind=Kind(payload["kind"]))

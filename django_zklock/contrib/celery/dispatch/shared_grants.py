@@ -20,15 +20,45 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from django_zklock.contrib.celery.dispatch.loops import WakeupPipe
 
 PAYLOAD: Final = "zklock_wait"
-"""Key of a request: what the main process tells the process that runs the task."""
+"""Key of a request: the `WaitPayload` from the main process to the process that runs the task."""
 RECORDS: Final = 1000  # grants that the pool processes of one worker can have at a time
 PROCESSES: Final = 1022  # pool processes that can say that they are ready
 LONGEST_EVENT: Final = 1000  # bytes
+
+
+class GrantPayload(TypedDict):
+    """One grant, as the main process lends it."""
+
+    index: int  # of the record, and the number of the grant in it
+    number: int
+    key: str
+    path: str
+    token: int
+    kind: str
+    since: float  # on clock.now(), which all processes of a machine share
+    session: int | None
+    template: str
+    waited: float  # seconds
+    ahead: str  # the payload of the contender that was just ahead, for a trace; empty if it is not wanted
+
+
+class WaitPayload(TypedDict, total=False):
+    """The end of the wait for one task: its grants, or an error."""
+
+    memory: str  # the name of the `SharedGrants`
+    grants: list[GrantPayload]
+    checked_copies: bool  # the main process has looked for copies of the task
+    resend: bool  # the task is to be sent again
+    error: str  # the name of its class, in `django_zklock.exceptions`; with its text and its lock
+    text: str
+    lock: str | None
+    own: list[str]  # the guids of the task's own znodes, which may not be gone yet
+
 
 _HEADER: Final = 8 * (2 + PROCESSES)
 _RECORD: Final = 4096  # bytes; memory is only used for those that were written

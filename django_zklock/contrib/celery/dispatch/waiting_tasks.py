@@ -18,6 +18,7 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
+from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
 from django_zklock.contrib.celery.messages import has_copy, received_at
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
@@ -72,7 +73,7 @@ class WaitingTask:
         self.asked_at: float | None = None  # on clock.now(); None: it does not ask
         self.has_slot = False
         self.has_result = False  # it has its locks, or an error
-        self.payload: dict[str, Any] = {}  # for the process that runs the task
+        self.payload: WaitPayload = {}  # for the process that runs the task
         self._timeout: float | None = call.options["timeout"]
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
@@ -169,7 +170,8 @@ class WaitingTask:
     def _end_with(self, error: ZkLockError) -> None:
         public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
         own = [contender.guid for contender in self.acquisition.contenders]
-        self.payload |= {"error": public_class.__name__, "text": str(error), "lock": error.lock, "own": own}
+        end: WaitPayload = {"error": public_class.__name__, "text": str(error), "lock": error.lock, "own": own}
+        self.payload.update(end)
         self.cancel()
         self.has_result = True
         self.dispatcher.end_wait(self)
