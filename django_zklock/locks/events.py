@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.dispatch import Signal
 
 from django_zklock import signals
-from django_zklock.core import clock, host
+from django_zklock.core import clock, program
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = Logger("django_zklock.locks")
 
 
-class SignalEvents(host.Events):
+class SignalEvents(program.Events):
     """Sends a signal for each event that has receivers, on the thread for receivers; see `django_zklock.signals`."""
 
     sender: type = object

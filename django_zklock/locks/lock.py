@@ -24,7 +24,7 @@ from django_zklock.conf.arguments import (
 )
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, given_options
 from django_zklock.conf.spelling import check_spelling
-from django_zklock.core import host
+from django_zklock.core import program
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
@@ -311,5 +311,5 @@ def _refuse() -> NoReturn:
 
 
 events.sender = Lock
-host.connect(events, DatabaseScope())
+program.connect(events, DatabaseScope())
 process.configure(_refuse, is_default=True)

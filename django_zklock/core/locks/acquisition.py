@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from django_zklock.core import clock, host
+from django_zklock.core import clock, program
 from django_zklock.core.errors import (
     LockBusy,
     LockLost,
@@ -124,8 +124,8 @@ class Acquisition:
                     if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
                         continue
                     # Coroutines, and messages that wait for their work to begin, have no transactions.
-                    if new_waiter is ThreadWaiter and host.scope.is_open():
-                        host.scope.check(spec)
+                    if new_waiter is ThreadWaiter and program.scope.is_open():
+                        program.scope.check(spec)
                     seconds, seconds_for_reply = self._time_to_wait()
                     waiter = new_waiter()
                     if on_wait is not None:
@@ -213,7 +213,7 @@ class Acquisition:
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
-            host.events.acquired(held, outcome.since - self._since)
+            program.events.acquired(held, outcome.since - self._since)
 
     def _detach_observers(self) -> None:
         while self._loss_observers:
@@ -236,7 +236,7 @@ class Acquisition:
         self.release()  # first, because another exception may strike the rest
         now = clock.now()
         if waiting is not None and type(error) is not LockNotAcquired:  # else `Leader.stop` has ended the wait
-            host.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
+            program.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
         if len(self.specs) == 1:
             return False
         fresh = [contender.spec.key for contender in self.contenders]
@@ -330,15 +330,15 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     current = work.current()  # at each call, as the object of the lock may live longer than the work
     what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
     about = spec.about or (current.about if current is not None else {})
-    if host.events.about is not None:
-        about = {**about, **host.events.about()}
+    if program.events.about is not None:
+        about = {**about, **program.events.about()}
     return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
 
 
 def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
-    host.events.waiting(contender, owner)
+    program.events.waiting(contender, owner)
 
 
 class _LossObserver(GrantObserver):
@@ -361,7 +361,7 @@ class Block:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
-        self._transaction = host.scope.transaction(specs[-1].atomic) if specs[-1].atomic else None
+        self._transaction = program.scope.transaction(specs[-1].atomic) if specs[-1].atomic else None
         self._enclosing: tuple[Enclosing | None, Enclosing | None] = None, None  # around the block, and in it
         self.is_open = True
 
@@ -398,7 +398,7 @@ class Block:
 
     @abort.shielded
     def _end_transaction(
-        self, transaction: host.Transaction, error: BaseException | None, *, inherited: bool
+        self, transaction: program.Transaction, error: BaseException | None, *, inherited: bool
     ) -> tuple[BaseException | None, bool]:
         """
         Commit if the locks are still held; roll back if `error` has ended the block.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
-from django_zklock.core import clock, host, log
+from django_zklock.core import clock, log, program
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -231,8 +231,8 @@ class HeldLock:
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
-        if (release_on == "commit" or (release_on is None and is_last)) and host.scope.is_open():
-            host.scope.keep(self)  # otherwise their work would be committed after the release
+        if (release_on == "commit" or (release_on is None and is_last)) and program.scope.is_open():
+            program.scope.keep(self)  # otherwise their work would be committed after the release
         if is_last and isinstance(use, KeptUse) and use.has_ended():
             held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
         self.uses.pop(use, None)
@@ -268,7 +268,7 @@ class HeldLock:
                 self.contender.abandon(done)
                 self._reference = None
                 if grant.claim_end():
-                    host.events.ended(self)
+                    program.events.ended(self)
                 return
             self._reference = None
             downgrade_if_all_read(self.contender, grant)
@@ -285,7 +285,7 @@ class HeldLock:
     def _report_loss_once(self, reason: str, receipt: Receipt | None) -> None:
         if not self.grant.loss_reported:
             self.grant.loss_reported = True
-            host.events.lost(self, reason, receipt)
+            program.events.lost(self, reason, receipt)
 
     # --- transactions that keep it --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from django_zklock.core import clock, host
+from django_zklock.core import clock, program
 from django_zklock.core.errors import LockLost
 from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
@@ -226,7 +226,7 @@ class Grant:
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
-            host.events.release_requested(self, request)
+            program.events.release_requested(self, request)
 
     def release(self) -> None:
         """Mark the lock as released, and notify the observers, once."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
-from django_zklock.core import clock, host
+from django_zklock.core import clock, program
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
@@ -349,7 +349,7 @@ class Session(GrantSession):
         logger.info(
             "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
         )
-        host.events.connection_changed(self, str(state), str(previous))
+        program.events.connection_changed(self, str(state), str(previous))
 
     def _tell(self, call: Callable[[SessionObserver], None]) -> None:
         for observer in list(self.observers):

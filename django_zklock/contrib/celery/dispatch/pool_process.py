@@ -26,7 +26,7 @@ from django_zklock.contrib.celery.dispatch.shared_grants import (
     WaitPayload,
     memories,
 )
-from django_zklock.core import clock, host
+from django_zklock.core import clock, program
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock, held_locks
@@ -116,7 +116,7 @@ class WaitResult:
         Raises `LockInTransaction` if a transaction was begun before.
         """
         for spec in lock.specs:
-            host.scope.check(spec)
+            program.scope.check(spec)
         specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
@@ -156,12 +156,12 @@ class ContenderProxy:
         grant = self.grant
         held = HeldLock(self, grant, current_owner(), spec.policy)
         held_locks.add(held, keep=False)
-        if host.events.about is not None:
-            grant.about = {**grant.about, **host.events.about()}  # of the run, which has begun since
+        if program.events.about is not None:
+            grant.about = {**grant.about, **program.events.about()}  # of the run, which has begun since
         grant.begun = True
         if spec.max_hold is not None or spec.warn_after is not None:
             guard.apply_bounds(grant, self, spec)
-        host.events.acquired(held, self._waited)
+        program.events.acquired(held, self._waited)
         self.session.post(self.session.watch, self)
         return held
 
