@@ -8,7 +8,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.predecessors import Predecessors
-from django_zklock.core.protocol.registry import Deletion, Registry
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk.gateway import Gateway
 
 Faultpoint: TypeAlias = Literal[
     "before_create",
@@ -50,4 +51,4 @@ def install(reach: Callable[[Faultpoint], object]) -> None:
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
     wrap(Contender, "on_ahead_gone", "on_wake")
     wrap(Contender, "_hold", "before_grant")
-    wrap(Deletion, "send", "before_delete", "after_delete_sent")
+    wrap(Gateway, "delete", "before_delete", "after_delete_sent")
