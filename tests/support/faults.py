@@ -39,6 +39,7 @@ def client() -> Client:
 def connected(timeout: float = 10.0) -> Session:
     """Wait until the session of this process is connected; return it."""
     current_session = session()
+    current_session.wanted_until = clock.now() + timeout  # without that, it rests after many refused connects
     eventually(lambda: current_session.connected and current_session.session_id, timeout)
     return current_session
 
