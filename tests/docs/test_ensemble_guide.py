@@ -203,7 +203,7 @@ def test_the_messages_of_troubleshooting_are_those_of_a_client(guide: Guide) -> 
     assert tls is not None
     mistakes: dict[str, dict[str, Any]] = {
         "it speaks no TLS; ...": {"URL": f"zk+tls://{plain}/myproject"},
-        "it closes connections without an answer; it has no quorum, or expects TLS, ...": {
+        "it closes connections without an answer; ...": {
             "URL": f"zk://{tls[0]}/myproject",
             "TLS": None,
         },
