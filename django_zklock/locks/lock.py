@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
-from django.core.exceptions import ImproperlyConfigured
-
 from django_zklock import conf
 from django_zklock.conf import Config
 from django_zklock.conf.arguments import (
@@ -29,7 +27,6 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.core.zk import process
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
@@ -301,15 +298,7 @@ def check_contradictions(name: str, options: LockOptions) -> None:
         )
 
 
-# --- to the core --------------------------------------------------------------------------------------------------
-
-
-def _refuse() -> NoReturn:
-    raise ImproperlyConfigured(
-        'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
-    )
-
+# --- the core, which hears of nothing and knows no transaction until now ------------------------------------------
 
 events.sender = Lock
 program.connect(events, DatabaseScope())
-process.configure(_refuse, is_default=True)

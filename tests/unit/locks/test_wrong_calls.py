@@ -92,13 +92,20 @@ def test_a_bound_task_without_self_is_refused() -> None:
         unbound("lamp")
 
 
-def test_an_app_that_is_not_installed_is_named() -> None:
-    """At the first lock, with what to add."""
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from django_zklock import zk_lock; zk_lock('k').acquire()",
+        "from django_zklock.inspection import snapshot; snapshot()",
+        "from django_zklock.operations import break_lock; break_lock('k', token=1, guid='x', reason='r', by='me')",
+    ],
+)
+def test_an_app_that_is_not_installed_is_named(use: str) -> None:
+    """At the first contact with ZooKeeper, with what to add."""
     code = (
         "import django; from django.conf import settings\n"
         "settings.configure(ZKLOCK={'URL': 'zk://127.0.0.1:1/x'}); django.setup()\n"
-        "from django_zklock import zk_lock\n"
-        "with zk_lock('k'): pass\n"
+        f"{use}\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'ImproperlyConfigured: Locks need "django_zklock" in INSTALLED_APPS' in result.stderr
