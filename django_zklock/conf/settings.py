@@ -61,7 +61,7 @@ class Config(SessionOptions):
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
     specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
-    """The specs of locks without fields, which `locks.spec` has resolved. Any thread adds to it, or clears it."""
+    """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 
     @property
     def url_for_log(self) -> str:

@@ -3,7 +3,7 @@ Hold a lock for a person, for a time.
 
 The lock is acquired by an ordinary contender. Its znode is ephemeral, so nothing is left if this process dies while it
 waits. Once the lock is granted, one transaction replaces that znode by an operator hold, which belongs to no session
-(`locks.protocol.operator_holds`).
+(`core.protocol.operator_holds`).
 """
 
 from __future__ import annotations

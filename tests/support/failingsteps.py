@@ -46,7 +46,7 @@ def steps() -> dict[str, tuple[Any, str]]:
 
 def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
     yield "pool.apply_async", (BasePool, "apply_async")
-    names = [module.name for module in pkgutil.iter_modules(dispatch.__path__) if module.name != "pool_process"]
+    names = [module.name for module in pkgutil.iter_modules(dispatch.__path__)]
     modules = [importlib.import_module(f"{dispatch.__name__}.{name}") for name in names]
     for module in (*modules, control):
         short = module.__name__.rpartition(".")[2]
@@ -57,6 +57,8 @@ def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
                 yield f"{short}.{name}", (module, name)
             elif inspect.isclass(value) and not getattr(value, "_is_protocol", False):
                 for attribute, member in vars(value).items():
+                    if value.__name__.endswith("Proxy") and attribute != "hand_over":
+                        continue  # it runs in the pool, on a thread of its own
                     if inspect.isfunction(member) or isinstance(member, (property, functools.cached_property)):
                         yield f"{short}.{name}.{attribute}", (value, attribute)
 

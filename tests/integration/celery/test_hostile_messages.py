@@ -239,7 +239,7 @@ def test_no_failing_step_of_the_dispatcher_loses_a_task(worker: Worker, name: st
 
 AT_START = (
     *("Dispatcher.__init__", "Loop.__init__", "Pipe.__init__", "Slots.__init__", "Grants.__init__", "Tasks.__init__"),
-    *("Loop.register", "event_loop_of", "is_pool", "_forks", "begin_process", "_set_ready"),
+    *("Loop.register", "event_loop_of", "is_pool", "_forks"),
 )
 
 
