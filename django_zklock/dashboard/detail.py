@@ -153,12 +153,20 @@ def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, other
 
 
 def _others(key: str, holder: ScannedContender, others: Snapshot) -> list[str]:
-    """Return the keys of the other locks that the process of a holder holds."""
-    return [
-        lock.key
-        for lock in others.locks
-        if lock.key != key and any(other.session_id == holder.session_id != 0 for other in lock.holders)
-    ]
+    """
+    Return the keys of the other locks that the process of a holder holds; of a task, only those that the task holds.
+
+    The locks of all tasks of a worker are in the session of its main process.
+    """
+    owners = set(lazy.inspection.deadlocks.owners_of(holder))
+
+    def is_same(other: ScannedContender) -> bool:
+        if "task" in holder.about and "task" in other.about:
+            return not owners.isdisjoint(lazy.inspection.deadlocks.owners_of(other))
+        same_process = (other.host, other.pid) == (holder.host, holder.pid)
+        return same_process if holder.pid else other.session_id == holder.session_id != 0
+
+    return [lock.key for lock in others.locks if lock.key != key and any(map(is_same, lock.holders))]
 
 
 def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:

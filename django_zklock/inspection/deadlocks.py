@@ -15,25 +15,45 @@ MAX_WAITS: Final = 2000
 MAX_CYCLES: Final = 20
 MAX_CHAIN: Final = 12
 
-_Owner: TypeAlias = tuple[int, int]  # session id and number of the owner in it
+Owner: TypeAlias = tuple[object, ...]
+"""The identity of what holds or waits, of which a contender may have two; see `owners_of`."""
+
+
+def owners_of(contender: ContenderInfo) -> tuple[Owner, ...]:
+    """
+    Return the identities of the owner of a contender; none for another client.
+
+    The thread, greenlet or asyncio task of a session has a number in it. A Celery task has its host and its id, too:
+    the worker's main process holds the lock of its decorator, and the process that runs the task waits for others. A
+    lease client has its name and its `client_id`, as each of its leases has a task of its own in the coordinator.
+    """
+    about = contender.about
+    owners: list[Owner] = []
+    if about.get("task") and about.get("id"):
+        owners.append(("task", contender.host, about["id"]))
+    if about.get("lease") and about.get("client"):
+        owners.append(("lease", about["client"], contender.what))
+    if contender.session_id and contender.owner:
+        owners.append((contender.session_id, contender.owner))
+    return tuple(owners)
 
 
 def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
     """
     Return the owners that hold one lock and wait for another, two thousand at most.
 
-    Contenders have the same owner if they agree in session and owner number. A contender without a number, such as
-    another client, is in no wait.
+    Contenders have the same owner if they agree in one of its identities (`owners_of`).
     """
-    wants: defaultdict[_Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
+    wants: defaultdict[Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
     for lock in locks:
         for waiter in lock.waiters:
-            wants[_owner(waiter)][lock.key] = None
+            for owner in owners_of(waiter):
+                wants[owner][lock.key] = None
     waits = (
-        ((owner, lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=owner))
+        ((owners[0], lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=owners[0]))
         for lock in locks
-        for holder in lock.holders
-        if all(owner := _owner(holder))
+        for holder, owners in [(holder, owners_of(holder)) for holder in lock.holders]
+        for owner in owners
         for key in wants.get(owner, ())
         if key != lock.key
     )
@@ -87,21 +107,17 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
     semaphores = {
-        lock.key: {_owner(holder) for holder in lock.holders}
+        lock.key: {owners_of(holder)[:1] for holder in lock.holders}
         for lock in locks
         if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
     }
     while True:
-        waiting = {(wait.owner, wait.holds) for wait in waits}
+        waiting = {((wait.owner,), wait.holds) for wait in waits}
         moving = {key for key, holders in semaphores.items() if not all((owner, key) in waiting for owner in holders)}
         stuck = [wait for wait in waits if wait.waits_for not in moving]
         if len(stuck) == len(waits):
             return waits
         waits = stuck
-
-
-def _owner(contender: ContenderInfo) -> _Owner:
-    return contender.session_id, contender.owner
 
 
 def _name(contender: ContenderInfo) -> str:

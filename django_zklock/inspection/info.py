@@ -263,8 +263,8 @@ class Wait:
     """The key of the lock that it holds."""
     waits_for: str
     """The key of the lock that it waits for."""
-    owner: tuple[int, int] = field(default=(0, 0), repr=False)
-    """Its session and its number in it: two greenlets may have the same `who`."""
+    owner: tuple[object, ...] = field(default=(), repr=False)
+    """The first of its identities: two greenlets may have the same `who`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,14 @@ from support import faults
 from support.proxy import Proxy
 from support.zoo import Zoo
 
-from django_zklock import zk_lock
+from django_zklock import inspection, zk_lock
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.exceptions import LockLost
+from django_zklock.inspection import Wait
 
 pytestmark = pytest.mark.zookeeper
 
@@ -348,3 +349,21 @@ async def test_leases_that_are_lost_together_are_one_line_of_the_log(
     about_leases = [record.getMessage() for record in warnings if "many/" in record.getMessage()]
     assert len(about_leases) == 1, about_leases
     assert about_leases[0].startswith("20 leases were lost. The first one: ")
+
+
+async def test_clients_that_wait_for_each_others_leases_are_a_deadlock(zoo: Zoo, coordinator: Coordinator) -> None:
+    """The name of the client and its `client_id` say which leases belong together."""
+    other = "invoices/2027"
+    lease = await acquire(coordinator)
+    await acquire(coordinator, resource_path=other, client_id="node-2")
+    calls = [
+        asyncio.ensure_future(acquire(coordinator, resource_path=other, wait_limit_ms=20_000)),
+        asyncio.ensure_future(acquire(coordinator, client_id="node-2", wait_limit_ms=20_000)),
+    ]
+    cycles: tuple[tuple[Wait, ...], ...] = ()
+    while not cycles:
+        cycles = (await asyncio.to_thread(inspection.snapshot, max_age=0, reply_timeout=5)).cycles
+    assert {wait.holds for wait in cycles[0]} == {KEY, other}
+    lease.end("the client has released it")
+    await asyncio.wait_for(calls[1], 20)
+    calls[0].cancel()
