@@ -46,7 +46,7 @@ def test_enter_presses_the_button_that_the_link_means(
     """The reason has the focus. The other button comes second."""
     from playwright.sync_api import expect
 
-    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
+    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
     operator.open_lock(KEY)
     operator.page.get_by_role("link", name=link).click()
@@ -62,11 +62,11 @@ def test_enter_presses_the_button_that_the_link_means(
 
 def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, visitor: Visit) -> None:
     """On the page of a host, a confirmation that is typed must not end as a request."""
-    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
+    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
-    operator.open(f"{LIST}host/?host=worker-3")
+    operator.open(f"{LIST}host/?host=worker-9")
     operator.page.get_by_label("Reason").fill("it hangs")
-    operator.page.get_by_label("Confirmation").fill("worker-3")
+    operator.page.get_by_label("Confirmation").fill("worker-9")
     operator.page.keyboard.press("Enter")
     operator.page.wait_for_load_state()
     assert operator.page.get_by_label("Reason").input_value() == "it hangs"
