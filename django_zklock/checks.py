@@ -32,6 +32,8 @@ CHECK_TIME = 5.0
 """Seconds in which the files of TLS must be read."""
 
 MIDDLEWARE: Final = "django_zklock.middleware.LockConflictMiddleware"
+MOST_NAMED: Final = 5
+"""Handlers that W005 names."""
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
 
@@ -139,15 +141,18 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
     aliases = atomic_databases()
     answers = _has_middleware()
     messages: dict[str, checks.CheckMessage] = {}
+    begun: dict[str, None] = {}
     for view in _views(get_resolver().url_patterns):
         for message in (
             *_wrong_policy(view, config),
             *(() if answers else _unanswered(view)),
             *_opted_out(view, aliases, config),
-            *_begun_outside(view, aliases),
         ):
             messages.setdefault(message.msg, message)
+        begun.update(dict.fromkeys(_begun_outside(view, aliases)))
     yield from messages.values()
+    if begun:
+        yield _one_warning(list(begun))
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:
@@ -180,7 +185,7 @@ def _handlers(view: Any) -> Iterator[tuple[str, LockedFunction]]:
     for name in sorted(names) if cls is not None else ():
         locked = _locked(getattr(cls, name, None))
         if locked is not None:
-            yield f"The handler {name} of {_name(cls)}", locked
+            yield f"{name} of {_name(cls)}", locked
 
 
 def _locks_of(view: Any) -> Iterator[LockedFunction]:
@@ -226,21 +231,29 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
         )
 
 
-def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.CheckMessage]:
-    begun = [alias for alias in aliases if alias not in opted_out(view)]
+def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[str]:
+    """Yield the handlers of a view whose transactions begin before the lock."""
+    begun = ", ".join(alias for alias in aliases if alias not in opted_out(view))
     for name, locked in _handlers(view) if begun else ():
         if not locked.is_async and "release_on" not in locked.options:
-            yield checks.Warning(
-                f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on {', '.join(begun)} before the lock.",
-                hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
-                "the view may read rows from before the lock. To begin the transaction inside the lock, put "
-                '@method_decorator(zk_locked(...), name="dispatch") on the class. To lock only one of its handlers, or '
-                "a function below @api_view, give the lock atomic=True, and opt out of ATOMIC_REQUESTS with "
-                "@transaction.non_atomic_requests above @api_view, or with @method_decorator("
-                'transaction.non_atomic_requests, name="dispatch") on the class and @transaction.atomic on its other '
-                'handlers. In django-ninja, which cannot opt out, or to keep it as it is, set release_on="commit".',
-                id="zklock.W005",
-            )
+            yield f"{name} ({begun})"
+
+
+def _one_warning(handlers: list[str]) -> checks.CheckMessage:
+    """Return one warning for all handlers: with Django REST framework, a project has many of them."""
+    more = f"; and {len(handlers) - MOST_NAMED} more" if len(handlers) > MOST_NAMED else ""
+    return checks.Warning(
+        "ATOMIC_REQUESTS begins the transaction of a locked handler before the lock. Handlers concerned, with their "
+        f"databases ({len(handlers)}): {'; '.join(handlers[:MOST_NAMED])}{more}.",
+        hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
+        "the view may read rows from before the lock. To begin the transaction inside the lock, put "
+        '@method_decorator(zk_locked(...), name="dispatch") on the class. To lock only one of its handlers, or '
+        "a function below @api_view, give the lock atomic=True, and opt out of ATOMIC_REQUESTS with "
+        "@transaction.non_atomic_requests above @api_view, or with @method_decorator("
+        'transaction.non_atomic_requests, name="dispatch") on the class and @transaction.atomic on its other '
+        'handlers. In django-ninja, which cannot opt out, or to keep it as it is, set release_on="commit".',
+        id="zklock.W005",
+    )
 
 
 def _name(view: Any) -> str:

@@ -13,7 +13,7 @@ from django.db import NotSupportedError
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.dashboard.formatting import KIND_LABELS, STATE_LABELS, clean
+from django_zklock.dashboard.formatting import KIND_LABELS, STATE_LABELS, key_text
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class _GroupFilter(_LockFilter):
         value = self.value()
         if value is not None:  # it may be a deeper path, or a group whose locks are gone
             names.add(value)
-        return [(name, clean(name, 60) or _("(none)")) for name in sorted(names)]
+        return [(name, key_text(name, 60) or _("(none)")) for name in sorted(names)]
 
     def matches(self, info: LockInfo, value: str) -> bool:
         by = str(self.parameter_name)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from datetime import timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import printable, shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from django_zklock.core.queue.release_request import ReleaseRequest
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
     from django_zklock.operations.audit import Action
 
+COMMAND: Final = "python manage.py zklock"
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper."""
 MAX_ERROR: Final = 2000
@@ -54,6 +55,11 @@ CONNECTION_LABELS: Final = {
 def clean(text: object, limit: int = MAX_TEXT) -> str:
     """Return a text with at most `limit` characters, all of which print."""
     return printable(str(text), limit)
+
+
+def key_text(key: str, limit: int = MAX_TEXT) -> str:
+    """Return a key as people write it. Links, form values and commands need the key itself."""
+    return clean(shown_key(key), limit)
 
 
 def duration(seconds: float) -> str:
@@ -178,13 +184,13 @@ def reasons(lock: LockInfo) -> list[str]:
 
 def keys_text(keys: Sequence[str], most: int) -> str:
     """Return the first keys, `most` of them, and how many more there are."""
-    text, more = ", ".join(clean(key, 200) for key in keys[:most]), len(keys) - most
+    text, more = ", ".join(key_text(key, 200) for key in keys[:most]), len(keys) - most
     return _("%(keys)s and %(count)d more") % {"keys": text, "count": more} if more > 0 else text
 
 
 def waits_text(count: int) -> str:
     """Return how many wait."""
-    return ngettext("%(count)d waits.", "%(count)d wait.", count) % {"count": count}
+    return ngettext("%(count)d caller waits.", "%(count)d callers wait.", count) % {"count": count}
 
 
 def different_limits(lock: LockInfo) -> str:
@@ -210,12 +216,16 @@ def action_text(action: Action) -> str:
 
 def request_text(request: ReleaseRequest) -> str:
     """Return who has asked for a release, why and when."""
-    return clean(f"{request} ({request.at[:19].replace('T', ' ')} UTC)" if request.at else request)
+    try:
+        at = f" ({time_text(datetime.fromisoformat(f'{request.at[:19]}+00:00'))})"
+    except ValueError:  # empty, or of another client
+        at = ""
+    return clean(f"{request}{at}")
 
 
 def successor_text(lock: LockInfo) -> str:
     """Return who holds a lock that was not broken, as its holder had changed."""
-    values: dict[str, Any] = {"lock": clean(lock.key)}
+    values: dict[str, Any] = {"lock": key_text(lock.key)}
     if not lock.holders:
         return _("%(lock)s has no holder now.") % values
     latest = min(lock.holders, key=lambda holder: holder.duration)
@@ -227,7 +237,9 @@ def successor_text(lock: LockInfo) -> str:
 def cycle_text(cycle: Sequence[Wait]) -> str:
     """Return a deadlock in one line."""
     text = _("%(who)s holds %(holds)s and waits for %(waits)s")
-    waits = ({"who": clean(wait.who), "holds": clean(wait.holds), "waits": clean(wait.waits_for)} for wait in cycle)
+    waits = (
+        {"who": clean(wait.who), "holds": key_text(wait.holds), "waits": key_text(wait.waits_for)} for wait in cycle
+    )
     return "; ".join(text % values for values in waits)
 
 
@@ -250,13 +262,15 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 
 def commands(lock: LockInfo) -> list[str]:
     """Return the commands of `manage.py zklock` by which an operator can end the first hold of a lock."""
-    return [f"zklock {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)]
+    return [f"{COMMAND} {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)]
 
 
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
-    """Return the sub-commands by which an operator can end a hold, the mildest first."""
+    """Return the sub-commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
-    return [f"{name} {shlex.quote(key)} --token {holder.token} --reason TEXT" for name in names]
+    options = f"--token {holder.token} --reason ''"
+    arguments = f"{options} -- {shlex.quote(key)}" if key.startswith("-") else f"{shlex.quote(key)} {options}"
+    return [f"{name} {arguments}" for name in names]
 
 
 def operator_text(hold: OperatorHold) -> str:
@@ -285,5 +299,8 @@ def _held_by(lock: LockInfo) -> str:
 
 
 def time_text(time: datetime) -> str:
-    """Return a time that is the same in all languages and time zones."""
-    return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    """Return a time in the project's present time zone, with its name; without USE_TZ, in that of the system."""
+    try:
+        return f"{time.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S %Z}"
+    except OverflowError:  # at the end of the year 9999, as znodes of others may say
+        return f"{time:%Y-%m-%d %H:%M:%S %Z}"

@@ -286,7 +286,7 @@ def _of_many(hosts: Iterable[str]) -> list[str]:
 def describe(incident: Incident) -> dict[str, Any]:
     """Return the texts, the facts and the commands of an incident, for a page, for JSON or for a terminal."""
     named = incident.holders[:MAX_NAMED]
-    holders = [f"{formatting.clean(key, 200)}: {formatting.holder_text(holder)}" for key, holder in named]
+    holders = [f"{formatting.key_text(key, 200)}: {formatting.holder_text(holder)}" for key, holder in named]
     values: dict[str, Any] = {
         "keys": formatting.keys_text(incident.keys, MAX_NAMED),
         "key": shlex.quote("".join(incident.keys[:1])),
@@ -301,7 +301,8 @@ def describe(incident: Incident) -> dict[str, Any]:
     for _key, holder in named[:1]:
         times = extension.installed.times_usual(holder.certain_duration, holder.template)
         values["holder"] = formatting.process_of(holder)
-        values["work"] = " · ".join(filter(None, (formatting.work_of(holder), times)))
+        work = formatting.work_of(holder)
+        values["work"] = " · ".join(filter(None, (work and _("Its work: %(work)s") % {"work": work}, times)))
         if incident.cause == "hung":
             values["time"] = formatting.span(holder)
         if holder.operator is not None:
@@ -315,7 +316,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         "title": title,
         "explanation": f"{formatting.waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
         "remedy": remedy,
-        "commands": [f"manage.py zklock {command}" for command in commands],
+        "commands": [f"{formatting.COMMAND} {command}" for command in commands],
         "token": next((holder.token for _key, holder in named), None),
         "keys": list(incident.keys),
     }

@@ -16,6 +16,7 @@ from django_zklock.dashboard import extension, formatting, incidents, lazy
 from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
+from django_zklock.names.template import MAX_KEY
 
 MAX_CARDS: Final = 20
 """Incidents on the page."""
@@ -76,7 +77,7 @@ class LockAdminMixin(LockViews):
 
     @admin.display(description=gettext_lazy("lock"), ordering="key")
     def shown_key(self, lock: Lock) -> str:
-        return formatting.clean(lock.key, 200)
+        return formatting.key_text(lock.key, 200)
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
@@ -136,12 +137,12 @@ class LockAdminMixin(LockViews):
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on a page with one row for each holder."""
-        return self.holders_page(request, [lock.key for lock in queryset])
+        return self.holders_page(request, [lock.key for lock in queryset], meant="break")
 
     @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
     def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on the same page."""
-        return self.holders_page(request, [lock.key for lock in queryset])
+        return self.holders_page(request, [lock.key for lock in queryset], meant="ask")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """
@@ -172,7 +173,7 @@ class LockAdminMixin(LockViews):
 
 def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
-    texts = [lock.key]
+    texts = [lock.key, formatting.key_text(lock.key, MAX_KEY)]
     for holder in lock.info.holders:
         texts += [formatting.process_of(holder), formatting.work_of(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()

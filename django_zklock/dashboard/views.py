@@ -36,6 +36,7 @@ from django_zklock.dashboard.formatting import (
     action_text,
     clean,
     host_and_pid,
+    key_text,
     keys_text,
     limit_text,
     successor_text,
@@ -288,9 +289,9 @@ class LockViews:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
         context = {
-            "title": clean(lock.key, MAX_KEY),
+            "title": key_text(lock.key, MAX_KEY),
             "subtitle": None,
-            "original": Breadcrumb(lock.key, pk=lock.key),
+            "original": Breadcrumb(key_text(lock.key, MAX_KEY), pk=lock.key),
             "change": True,
             "show_history": True,
             "lock": shown,
@@ -309,7 +310,7 @@ class LockViews:
         snapshot = self.snapshot(request)
         here = self.url("groups")
         context = {
-            "title": clean(within, MAX_KEY) or _("Groups of locks"),
+            "title": key_text(within, MAX_KEY) or _("Groups of locks"),
             "by": by,
             "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in GROUPINGS.items()],
             "groups": self._group_rows(grouped(snapshot.locks, by, within), by),
@@ -327,7 +328,7 @@ class LockViews:
             deeper = by == "path" and name.endswith("/")
             url = f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}" if deeper else list_url
             url = self.host_url(name) if by == "host" and name else url
-            shown = clean(name, 200) or _("(none)")
+            shown = key_text(name, 200) or _("(none)")
             rows.append({"name": shown, "figures": figures[name], "url": url, "list_url": list_url})
         return rows
 
@@ -362,7 +363,7 @@ class LockViews:
                 status = _refuse(form, error)
             else:
                 text = _("You hold the lock '%(lock)s' until %(until)s.")
-                values = {"lock": clean(key), "until": time_text(hold.until)}
+                values = {"lock": key_text(key), "until": time_text(hold.until)}
                 self.show_message(request, text % values, messages.SUCCESS)
                 return self.redirect_to({key})
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
@@ -394,7 +395,7 @@ class LockViews:
 
     def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
         by = user_name(request)
-        values = {"limit": limit, "lock": clean(key)}
+        values = {"limit": limit, "lock": key_text(key)}
         if limit is not None:
             lazy.operations.set_limit(key, limit, reason=reason, by=by)
             text, level = _("The limit of %(lock)s is now %(limit)d, for all processes."), messages.SUCCESS
@@ -431,7 +432,7 @@ class LockViews:
         allowed = [name for name in self.allowed(request) if name in _ACTIONS]
         self.require(bool(allowed) or (bool(host) and self.has_view_permission(request)))
         if request.method != "POST":
-            return self.holders_page(request, request.GET.getlist("key"))
+            return self.holders_page(request, request.GET.getlist("key"), meant=request.GET.get("do", ""))
         action = next((name for name in _ACTIONS if name in request.POST), "")
         self.require(not action or action in allowed)
         ticked = request.POST.getlist("target")[:MAX_TARGETS] if action else []
@@ -443,12 +444,12 @@ class LockViews:
             return back
         form = ReasonForm(request.POST, word=_word(host, len(targets)) if action == "break" else "")
         if not form.is_valid():
-            return self.holders_page(request, keys, form)
+            return self.holders_page(request, keys, form, action)
         results = self._act(request, action, targets, form.cleaned_data["reason"])
         stale = {target.key for target in results["stale"]}
         remaining = stale.union(target.key for target in results["failed"] + results["untried"])
         if remaining:
-            return self.holders_page(request, remaining, form, stale, back.url, CONFLICT)
+            return self.holders_page(request, remaining, form, action, stale, back.url, CONFLICT)
         return back
 
     def _process(self, request: HttpRequest) -> tuple[str, int]:
@@ -500,6 +501,7 @@ class LockViews:
         request: HttpRequest,
         keys: Collection[str] = (),
         form: ReasonForm | None = None,
+        meant: str = "",
         stale: Collection[str] = (),
         back_url: str = "",
         status: int = 200,
@@ -507,6 +509,7 @@ class LockViews:
         """
         Show the present holders of a host, or else of the locks with these keys, with a form that names each of them.
 
+        The button of the `meant` action comes first, so Enter presses it. If nothing is meant, Enter presses no button.
         If some were `stale`, nothing is ticked, no reason is filled in and the first button leads back: they have other
         holders now. After another failure, the same ones are ticked.
         """
@@ -525,7 +528,7 @@ class LockViews:
                     (waits if number > 0 else holds).append((lock, row_of(lock.key, contender, number)))
         holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
         shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
-        title = _("Holders of %(lock)s") % {"lock": clean(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
+        title = _("Holders of %(lock)s") % {"lock": key_text(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
         context: dict[str, Any] = {
             **read,
             "title": host_and_pid(host, pid) if host else title,
@@ -550,10 +553,14 @@ class LockViews:
             "end": all(row.info.operator for row in rows),
             "break": "end" not in allowed or not all(row.info.operator for row in rows),
         }
+        allowed.sort(key=lambda name: name != meant)
         buttons = [(name, _ACTIONS[name][1] % {"count": len(rows)}) for name in allowed if offered[name]]
         if buttons:
             word = _word(host, len(rows)) if "break" in dict(buttons) else ""
-            context |= {"buttons": buttons, "form": ReasonForm(word=word) if form is None or stale else form}
+            form = ReasonForm(word=word) if form is None or stale else form
+            is_meant = meant == buttons[0][0]
+            form.fields["reason"].widget.attrs["autofocus"] = is_meant and not (form.errors or stale)
+            context |= {"buttons": buttons, "form": form, "needs_click": len(buttons) > 1 and not is_meant}
         return self.page(request, "holders", context, UNAVAILABLE if away else status)
 
     def _read(self, host: str, keys: Collection[str]) -> tuple[list[LockInfo], dict[str, Any]]:

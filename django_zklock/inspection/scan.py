@@ -12,7 +12,7 @@ from typing import Any, Final
 from django_zklock.core import clock
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, order
-from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails, shown_key
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -36,7 +36,9 @@ MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiter
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
 REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader
 
-TOO_SHORT: Final = "The time was too short to read all locks."
+TOO_SHORT: Final = (
+    "The time was too short to read all locks. Raise `reply_timeout` of the admin class, or `--reply-timeout`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class ScanLimits:
 
     def is_first(self, key: str) -> bool:
         """Return True if a lock is read before those with more waiters."""
-        return bool(self.words) and all(word in key.casefold() for word in self.words)
+        return bool(self.words) and all(word in f"{key} {shown_key(key)}".casefold() for word in self.words)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def add_name(parser: argparse.ArgumentParser) -> None:
 
 def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: bool = True) -> None:
     """Declare `--reason` with this help text."""
-    parser.add_argument("--reason", type=_reason if required else str, required=required, default="", help=explanation)
+    parser.add_argument("--reason", type=_reason, required=required, default=None, help=explanation)
 
 
 def add_holder(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +51,12 @@ def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> 
 
 def acting(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of an operation that say why, by whom, and how long ZooKeeper may take."""
-    return {"reason": options.reason, "by": user(), "reply_timeout": options.reply_timeout}
+    return {"reason": options.reason or "", "by": user(), "reply_timeout": options.reply_timeout}
 
 
 def _reason(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("give a reason: it is kept in the audit log")
+    if text.strip() in {"", "TEXT"}:  # our commands once had that word where a reason belongs
+        raise argparse.ArgumentTypeError("write between the quotes why you do this: it is kept in the audit log")
     return text
 
 

@@ -16,10 +16,12 @@ from django_zklock.dashboard.formatting import (
     age_of,
     clean,
     duration,
+    key_text,
     kind_text,
     process_of,
     request_text,
     role_text,
+    time_text,
     use_of,
 )
 
@@ -30,6 +32,8 @@ register = template.Library()
 register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
 register.filter("zklock_request", request_text)
+register.filter("zklock_key", key_text)
+register.filter("zklock_time", time_text)
 register.filter("zklock_kind", kind_text)
 register.filter("zklock_role", role_text)
 register.filter("zklock_session", session_hex)
@@ -55,5 +59,7 @@ def zklock_link(context: Any, key: str) -> str:
     """Return a link to the page of a lock, in the admin site of the present page."""
     site = context["request"].current_app
     return format_html(
-        '<a href="{}">{}</a>', reverse("admin:zklock_lock_change", args=[quote(key)], current_app=site), clean(key, 200)
+        '<a href="{}">{}</a>',
+        reverse("admin:zklock_lock_change", args=[quote(key)], current_app=site),
+        key_text(key, 200),
     )

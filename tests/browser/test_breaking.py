@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from support.browser.actors import Actor
-from support.browser.pages import Visitor, address
+from support.browser.actors import Actor, Part, Stage
+from support.browser.pages import LIST, Visitor, address
 from support.zoo import Zoo
 
 Visit = Callable[..., Visitor]
@@ -34,3 +34,42 @@ def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     operator.picture("break-without-reason")
     operator.assert_accessible()
     assert swept.children(KEY) == [node]
+
+
+@pytest.mark.parametrize(
+    ("link", "names", "remains"),
+    [("Break…", "Break the lock", False), ("Request release…", "Request release of", True)],
+)
+def test_enter_presses_the_button_that_the_link_means(
+    swept: Zoo, stage: Stage, visitor: Visit, link: str, names: str, remains: bool
+) -> None:
+    """The reason has the focus. The other button comes second."""
+    from playwright.sync_api import expect
+
+    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
+    operator = visitor("operator")
+    operator.open_lock(KEY)
+    operator.page.get_by_role("link", name=link).click()
+    expect(operator.page.get_by_label("Reason")).to_be_focused()
+    operator.picture(f"form-{remains}")
+    buttons = operator.page.locator("input[type=submit][name=ask], input[type=submit][name=break]")
+    assert [str(button.get_attribute("value")).startswith(names) for button in buttons.all()] == [True, False]
+    operator.page.keyboard.type("it hangs")
+    operator.page.keyboard.press("Enter")
+    expect(operator.page.locator("body")).to_contain_text("asked to release" if remains else "was broken")
+    assert bool(swept.children(KEY)) is remains
+
+
+def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, visitor: Visit) -> None:
+    """On the page of a host, a confirmation that is typed must not end as a request."""
+    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
+    operator = visitor("operator")
+    operator.open(f"{LIST}host/?host=worker-9")
+    operator.page.get_by_label("Reason").fill("it hangs")
+    operator.page.get_by_label("Confirmation").fill("worker-9")
+    operator.page.keyboard.press("Enter")
+    operator.page.wait_for_load_state()
+    assert operator.page.get_by_label("Reason").input_value() == "it hangs"
+    assert len(swept.children(KEY)) == 1
+    operator.page.get_by_role("button", name="Break the lock").click()
+    operator.wait_until(lambda: not swept.children(KEY))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import PHONE, Visitor
+from support.browser.pages import LIST, PHONE, Visitor
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 from support.zoo import Zoo
@@ -50,6 +51,42 @@ def test_each_lock_is_one_row_of_text(stage: Stage, visitor: Visit) -> None:
     assert last is not None
     assert last["y"] + last["height"] <= 800
     viewer.picture("crowded-list", full_page=False)
+
+
+@pytest.mark.skipif(THEMED, reason="a theme has its own rows")
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (800, 800), (390, 844)])
+def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, width: int, height: int) -> None:
+    """With a key of 250 characters, each holder has a fifth of the table, and the last column is whole."""
+    stage.join_queue("imports/" + "x" * 120 + "/" + "y" * 121, CHARGE)
+    stage.join_queue("orders/42", CHARGE)
+    stage.join_queue("orders/42", REPORT)
+    viewer = visitor("viewer", viewport={"width": width, "height": height})
+    viewer.open()
+    viewer.picture(f"long-key-{width}", full_page=False)
+    table = viewer.page.locator("#result_list").bounding_box()
+    holders = [cell.bounding_box() for cell in viewer.page.locator("#result_list td.field-holder").all()]
+    waits = [cell.bounding_box() for cell in viewer.page.locator("#result_list td.field-waited").all()]
+    assert table is not None
+    assert len(holders) == len(waits) == 2
+    assert all(box is not None and box["width"] >= table["width"] / 5 for box in holders)
+    assert all(box is not None and box["x"] + box["width"] <= width for box in waits)
+
+
+@pytest.mark.skipif(THEMED, reason="a theme has its own rows")
+def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit) -> None:
+    """The page of the lock, and its form, name it in the same way; the search finds both ways to write it."""
+    from playwright.sync_api import expect
+
+    stage.join_queue("kunden/J%C3%BCrgen%20Gro%C3%9F", CHARGE)
+    stage.join_queue("orders/42", REFUND)
+    operator = visitor()
+    for words in ("jürgen", "Jürgen Groß", "gro%C3%9F", "kunden/Jürgen"):
+        operator.open(f"{LIST}?q={quote(words)}")
+        assert operator.shown_keys() == ["kunden/Jürgen Groß"]
+    operator.page.get_by_role("link", name="kunden/Jürgen Groß").click()
+    assert "Jürgen Groß" in operator.page.title()
+    operator.page.get_by_role("link", name="Break…").click()
+    expect(operator.page.get_by_role("link", name="kunden/Jürgen Groß")).to_be_visible()
 
 
 @pytest.mark.chaos

@@ -22,7 +22,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.extension import Extension, Pages, Panel
-from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid
+from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid, key_text
 from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class History(Extension):
         """Show the rows that the filter selects, or send them as CSV."""
         from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
 
-        title = _("History of %(lock)s") % {"lock": clean(key, MAX_KEY)} if key else _("History of all locks")
+        title = _("History of %(lock)s") % {"lock": key_text(key, MAX_KEY)} if key else _("History of all locks")
         form = HistoryForm(request.GET)
         context = {"title": title, "key": key, "filters": form, "query": request.GET, **(extra_context or {})}
         if key:

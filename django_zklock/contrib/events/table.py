@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import statistics
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from django.db import Error, router, transaction
 from django.db.models import Q, QuerySet
@@ -203,7 +205,10 @@ def history(
     if since is None and (who or conditions.get("part")):
         since = timezone.now() - SEARCHED
     conditions |= {"since": since, "key": shortened(conditions.get("key", ""), MAX_TEXT)}
-    common = Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
+    part = conditions.pop("part", "")
+    escaped = quote(part, safe=string.punctuation)  # as the keys of this package have what is not in ASCII
+    common = Q(key__contains=part) | Q(key__contains=escaped) if part else Q()
+    common &= Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
     common &= Q() if row is None else ~Q(at=conditions.get("before"), pk__gt=row)
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
@@ -220,7 +225,6 @@ def history(
 
 _LOOKUPS: Final = {
     "key": "key",
-    "part": "key__contains",
     "since": "at__gte",
     "until": "at__lte",
     "before": "at__lte",

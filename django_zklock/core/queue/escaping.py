@@ -31,6 +31,8 @@ SAFE = frozenset(string.ascii_letters + string.digits + "_.~:@=+,-")
 
 _TAIL = re.compile(r"([0-9-][0-9]{8})([0-9])(?![^/])")
 _HIDDEN_TAIL = re.compile(r"([0-9-][0-9]{8})%3([0-9])(?![^/])")
+_ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
+_LOOSE_SPACE = re.compile(r"(?<![^/ ]) | (?![^/ ])")  # at an end of a segment, or next to another space
 _ALL_SAFE = re.compile(r"[A-Za-z0-9_.~:@=+,-]*")
 # Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good) and bidirectional
 # controls, which make two different names look the same in a log or a browser.
@@ -59,6 +61,29 @@ def escape(value: str, *, what: str = "lock name") -> str:
 def unescape(segment: str) -> str:
     """Return the text of an escaped segment. Never raises, so znodes of other clients can be shown, too."""
     return unquote(segment, errors="replace")
+
+
+def shown_key(key: str) -> str:
+    """
+    Return a key as people write it, for display: `J%C3%BCrgen%20Gro%C3%9F` becomes `Jürgen Groß`.
+
+    Two keys of this package are never shown alike. What could be misread stays escaped: `%2F`, `%25`, braces, what does
+    not print, and a space at an end of a segment or next to another one.
+    """
+    if "%" not in key:
+        return key
+    text = _LOOSE_SPACE.sub("%20", _ESCAPES.sub(_decoded, key))
+    return text if unicodedata.is_normalized("NFC", text) else key
+
+
+def _decoded(escapes: re.Match[str]) -> str:
+    try:
+        text = unquote(escapes[0], errors="strict")
+    except UnicodeDecodeError:
+        return escapes[0]
+    if percent_encode(text) != escapes[0]:  # another client has escaped more than it must
+        return escapes[0]
+    return "".join(char if char.isprintable() and char not in "%/{}" else _percent(char) for char in text)
 
 
 def check_segment(text: str, what: str) -> None:

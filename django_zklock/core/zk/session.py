@@ -346,8 +346,9 @@ class Session(GrantSession):
         """Tell logs and the program that the state has changed. Call it last: first stop the work, then tell."""
         if state is previous:
             return
+        text = "closed" if self.closing else state  # an orderly end is no loss
         logger.info(
-            "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
+            "connection to ZooKeeper: %s, was %s", text, previous, extra={"session": session_hex(self.session_id)}
         )
         program.events.connection_changed(self, str(state), str(previous))
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 from django.core.management.color import no_style
 
+from django_zklock.dashboard.formatting import COMMAND
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
 from django_zklock.operations import acting_via
@@ -55,7 +56,7 @@ class Command(BaseCommand):
         )
         for name, (module, examples) in SUBCOMMANDS.items():
             summary, _, more = (module.__doc__ or "").strip().partition("\n")
-            lines = "".join(f"\n  zklock {name} {example}".rstrip() for example in examples)
+            lines = "".join(f"\n  {COMMAND} {name} {example}".rstrip() for example in examples)
             subparser = subparsers.add_parser(
                 name,
                 help=summary,

@@ -8,7 +8,7 @@ from typing import Final
 
 from django_zklock import operations
 from django_zklock.core.queue.escaping import printable
-from django_zklock.dashboard.formatting import process_of, span, use_of
+from django_zklock.dashboard.formatting import key_text, process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason
@@ -53,14 +53,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _confirm(lock, holder)
     broken = operations.break_lock(lock.key, guid=holder.guid, token=holder.token, **acting(options))
     answer = {"key": lock.key, "holder": to_json(holder), "reason": broken.reason, "by": broken.by}
-    write_answer(out, answer, f"Broken: {process_of(holder)} no longer holds {lock.key}.", json=options.json)
+    write_answer(out, answer, f"Broken: {process_of(holder)} no longer holds {key_text(lock.key)}.", json=options.json)
 
 
 def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
     following = "".join(f"Next is {process_of(waiter)}: {use_of(waiter)}." for waiter in lock.waiters[:1])
     state = "held" if holder.idle_for is None else "kept"
-    texts = {"key": lock.key, "state": state, "who": process_of(holder), "age": span(holder), "token": holder.token}
-    texts |= {"work": use_of(holder), "next": following or "It has no waiters."}
+    texts = {"key": key_text(lock.key), "state": state, "who": process_of(holder), "age": span(holder)}
+    texts |= {"token": str(holder.token), "work": use_of(holder), "next": following or "It has no waiters."}
     # The question goes to standard error, so that it is not mixed with the JSON.
     sys.stderr.write(QUESTION.format_map({name: printable(str(text)) for name, text in texts.items()}))
     sys.stderr.flush()

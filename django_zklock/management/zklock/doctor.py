@@ -28,7 +28,7 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import cycle_text, different_limits, keys_text, process_of
+from django_zklock.dashboard.formatting import cycle_text, different_limits, key_text, keys_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
@@ -216,11 +216,11 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
     yield Check("locks", "info", f"{snapshot.total} held or waited for{kept}")
     for lock in snapshot.locks:
         if lock.problem:
-            yield Check("queue", "error", f"{lock.key}: {lock.problem}")
+            yield Check("queue", "error", f"{key_text(lock.key)}: {lock.problem}")
         if lock.own_limits:
-            yield Check("limits", "warning", f"{lock.key}: {different_limits(lock)}")
+            yield Check("limits", "warning", f"{key_text(lock.key)}: {different_limits(lock)}")
         for contender in (*lock.holders, *lock.waiters):
-            orphan = f"{lock.key}: {contender.name} belongs to"
+            orphan = f"{key_text(lock.key)}: {contender.name} belongs to"
             if contender.is_orphan:
                 yield Check("orphan", "warning", f"{orphan} no session, so nothing deletes it")
             elif contender.session_id and contender.client == "unknown":
@@ -236,7 +236,7 @@ def _reservations(reply_timeout: float) -> Iterator[Check]:
     if report.total or report.problem:
         yield Check("reservations", "info", f"{report.total} of unique tasks. {report.problem}".rstrip())
     for key in report.unreadable:
-        yield Check("reservation", "error", f"{key}: cannot be read, so this task is not sent")
+        yield Check("reservation", "error", f"{key_text(key)}: cannot be read, so this task is not sent")
     if report.dead:
         listed = keys_text(report.dead, MAX_DEAD)
         yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
+from django_zklock.dashboard.formatting import key_text
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
@@ -27,4 +28,4 @@ def run(out: Output, options: argparse.Namespace) -> None:
         token = holds[0].token
     operations.end_hold(key, token=token, **acting(options))
     answer = {"key": key, "token": str(token), "ended": True}
-    write_answer(out, answer, f"The operator hold of {key} has ended.", json=options.json)
+    write_answer(out, answer, f"The operator hold of {key_text(key)} has ended.", json=options.json)

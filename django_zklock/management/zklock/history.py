@@ -11,7 +11,7 @@ from django.db import Error
 from django.utils.timezone import now
 
 from django_zklock.dashboard import extension
-from django_zklock.dashboard.formatting import time_text
+from django_zklock.dashboard.formatting import key_text, time_text
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
@@ -56,4 +56,4 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _cells(event: PastEvent) -> tuple[str, ...]:
     by = f"{event.by} ({event.via})" if event.via else event.by
-    return (time_text(event.at), event.key, event.what, by, event.work, event.lasted, event.reason)
+    return (time_text(event.at), key_text(event.key), event.what, by, event.work, event.lasted, event.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
-from django_zklock.dashboard.formatting import limit_text
+from django_zklock.dashboard.formatting import key_text, limit_text
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -24,7 +24,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     permits = options.permits
     if options.clear and permits is not None:
         raise failure("Give either N or --clear.", ExitCode.USAGE)
-    if (options.clear or permits is not None) and not options.reason.strip():
+    if (options.clear or permits is not None) and options.reason is None:
         raise failure("Give the reason with --reason. It is kept in the audit log.", ExitCode.USAGE)
     cleared = False
     key = key_of(options)
@@ -34,5 +34,5 @@ def run(out: Output, options: argparse.Namespace) -> None:
         cleared = operations.clear_limit(key, **acting(options))
     limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     without = f"{'The limit is cleared' if cleared else 'No limit is set'}. Each process uses the limit in its code."
-    line = f"{key}: {without if limit is None else limit_text(limit)}"
+    line = f"{key_text(key)}: {without if limit is None else limit_text(limit)}"
     write_answer(out, {"key": key, "limit_set": to_json(limit)}, line, json=options.json)

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from django_zklock.dashboard.formatting import STATE_LABELS, duration, kind_text, process_of, reasons, span, use_of
+from django_zklock.dashboard import formatting
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, integer, seconds
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", default="*", help="only keys like this, such as 'orders/*'")
     parser.add_argument("--longer-than", type=seconds, default=0.0, metavar="TIME", help="only locks held for longer")
     parser.add_argument("--host", help="only locks with a holder on this host")
-    parser.add_argument("--state", choices=[*STATE_LABELS][:-1], help="only locks in this state")
+    parser.add_argument("--state", choices=[*formatting.STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
     parser.add_argument("--limit", type=integer(), metavar="N", help="only the first N")
     watch = "again every 2 s, or TIME, until Ctrl-C"
@@ -74,7 +74,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
             write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS, colours=colours)
         for lock in locks:
             if lock.problem or lock.expired_holds:
-                write_line(out, f"{lock.key}: {' '.join(reasons(lock))}")
+                write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
         total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
         age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
         write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
@@ -84,7 +84,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
 
 def _is_wanted(lock: LockInfo, options: argparse.Namespace) -> bool:
     return (
-        fnmatch.fnmatchcase(lock.key, options.pattern)
+        any(fnmatch.fnmatchcase(text, options.pattern) for text in (lock.key, formatting.key_text(lock.key)))
         and options.state in (None, *lock.states())
         and options.host in (None, *(holder.host for holder in lock.holders))
         and (not options.longer_than or lock.held_longer_than(options.longer_than))
@@ -92,12 +92,13 @@ def _is_wanted(lock: LockInfo, options: argparse.Namespace) -> bool:
 
 
 def _row(lock: LockInfo) -> tuple[str, ...]:
-    wait = "" if lock.longest_wait is None else duration(lock.longest_wait)
+    wait = "" if lock.longest_wait is None else formatting.duration(lock.longest_wait)
+    shown = (formatting.key_text(lock.key), lock.state(), formatting.kind_text(lock))
     if not lock.holders:
-        return lock.key, lock.state(), kind_text(lock), "", "", "", str(lock.waiting), wait, ""
+        return (*shown, "", "", "", str(lock.waiting), wait, "")
     first, more = lock.holders[0], f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
-    held = "" if lock.held_for is None else span(first)
+    held = "" if lock.held_for is None else formatting.span(first)
     return (
-        *(lock.key, lock.state(), kind_text(lock), f"{process_of(first)}{more}", use_of(first)),
+        *(*shown, f"{formatting.process_of(first)}{more}", formatting.use_of(first)),
         *(held, str(lock.waiting), wait, str(first.token)),
     )

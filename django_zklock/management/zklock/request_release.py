@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
-from django_zklock.dashboard.formatting import holder_text
+from django_zklock.dashboard.formatting import holder_text, key_text
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason, key_of
@@ -30,6 +30,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(key, str(error), options) from error
     answer = {"key": asked.key, "holders": to_json(asked.holders), "reason": asked.reason, "by": asked.by}
     texts = [
-        f"Asked: {holder_text(holder)} (token {holder.token}) is asked to release {key}." for holder in asked.holders
+        f"Asked: {holder_text(holder)} (token {holder.token}) is asked to release {key_text(key)}."
+        for holder in asked.holders
     ]
     write_answer(out, answer, *texts, json=options.json)

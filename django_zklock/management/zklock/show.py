@@ -24,7 +24,7 @@ from django_zklock.management.zklock.status import read_all
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
 
-HEAD: Final = ("", "who", "wants", "runs", "since (UTC)", "for", "token", "thread", "session")
+HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
 
 
@@ -47,15 +47,15 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _write(out, shown, grants)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        raise no_holder(lock.key, f"The lock {lock.key!r} is free.{limit}", options)
+        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
 
 
 def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
     lock = shown.info
-    write_line(out, f"{lock.key} ({formatting.kind_text(lock)}) at {lock.path}")
+    write_line(out, f"{formatting.key_text(lock.key)} ({formatting.kind_text(lock)}) at {lock.path}")
     chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
     requests = [
-        f"{formatting.process_of(holder)} was asked to release by {holder.release_request}"
+        f"{formatting.process_of(holder)} was asked to release by {formatting.request_text(holder.release_request)}"
         for holder in lock.holders
         if holder.release_request is not None
     ]
@@ -95,7 +95,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     contender, role = row.info, str(row.number)
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
-    since = f"{contender.since:%Y-%m-%d %H:%M:%S}"
+    since = formatting.time_text(contender.since)
     process, use = formatting.process_of(contender), formatting.use_of(contender)
     cells = (role, process, contender.kind, use, since, formatting.span(contender))
     return (*cells, str(contender.token), contender.thread, session_hex(contender.session_id) or "none")

@@ -155,4 +155,4 @@ logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(threadName)
 with zk_lock("k"):
     pass
 """
-    assert zoo.output(script)[-1] == "zklock-loop connection to ZooKeeper: lost, was connected"
+    assert zoo.output(script)[-1] == "zklock-loop connection to ZooKeeper: closed, was connected"

@@ -13,9 +13,10 @@ from urllib.parse import urlencode
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import AsyncClient, Client
+from django.test import AsyncClient, Client, override_settings
 from django.utils import timezone
 from support.adminsite import user_with
 from support.ensemble import free_ports
@@ -23,12 +24,12 @@ from support.faults import within
 from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
+from django_zklock import operations, zk_lock
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.history import History
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.zk import troubles
-from django_zklock.dashboard import extension
+from django_zklock.dashboard import extension, formatting
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 
@@ -343,3 +344,41 @@ def test_the_command_shows_the_rows_of_the_page(zoo: Zoo) -> None:
     assert len(as_json("history", "--who=812", "--since=4h", "--what=lost")["events"]) == 1
     for wrong in ("--limit=0", "--what=x", "--since=soon"):
         assert ending("history", wrong)[0] != ExitCode.OK
+
+
+@pytest.mark.parametrize("aware", [True, False])
+def test_all_times_are_in_the_time_zone_of_the_project(zoo: Zoo, aware: bool) -> None:
+    """Pages, messages and commands: the same moment has one text. JSON has the offset."""
+    key = "kunden/J%C3%BCrgen"
+    with override_settings(TIME_ZONE="Asia/Shanghai", USE_TZ=aware):
+        operator = user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
+        before = timezone.now()
+        hold = operations.hold_lock(key, seconds=600, reason="deploy", by="anna")
+        attempt(key, at=before)
+        text = f"{hold.until + timedelta(hours=8):%Y-%m-%d %H:%M:%S} CST" if hold.until.tzinfo else ""
+        assert text == formatting.time_text(hold.until)
+        pages = [f"{LIST}{quote(key)}/change/", f"{LIST}{quote(key)}/history/", f"{LIST}history/"]
+        pages += [f"{LIST}break/?{urlencode({'key': key})}", LIST, f"{LIST}?q="]
+        texts = [html.unescape(operator.get(page).content.decode()) for page in pages]
+        form = {"key": "other", "minutes": "5", "wait": "0", "reason": "deploy"}
+        texts.append(html.unescape(operator.post(f"{LIST}hold/", form, follow=True).content.decode()))
+        texts += [zklock("show", "kunden/Jürgen"), zklock("history"), zklock("limit", key), *ending("show", "x")[1:]]
+        shown = [time for text in texts for time in re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d.{4}", text)]
+        assert len(shown) >= 12
+        assert all(time.endswith(" CST") for time in shown)
+        assert all("Jürgen" in text for text in texts[:6])
+        assert text in texts[0]
+        assert text in texts[7]
+        (holder,) = as_json("show", key)["holders"]
+        assert holder["operator"]["until"].endswith("+00:00")
+        assert {row["at"][-6:] for row in as_json("history")["events"]} == {"+00:00"}
+        operations.end_hold(key, token=hold.token, by="anna")
+        for left in as_json("list")["locks"]:
+            operations.end_hold(left["key"], token=int(left["holders"][0]["token"]), by="anna")
+
+
+def test_the_history_finds_a_key_as_it_is_written(operator: Client) -> None:
+    attempt("kunden/J%C3%BCrgen%20Gro%C3%9F")
+    attempt("kunden/Jörg")
+    for part, rows in (("Jürgen Groß", 1), ("J%C3%BCrgen", 1), ("kunden/J", 2), ("Jörg", 1)):
+        assert len(shown(operator, f"history/?{urlencode({'part': part})}")) == rows

@@ -133,7 +133,7 @@ def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[st
     response = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True)
     assert f"{MANY} holders were asked to release: " in response.content.decode()
     assert re.search(
-        r"Release requested: [^:]+: a deploy \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", response.content.decode()
+        r"Release requested: [^:]+: a deploy \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d C[SD]T\)", response.content.decode()
     )
     assert LogEntry.objects.count() == MANY
 

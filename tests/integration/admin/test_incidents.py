@@ -129,7 +129,9 @@ def test_a_dead_host_with_fifty_locks_is_one_card(operator: Client, contend: Con
     for number in range(4):
         contend(f"orders/{number:03}", "worker-2", 5)
     eventually(lambda: "with 50 locks" in str([card["title"] for card in cards(operator)][:1]), 30)  # each hangs
-    assert_named(operator, "host", ExitCode.HOST, "worker-1", "with 50 locks", "If it hangs, break them.", "4 wait.")
+    assert_named(
+        operator, "host", ExitCode.HOST, "worker-1", "with 50 locks", "If it hangs, break them.", "4 callers wait."
+    )
     assert len(cards(operator)) == 1
     assert 'host/?host=worker-1"' in operator.get(LIST).content.decode()
     assert "manage.py zklock list --host worker-1" in doctor()[0]
@@ -173,7 +175,7 @@ def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) 
     contend("orders/1", "worker-2", 5)
     assert cards(operator) == [], "so far it is not slow"
     await_cause(operator, "hung")
-    texts = ("worker-1", "orders/1", "x its usual time", "Request release (work finishes)", "1 waits.")
+    texts = ("worker-1", "orders/1", "x its usual time", "Request release (work finishes)", "1 caller waits.")
     assert_named(operator, "hung", ExitCode.HUNG, *texts)
     assert "zklock request-release orders/1 --token" in doctor()[0]
     assert "zklock break orders/1 --token" in doctor()[0]
@@ -266,7 +268,12 @@ def test_a_contender_without_a_session_is_named_at_once(operator: Client, conten
     ]
     token = zoo.client.get(restored[0])[1].czxid
     contend("orders/1", "worker-2", 5)
-    texts = ("Contender without a session: orders/1, orders/2", "restored from a backup", "break the lock", "1 waits.")
+    texts = (
+        "Contender without a session: orders/1, orders/2",
+        "restored from a backup",
+        "break the lock",
+        "1 caller waits.",
+    )
     assert_named(operator, "orphan", ExitCode.ORPHAN, *texts)
     assert len(cards(operator)) == 1
     assert f"zklock break orders/1 --token {token}" in doctor()[0]

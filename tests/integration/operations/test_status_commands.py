@@ -73,7 +73,7 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
         assert "holds" in text
         assert hold.key in text
     status, _, message = ending("show", "inventory/a b")
-    assert (status, message) == (ExitCode.NO_HOLDER, "The lock 'inventory/a%20b' is free.")
+    assert (status, message) == (ExitCode.NO_HOLDER, "The lock 'inventory/a b' is free.")
 
 
 def test_an_idle_lock_is_listed_as_kept(zoo: Zoo) -> None:

@@ -26,7 +26,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_each_help_has_the_exit_codes_and_two_examples(name: str) -> None:
     help_text = parsers()[name].format_help()
-    assert help_text.count(f"\n  zklock {name}") == 2
+    assert help_text.count(f"\n  python manage.py zklock {name}") == 2
     assert "exit codes:\n  0 done; 1 refused" in help_text
     for code in ("2", "3", "4", "69", "75", "76", "126, 127"):
         assert re.search(rf"\b{code} \w", help_text)

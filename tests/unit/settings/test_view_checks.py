@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core import checks
@@ -78,16 +79,33 @@ def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger: Ledger, route:
 @pytest.mark.parametrize(
     ("route", "name"),
     [
-        ("handler/", "The handler get of support.ledgersite.Handler"),
-        ("decorated_handler/", "The handler get of support.ledgersite.DecoratedHandler"),
-        ("action/", "The handler buy of support.ledgersite.Actions"),
+        ("handler/", "get of support.ledgersite.Handler"),
+        ("decorated_handler/", "get of support.ledgersite.DecoratedHandler"),
+        ("action/", "buy of support.ledgersite.Actions"),
     ],
 )
 def test_a_locked_handler_causes_a_warning(ledger: Ledger, route: str, name: str) -> None:
     """Its transaction begins before its lock, even if a framework calls it."""
     ((id, words),) = messages_for(route)
     assert id == "zklock.W005"
-    assert words == f"{name} is locked, and ATOMIC_REQUESTS begins its transaction on ledger before the lock."
+    assert words.endswith(f"before the lock. Handlers concerned, with their databases (1): {name} (ledger).")
+
+
+def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
+    """It names the first ones, says how many there are, and can be silenced."""
+
+    class Handler(View):
+        @zk_locked("x")
+        def get(self) -> None: ...
+
+    views: list[Any] = [type(f"View{number}", (Handler,), {}) for number in range(9)]
+    urls = Urls(*(path(f"{number}/", view.as_view()) for number, view in enumerate(views)))
+    with override_settings(ROOT_URLCONF=urls):
+        (message,) = check_views()
+        assert "(9): get of " in message.msg
+        assert message.msg.endswith("View4 (ledger); and 4 more.")
+        with override_settings(SILENCED_SYSTEM_CHECKS=["zklock.W005"]):
+            assert message.is_silenced()
 
 
 def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
@@ -140,5 +158,6 @@ def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
     urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
     with override_settings(ROOT_URLCONF=urls):
         messages = check_views()
-    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"] * 4
+    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"]
+    assert "(4): " in messages[-1].msg
     assert all(message.hint and isinstance(message, checks.Warning) for message in messages)
