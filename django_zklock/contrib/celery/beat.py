@@ -199,6 +199,7 @@ class ZkScheduler(Scheduler):
         active.records.check()
         pause = active.tick()
         if pause and pause > 0:
+            active.records.renew(pause)
             if active.records.hold.wait_lost(pause):
                 active.records.check()
             if active.should_sync():
