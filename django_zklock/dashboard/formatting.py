@@ -264,17 +264,17 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
         return _("Nothing ends it by itself. Break one of these locks: its work is stopped, and the others continue.")
     if any(holder.is_orphan for holder in lock.holders):
         return _("The holder belongs to no session, so nothing deletes it. Break the lock.")
-    if lock.numbers_left is not None:
-        return _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
+    cure = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
+    otherwise = "" if lock.numbers_left is None else cure
     if lock.problem or not lock.waiting or not lock.holders:
-        return ""
+        return otherwise
     if lock.operator is not None:
         return _("If the reason is gone, end this hold.")
     if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
     if lock.held_longer_than(long_held) and not lock.lasts:
         return _("Too long? 1. Request release (work finishes). 2. Break (work is stopped).")
-    return ""
+    return otherwise
 
 
 def commands(lock: LockInfo) -> list[str]:

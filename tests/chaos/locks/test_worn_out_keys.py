@@ -17,6 +17,7 @@ from support.chaos.worker_pool import WorkerPool
 from support.ensemble import DEBIAN_DIRECTORY, Ensemble, find_classpath
 from support.zoo import Zoo, eventually
 
+from django_zklock import inspection
 from django_zklock.core.queue.order import LAST_SEQUENCE, WEARING_FROM
 from django_zklock.management.exit_codes import ExitCode
 
@@ -53,7 +54,7 @@ def arena(ensemble: Ensemble) -> Iterator[Zoo]:
 
 @pytest.fixture
 def keys() -> tuple[str, ...]:
-    return tuple(WORN)
+    return (*WORN, "half")
 
 
 def zklock(*arguments: str) -> tuple[str, int]:
@@ -77,9 +78,9 @@ def follow(command: str) -> None:
 
 
 @pytest.mark.django_db
-def test_worn_out_keys_are_named_between_two_callers_and_the_printed_remedy_ends_that(pool: WorkerPool) -> None:
+def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
     """Each caller leaves the queue with its error. What remains is the counter of the empty directory."""
-    (caller,) = pool.start("A")
+    caller, other = pool.start("A", "B")
     ended = threading.Event()
     errors: list[str | None] = []
 
@@ -103,6 +104,11 @@ def test_worn_out_keys_are_named_between_two_callers_and_the_printed_remedy_ends
                 assert "Counter nearly used up: wearing" in printed
                 assert f"About {WEARING_FROM:,} acquisitions are left" in printed
                 assert printed.count("->") == len(WORN | WEARING), "a good key is named, too"
+            other.must_acquire("half")
+            few = inspection.snapshot(max_age=0, max_locks=len(WORN | WEARING))
+            assert {lock.key for lock in few.locks} == (WORN | WEARING).keys(), "a held lock goes first"
+            assert few.total == len(WORN | WEARING) + 1
+            other.release("half").result()
             page = operator.get(LIST).content.decode()
             assert "Counter used up: called" in page
             assert "Counter nearly used up: wearing" in page

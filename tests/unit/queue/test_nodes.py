@@ -208,9 +208,8 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
 
 UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "release_request"}
 NOT_TEXT = {
-    **dict.fromkeys(
-        ("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"), int
-    ),
+    **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
+    "renewed_within": int,
     "about": dict,
     "release_request": dict,
 }
