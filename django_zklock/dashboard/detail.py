@@ -191,7 +191,7 @@ def _commands(lock: LockInfo) -> list[str]:
     odd = [f"{lock.path}/{name}" for name in _NAMES.findall(lock.problem) if "..." not in name]
     commands = [f"ls {shlex.quote(lock.path)}"]
     commands += [f"get -s {shlex.quote(path)}" for path in odd or [holder.path for holder in lock.holders[:1]]]
-    if "elete" in lock.problem:  # the server refuses to delete a directory that is not empty
-        deleted = [lock.path] if "directory" in lock.problem else odd
+    if "elete" in lock.problem or lock.numbers_left is not None:  # the server deletes no directory that is not empty
+        deleted = odd if odd and not lock.is_worn_out else [lock.path]
         commands += [f"delete {shlex.quote(path)}" for path in deleted]
     return [f"zkCli.sh -server {shlex.quote(server)} {command}" for command in commands if command.isprintable()]

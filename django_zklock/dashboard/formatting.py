@@ -30,6 +30,8 @@ STATE_LABELS: Final = {
     "unreadable": gettext_lazy("Blocked"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
+    "lasting": gettext_lazy("Meant to last"),
+    "wearing": gettext_lazy("Counter nearly used up"),
     "held": gettext_lazy("Held"),
     "kept": gettext_lazy("Kept for the next user"),
     "operator": gettext_lazy("Held by an operator"),
@@ -37,6 +39,17 @@ STATE_LABELS: Final = {
     "free": gettext_lazy("Free"),
 }
 """Labels of `LockInfo.state`."""
+LASTING_LABELS: Final = {
+    "leader": gettext_lazy("Leader"),
+    "run": gettext_lazy("Command"),
+    "lease": gettext_lazy("Lease"),
+}
+"""Labels of `LockInfo.lasts`."""
+LASTING_TEXTS: Final = {
+    "leader": gettext_lazy("A leader holds it until it ends. The others stand by."),
+    "run": gettext_lazy("A command holds it for as long as it runs."),
+    "lease": gettext_lazy("Its client renews the lease. If it does not, the lease ends."),
+}
 KIND_LABELS: Final = {
     "lock": gettext_lazy("Lock"),
     "read-write": gettext_lazy("Read-write lock"),
@@ -145,7 +158,9 @@ def kind_text(lock: LockInfo) -> str:
 
 
 def state_text(lock: LockInfo, state: str) -> str:
-    """Return the label of a state; for a queue that cannot be read, with the cause."""
+    """Return the label of a state; for a queue that cannot be read, with the cause; for a lasting hold, its kind."""
+    if state == "lasting":
+        return str(LASTING_LABELS[lock.lasts])
     if state != "unreadable":
         return str(STATE_LABELS[state])
     return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown znode in the queue")
@@ -172,14 +187,26 @@ def reasons(lock: LockInfo) -> list[str]:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     holds = [hold.operator for hold in lock.expired_holds if hold.operator is not None]
     expired = [text % {"name": hold.by, "until": time_text(hold.until)} for hold in holds]
+    if lock.numbers_left is not None:
+        expired.append(counter_text(lock))
     if not lock.holders:
-        return [_("The lock is being handed over to the first waiter."), *expired] if lock.waiting else []
+        return [*([_("The lock is being handed over to the first waiter.")] if lock.waiting else []), *expired]
     texts = [_held_by(lock), *expired]
     if lock.waiting:
         texts.append(waits_text(lock.waiting))
+    if lock.lasts:
+        texts.append(str(LASTING_TEXTS[lock.lasts]))
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
+
+
+def counter_text(lock: LockInfo) -> str:
+    """Return how many acquisitions the directory of a lock still allows, if its counter is used up or nearly so."""
+    if lock.is_worn_out:
+        return _("No acquisition is left: each new caller is refused.")
+    count = f"{lock.numbers_left or 0:,}"
+    return _("About %(count)s acquisitions are left. After them, each caller is refused.") % {"count": count}
 
 
 def keys_text(keys: Sequence[str], most: int) -> str:
@@ -249,15 +276,17 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
         return _("Nothing ends it by itself. Break one of these locks: its work is stopped, and the others continue.")
     if any(holder.is_orphan for holder in lock.holders):
         return _("The holder belongs to no session, so nothing deletes it. Break the lock.")
+    cure = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
+    otherwise = "" if lock.numbers_left is None else cure
     if lock.problem or not lock.waiting or not lock.holders:
-        return ""
+        return otherwise
     if lock.operator is not None:
         return _("If the reason is gone, end this hold.")
     if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
-    if lock.held_longer_than(long_held):
+    if lock.held_longer_than(long_held) and not lock.lasts:
         return _("Too long? 1. Request release (work finishes). 2. Break (work is stopped).")
-    return ""
+    return otherwise
 
 
 def commands(lock: LockInfo) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Blocking: TypeAlias = Literal["quorum", "split", "deadlock", "counter", "unreadable", "orphan", "host"]
 """The causes by which work is blocked, or no longer exclusive, until a person acts."""
-Cause: TypeAlias = Literal[Blocking, "foreign", "hung", "operator", "ended", "flapping"]
+Cause: TypeAlias = Literal[Blocking, "foreign", "silent", "hung", "operator", "ended", "flapping", "wearing"]
 """The causes, the worst first."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 MANY: Final = 3
@@ -89,6 +89,12 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         _("End its program, or break the lock."),
         "",
     ),
+    "silent": (
+        _("The leader of %(keys)s gives no sign of life"),
+        _("%(holders)s. Its next one is overdue by %(time)s. Its session lives, so no other candidate takes over."),
+        _("Look at its log: it may wait for its broker or database. If it hangs, break the lock: the next one leads."),
+        "",
+    ),
     "hung": (
         _("%(holder)s has held %(keys)s for %(time)s"),
         "%(work)s",
@@ -112,6 +118,12 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         _("Its connections to ZooKeeper break, or its processes pause."),
         _("Look at its network, its load and its memory."),
         "history --host %(host)s --what lost",
+    ),
+    "wearing": (
+        _("Counter nearly used up: %(keys)s"),
+        "%(detail)s",
+        _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again."),
+        "show %(key)s",
     ),
 }
 """The title, the explanation, the remedy and a command of each cause."""
@@ -182,11 +194,14 @@ def find(
         ended = _ended(snapshot)
 
     def is_hung(lock: LockInfo, holder: ScannedContender) -> bool:
+        if holder.lasts:
+            return holder.silent_for > 0
         if holder.source == "other":  # it does not say since when it holds the lock
             return (lock.longest_wait or 0.0) >= min(long_held, LEAST_SECONDS)
-        certain = holder.certain_duration
-        usual = extension.installed.usual_hold(holder.template) if LEAST_SECONDS <= certain < long_held else None
-        return certain >= long_held or (usual is not None and certain >= TIMES_USUAL * usual)
+        certain, planned = holder.certain_duration, holder.ends is not None  # its maximum hold is not over
+        is_between = certain >= LEAST_SECONDS and (planned or certain < long_held)
+        usual = extension.installed.usual_hold(holder.template) if is_between else None
+        return (certain >= long_held and not planned) or (usual is not None and certain >= TIMES_USUAL * usual)
 
     present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung)]
     losses = extension.installed.losses(WITHIN)
@@ -207,9 +222,10 @@ def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[I
         if finding.splits:
             yield Incident(cause="split", detail=finding.text)
     for lock in snapshot.locks:
-        if lock.problem:
-            cause: Cause = "counter" if lock.is_worn_out else "unreadable"
-            yield Incident(cause=cause, keys=(lock.key,), blocked=lock.waiting, detail=lock.problem)
+        if lock.problem or lock.numbers_left is not None:
+            cause: Cause = "counter" if lock.is_worn_out else "unreadable" if lock.problem else "wearing"
+            detail = lock.problem or formatting.counter_text(lock)
+            yield Incident(cause=cause, keys=(lock.key,), blocked=lock.waiting, detail=detail)
 
 
 def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContender], bool]) -> Iterator[Incident]:
@@ -230,8 +246,8 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContende
         if holder.operator is not None:
             if lock.waiting or holder.duration >= FORGOTTEN_AFTER:
                 yield from _of("operator", [(lock, holder)])
-        elif holder.source == "other":
-            yield from _of("foreign", [(lock, holder)] if is_hung(lock, holder) else [])
+        elif holder.lasts or holder.source == "other":
+            yield from _of("silent" if holder.lasts else "foreign", [(lock, holder)] if is_hung(lock, holder) else [])
         else:
             held[holder.host, holder.pid].append((lock, holder))
             if lock.waiting and holder.idle_for is None and is_hung(lock, holder):
@@ -305,6 +321,8 @@ def describe(incident: Incident) -> dict[str, Any]:
         values["work"] = " · ".join(filter(None, (work and _("Its work: %(work)s") % {"work": work}, times)))
         if incident.cause == "hung":
             values["time"] = formatting.span(holder)
+        if incident.cause == "silent":
+            values["time"] = formatting.duration(holder.silent_for)
         if holder.operator is not None:
             values["operator"] = formatting.operator_text(holder.operator)
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])

@@ -85,7 +85,9 @@ class LockAdminMixin(LockViews):
         # A long hold needs no colour if nobody waits and such holds usually are long.
         calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
         colour = f"{state} zklock-quiet" if calm else state
-        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', colour, formatting.STATE_LABELS[state])
+        shown = format_html(
+            '<span class="zklock-state zklock-{}">{}</span>', colour, formatting.state_text(lock.info, state)
+        )
         if lock.info.kind == "lock":
             return shown
         return format_html('{} <span class="zklock-work">{}</span>', shown, formatting.kind_text(lock.info))

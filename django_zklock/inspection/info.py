@@ -85,6 +85,13 @@ class ScannedContender(ContenderInfo):
         return self.since + timedelta(seconds=self.max_hold) if certain else None
 
     @property
+    def silent_for(self) -> float:
+        """Seconds for which a sign of life of its work is overdue; 0 if it is not, or if its work gives none."""
+        if self.renewal_due is None or not self.holds:
+            return 0.0
+        return max(0.0, self.age - (self.renewal_due - self.came).total_seconds())
+
+    @property
     def source(self) -> str:
         """The kind of its program: "celery", "view", "operator", "other" client or "code"."""
         if self.operator is not None:
@@ -143,6 +150,8 @@ class LockInfo:
 
     deadlocked: bool = False
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
+    numbers_left: int | None = None
+    """How many more contenders its directory accepts; None if these are more than a tenth of all."""
 
     @property
     def holders_at_most(self) -> bool:
@@ -156,8 +165,8 @@ class LockInfo:
 
     @property
     def is_worn_out(self) -> bool:
-        """Whether its holders are unknown because the counter of its directory is used up."""
-        return self.problem.endswith(EXHAUSTED)
+        """Whether it refuses all newcomers because the counter of its directory is used up."""
+        return self.numbers_left == 0 or self.problem.endswith(EXHAUSTED)
 
     @cached_property
     def held_for(self) -> float | None:
@@ -173,7 +182,12 @@ class LockInfo:
     @property
     def trouble(self) -> tuple[bool, bool, float, float]:
         """A value to sort by: deadlocks, unreadable queues, long waits and long holds are greater, in this order."""
-        return self.deadlocked, bool(self.problem), self.longest_wait or 0.0, self.held_for or 0.0
+        return self.deadlocked, bool(self.problem) or self.is_worn_out, self.longest_wait or 0.0, self.held_for or 0.0
+
+    @property
+    def lasts(self) -> str:
+        """The kind of its first hold if that is meant to last: "leader", "run" or "lease"; else empty."""
+        return self.holders[0].lasts if self.holders else ""
 
     @cached_property
     def idle_for(self) -> float | None:
@@ -189,11 +203,13 @@ class LockInfo:
         """Return all states that it is in, as in `dashboard.formatting.STATE_LABELS`; the worst first."""
         states = {
             "deadlocked": self.deadlocked,
-            "unreadable": bool(self.problem),
+            "unreadable": bool(self.problem) or self.is_worn_out,
             "passing": not self.holders and self.waiting > 0,
             "operator": self.operator is not None,
             "kept": self.idle_for is not None,
-            "long": self.held_longer_than(long_held),
+            "long": self.held_longer_than(long_held) and not self.lasts,
+            "lasting": self.held_longer_than(long_held) and bool(self.lasts),
+            "wearing": self.numbers_left is not None,
             "contended": self.waiting > 0,
             "held": self.held_for is not None,
         }
@@ -305,7 +321,7 @@ class Snapshot:
 
 _CONTENDER: Final = (
     *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
-    *("template", "operator", "release_request", "limit", "max_hold", "session_timeout", "idle_since"),
+    *("template", "operator", "release_request", "limit", "max_hold", "session_timeout", "idle_since", "lasts"),
 )
 NAMES: Final[dict[type, tuple[str, ...]]] = {
     Snapshot: ("taken_at", "age", "problem", "skipped", "total", "connection", "cycles", "locks"),
@@ -313,7 +329,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     Wait: ("who", "holds", "waits_for"),
     LockInfo: (
         *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
-        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
+        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem", "numbers_left"),
     ),
     ContenderInfo: _CONTENDER,
     ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
@@ -322,7 +338,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     SetLimit: ("limit", "by", "reason", "when"),
 }
 """The names of each value in JSON, in their order."""
-_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind"}
+_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind", "lasts"}
 """Names of values that are absent if they are 0 or empty."""
 
 

@@ -128,7 +128,13 @@ _snapshots: Final = Shared(_take_snapshot)
 def describe(result: ScanResult) -> tuple[LockInfo, ...]:
     """Return the locks of a result, sorted by key."""
     locks = [
-        LockInfo(key=key, path=path(result.base, key), waiting=count, problem=why)
+        LockInfo(
+            key=key,
+            path=path(result.base, key),
+            waiting=count,
+            problem=why,
+            numbers_left=result.numbers_left.get(key),
+        )
         for key, (count, why) in result.unreadable.items()
     ]
     for key, queue in result.queues.items():
@@ -140,7 +146,7 @@ def describe(result: ScanResult) -> tuple[LockInfo, ...]:
 
 
 def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | None:
-    """Return the lock of a queue, or None if it is free."""
+    """Return the lock of a queue, or None if it is free and can be acquired many more times."""
     held = frozenset(result.holders(key))
     marker = result.nodes.get((key, queue.limit_marker))
     holders: list[ScannedContender] = []
@@ -172,8 +178,9 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
             waits_behind=waits_behind,
         )
         group.append(contender)
+    left = result.numbers_left.get(key)
     if not (holders or waiting or problem):
-        return None
+        return None if left is None else LockInfo(key=key, path=path(result.base, key), numbers_left=left)
     limits = {contender.limit for contender in (*holders, *waiters) if contender.limit is not None}
     in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT and (holders or waiters) else None
     return LockInfo(
@@ -189,6 +196,7 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
         limit_set=set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
         own_limits=tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
         expired_holds=tuple(expired_holds),
+        numbers_left=left,
     )
 
 

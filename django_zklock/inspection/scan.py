@@ -72,6 +72,8 @@ class ScanResult:
     """The znodes that were read, by key and name; None if the znode was gone."""
     unreadable: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The number of contenders, and why their order is unknown, by key."""
+    numbers_left: dict[str, int] = field(default_factory=dict)
+    """By key, the sequence numbers that are left in directories that are worn out, or nearly so."""
     total: int = 0
     """The number of all queues."""
     skipped: tuple[str, ...] = ()
@@ -209,9 +211,9 @@ class Scan:
     # --- First step: list the directories -----------------------------------------------------------------------
 
     def _list(self, key: str) -> None:
-        self._session.gateway.children(self._path(key), self._guarded(partial(self._on_listed, key)))
+        self._session.gateway.children_and_count(self._path(key), self._guarded(partial(self._on_listed, key)))
 
-    def _on_listed(self, key: str, reply: list[str] | ZkError) -> None:
+    def _on_listed(self, key: str, reply: tuple[list[str], int] | ZkError) -> None:
         if isinstance(reply, NodeMissing):
             return  # the queue has become empty
         if isinstance(reply, ZkError):
@@ -221,11 +223,16 @@ class Scan:
                 self._skip(f"{key!r} cannot be listed: {reply}")
             return
         # Only the ends are searched: the names are long, and there are many.
-        others = [name for name in reply if not SEQUENCE_TAIL.match(name[-SEQUENCE_DIGITS:])]
-        contenders = len(reply) - len(others)
-        if contenders and key:
+        names, created = reply
+        others = [name for name in names if not SEQUENCE_TAIL.match(name[-SEQUENCE_DIGITS:])]
+        contenders = len(names) - len(others)
+        # Above other keys, an empty directory may be no lock at all. Then its counter does not matter.
+        is_wearing = order.numbers_left(created) <= order.WEARING_FROM and (contenders or not others)
+        if key and is_wearing:
+            self._result.numbers_left[key] = order.numbers_left(created)
+        if key and (contenders or is_wearing):
             try:
-                self._listed_queues[key] = order.ordered(reply)
+                self._listed_queues[key] = order.ordered(names)
             except UnreadableQueue as error:
                 self._result.unreadable[key] = contenders, str(error)
         for name in others:
@@ -249,7 +256,8 @@ class Scan:
             wanted = sorted(result.unreadable, key=lambda key: (not limits.is_first(key), key))[: limits.max_locks]
             result.unreadable = {key: result.unreadable[key] for key in wanted}
             room = limits.max_locks - len(wanted)
-            keys.sort(key=lambda key: (not limits.is_first(key), -len(self._listed_queues[key])))
+            wearing = result.numbers_left
+            keys.sort(key=lambda key: (not limits.is_first(key), key not in wearing, -len(self._listed_queues[key])))
             keys = sorted(keys[:room])
         result.queues = {key: self._listed_queues[key] for key in keys}
         reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders

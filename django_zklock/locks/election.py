@@ -64,6 +64,8 @@ class Backoff:
 class CandidateLock(Lock):
     """The lock of one candidate: it has no timeout, and any thread can end the wait for good."""
 
+    _lasts = "leader"
+
     def __init__(self, name: str, **options: Any) -> None:
         # DEFAULTS is meant for other locks, so these options win. One object is one candidate, so it is not reentrant.
         super().__init__(

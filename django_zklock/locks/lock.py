@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
@@ -55,6 +56,8 @@ class Lock(LockBase[Hold]):
     `django_zklock.conf.arguments.LockArguments` explains the options. Those that are not given come from the lock's
     entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
+
+    _lasts = ""  # "leader", "run" or "lease": how others see it if its hold is meant to last
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
         if more or not options.keys() <= LockArguments.__annotations__.keys():
@@ -113,7 +116,8 @@ class Lock(LockBase[Hold]):
         """The spec, as a tuple; see `LockBase`."""
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, (self.resolve(config),)
+            spec = self.resolve(config)
+            self._resolved = config, (replace(spec, lasts=self._lasts) if self._lasts else spec,)
         return self._resolved[1]
 
     def _view(self, holds: list[HeldLock]) -> Hold:

@@ -32,6 +32,7 @@ OURS: Final = "zklock"
 CURATOR: Final = "Curator"
 KAZOO: Final = "kazoo"
 UNKNOWN: Final = "unknown"
+LASTING: Final = ("leader", "run", "lease")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,11 @@ class ContenderInfo:
     granted: datetime | None = None
     """When it got the lock, by ZooKeeper's clock. A holder writes it after a second. None before, and for waiters."""
 
+    lasts: str = ""
+    """ "leader", "run" (a command) or "lease" if its hold is meant to last; empty for other work, and if unknown."""
+    renewal_due: datetime | None = None
+    """When its work should have written its znode again; None if it does not write, or if an operator wrote since."""
+
     @property
     def is_orphan(self) -> bool:
         """Whether no session and no end of time deletes its znode: it was restored from a backup, or copied."""
@@ -116,6 +122,8 @@ class ContenderInfo:
             max_hold=payload.max_hold / 1000,
             session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
+            lasts=payload.lasts if payload.lasts in LASTING else "",
+            renewal_due=_renewal_due(payload, node),
             granted=_granted(payload, node) if operator is None else operator.since,
             **more,
         )
@@ -175,6 +183,13 @@ def _idle_since(payload: Payload, node: Node) -> datetime | None:
 def _granted(payload: Payload, node: Node) -> datetime | None:
     """Return when it got the lock, by ZooKeeper's clock: the time of its create plus the time that it has waited."""
     return to_datetime(min(node.ctime + payload.waited / 1000, node.mtime)) if payload.waited else None
+
+
+def _renewal_due(payload: Payload, node: Node) -> datetime | None:
+    """A release request stops the renewals, as they would overwrite it."""
+    if not payload.renewed_within or payload.release_request:
+        return None
+    return to_datetime(node.mtime + payload.renewed_within / 1000)
 
 
 _Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ app.conf.update(
     result_expires=None,  # else there is an entry of Celery's own
     **json.loads(os.environ.get("BEAT_CONF", "{}")),
 )
+
+
+@beat_init.connect
+def hang_if_told(**_kwargs: Any) -> None:
+    """Let SIGUSR2 stop the main thread, and no other. Signs of life may come more often than in production."""
+    from django_zklock.contrib.celery import schedule
+
+    signal.signal(signal.SIGUSR2, lambda *_: time.sleep(600))
+    schedule.RENEW_EVERY = float(os.environ.get("BEAT_RENEW_EVERY", schedule.RENEW_EVERY))
 
 
 @beat_init.connect

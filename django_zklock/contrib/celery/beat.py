@@ -198,6 +198,7 @@ class ZkScheduler(Scheduler):
     def _lead(self, active: Any) -> None:
         active.records.check()
         pause = active.tick()
+        active.records.renew(max(pause or 0.0, 0.0))
         if pause and pause > 0:
             if active.records.hold.wait_lost(pause):
                 active.records.check()

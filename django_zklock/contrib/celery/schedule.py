@@ -34,6 +34,7 @@ Entry: TypeAlias = Any
 FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
 BATCH = 200_000  # bytes of one transaction, about 350 records; ZooKeeper refuses a request of 1 MB
+RENEW_EVERY = 30.0  # seconds between two signs of life; a sleeping leader gives the next one when it wakes up
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
 
@@ -93,6 +94,7 @@ class ScheduleRecords:
         self._folder = f"{base}/{FOLDER}/{escape(schedule, what='the name of the schedule')}"
         self._leader = f"{socket.gethostname()}:{os.getpid()}"
         self._runs: dict[str, RunRecord] = {}  # by the name of their node
+        self._renew_at = 0.0  # on `clock.now()`
 
     def load(self) -> None:
         """Read what earlier leaders have recorded."""
@@ -150,6 +152,19 @@ class ScheduleRecords:
         """Raise `LeadershipLost` unless this process leads now."""
         if self.hold.lost:
             raise LeadershipLost(held_of(self.hold).grant.why_invalid() or "the lock was released")
+
+    def renew(self, pause: float) -> None:
+        """
+        Give a sign of life to those who look at the queue, if it is time: the next tick comes in `pause` seconds.
+
+        It is one write of the leader's znode in `RENEW_EVERY` seconds at most. One that fails is not missed yet.
+        """
+        now, every = clock.now(), max(pause, RENEW_EVERY)
+        if now + pause >= self._renew_at:
+            self._renew_at = now + every
+            within = round((2 * every + RENEW_EVERY) * 1000)
+            contender: Any = held_of(self.hold).contender  # a leader never lingers
+            self._session.post(contender.describe, {"renewed_within": within})
 
     # --- requests -----------------------------------------------------------------------------------------------
 

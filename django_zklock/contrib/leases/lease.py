@@ -25,6 +25,7 @@ LEFT: Final = "the client has left the queue"
 class LeaseLock(Lock):
     """A lock that wakes `queued`, if there is such a future, when it has to wait."""
 
+    _lasts = "lease"
     queued: asyncio.Future[None] | None = None
 
     def _on_wait(self, waiter: Any) -> None:

@@ -334,6 +334,7 @@ class Contender(SessionObserver):
             owner=caller.owner,
             max_hold=round((spec.max_hold or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
+            lasts=spec.lasts,
         ).encode()
 
     def _on_created(self, reply: NodeReply) -> None:

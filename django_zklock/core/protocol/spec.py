@@ -25,6 +25,7 @@ class QueueSpec:
     max_hold: float | None = None  # seconds from the grant, after which the holder loses the lock
     linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
     template: str = ""  # of the key
+    lasts: str = ""  # "leader", "run" or "lease" if the hold is meant to last; see `Payload`
 
 
 class Caller(NamedTuple):

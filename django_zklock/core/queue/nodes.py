@@ -39,11 +39,13 @@ _FIELDS = (
     "session_timeout",
     "idle",
     "waited",
+    "lasts",
+    "renewed_within",
 )
-_NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited"})
+_NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
 _TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
-_OPTIONAL = (_NUMBERS | {"idle"}) - {"version", "pid"}  # left out if they are 0 or empty
-_UNCUT = frozenset({"guid", "since", "idle"})  # they keep `_SHORT` characters
+_OPTIONAL = (_NUMBERS | {"idle", "lasts"}) - {"version", "pid"}  # left out if they are 0 or empty
+_UNCUT = frozenset({"guid", "since", "idle", "lasts"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -224,6 +226,10 @@ class Payload:
     """Since when a lock that lingers is idle, in the form of `since`; empty if it is in use."""
     waited: int = 0
     """Milliseconds from the creation of the znode to the grant. A holder writes it after a second; 0 before that."""
+    lasts: str = ""
+    """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
+    renewed_within: int = 0
+    """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
 

@@ -21,6 +21,8 @@ from django_zklock.core.queue.nodes import Child, Kind, parse
 
 LAST_SEQUENCE = 2**31 - 2**20
 """The highest sequence number that is accepted. The lock is closed a million numbers before the counter overflows."""
+WEARING_FROM: Final = LAST_SEQUENCE // 10
+"""The sequence numbers that are left when a directory counts as nearly worn out: a tenth of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +166,14 @@ def _refuse_mixture(queue: Sequence[Child]) -> None:
 
 EXHAUSTED: Final = (
     "ZooKeeper's 32-bit counter of this directory is exhausted, or nearly so. Let the contenders finish. Then "
-    "delete the directory (the parent of this znode) once it is empty, so that ZooKeeper counts from 0 again."
+    "delete the directory once it is empty, so that ZooKeeper counts from 0 again."
 )
 """The end of each `UnreadableQueue` whose cause is the counter, and its cure."""
+
+
+def numbers_left(created: int) -> int:
+    """Return how many contenders a directory still accepts after so many created children; 0 if it is worn out."""
+    return max(0, LAST_SEQUENCE + 1 - created)
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ def acl_path(request: Any) -> str:
 
 
 _OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
-_READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync)  # they change nothing, so they have no outcome
+# They change nothing, so they have no outcome.
+_READS = (wire.GetData, wire.GetChildren, wire.GetChildren2, wire.GetACL, wire.Sync)
 
 
 class Client(KazooClient):

@@ -3,7 +3,8 @@ Check the ensemble and the locks. The exit code tells a probe whether all is wel
 
 With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 counter used up, 22 unreadable queue,
 23 host or process hangs, 24 another client, 25 hung holder, 26 operator hold, 27 process ended with locks,
-28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles.
+28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles,
+34 counter nearly used up, 35 leader without a sign of life.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import cycle_text, different_limits, key_text, keys_text, process_of
+from django_zklock.dashboard.formatting import (
+    counter_text,
+    cycle_text,
+    different_limits,
+    key_text,
+    keys_text,
+    process_of,
+)
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
@@ -215,8 +223,9 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
     kept = f", {idle} of them kept for the next user" if idle else ""
     yield Check("locks", "info", f"{snapshot.total} held or waited for{kept}")
     for lock in snapshot.locks:
-        if lock.problem:
-            yield Check("queue", "error", f"{key_text(lock.key)}: {lock.problem}")
+        if lock.problem or lock.numbers_left is not None:
+            result = "error" if lock.problem or lock.is_worn_out else "warning"
+            yield Check("queue", result, f"{key_text(lock.key)}: {lock.problem or counter_text(lock)}")
         if lock.own_limits:
             yield Check("limits", "warning", f"{key_text(lock.key)}: {different_limits(lock)}")
         for contender in (*lock.holders, *lock.waiters):

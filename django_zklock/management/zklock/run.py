@@ -71,6 +71,12 @@ except OSError as error:
 """
 
 
+class CommandLock(Lock):
+    """The lock of a command, which others see as such."""
+
+    _lasts = "run"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
     parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="the command and its arguments, after --")
@@ -114,7 +120,7 @@ def _lock(options: argparse.Namespace) -> Lock:
     """Return the lock. Wrong options end this process with the exit code for wrong usage."""
     program = os.path.basename(options.command[0])
     try:
-        lock = Lock(
+        lock = CommandLock(
             template_of(options.name),
             fields=dict(options.fields),
             atomic=False,

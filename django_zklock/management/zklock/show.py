@@ -74,7 +74,10 @@ def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
     if grants:
         events = [(formatting.time_text(row.at), row.by, row.waited, row.lasted, row.what) for row in grants]
         write_table(out, ("last grants", "to", "waited", "held", ""), events, numbers=("waited", "held"))
-    for command in (*formatting.commands(lock), *(shown.commands if lock.problem else ())):
+    for command in (
+        *formatting.commands(lock),
+        *(shown.commands if lock.problem or lock.numbers_left is not None else ()),
+    ):
         write_line(out, f"Next: {command}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -327,10 +327,10 @@ def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
     again = snapshot(max_age=60)
     assert again.locks == first.locks
     assert again.age >= first.age
-    assert not proxy.counts[GET_CHILDREN]
+    assert not proxy.counts[GET_CHILDREN2]
     contender(zoo, "l")
     assert [lock.key for lock in fresh().locks] == ["k", "l"]
-    assert proxy.counts[GET_CHILDREN] == 3
+    assert proxy.counts[GET_CHILDREN2] == 3
 
 
 def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None:
@@ -342,7 +342,7 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     answers = [asker.result() for asker in askers]
     proxy.delay = 0.0
     assert all([lock.key for lock in answer.locks] == ["k"] for answer in answers)
-    assert proxy.counts[GET_CHILDREN] == 2
+    assert proxy.counts[GET_CHILDREN2] == 2
 
 
 def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
@@ -354,14 +354,14 @@ def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
     proxy.reset()
     fresh(max_waiters=0)
     assert proxy.round_trips() <= 14
-    before = {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN, GET_DATA)}
-    assert before == {GET_CHILDREN: 42, GET_DATA: 80}
+    before = {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA)}
+    assert before == {GET_CHILDREN2: 42, GET_DATA: 80}
     for number in range(40):
         for _ in range(10):
             contender(zoo, f"shop/sku-{number}")
     proxy.reset()
     fresh(max_waiters=0)
-    assert {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN, GET_DATA)} == before
+    assert {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA)} == before
     assert not any(proxy.counts[opcode] for opcode in (CREATE2, SET_DATA, DELETE))
 
 
@@ -371,7 +371,7 @@ def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:
     proxy.reset()
     for _ in range(5):
         fresh()
-    assert proxy.counts[MULTI] <= 1 + proxy.counts[GET_CHILDREN]  # heartbeats are transactions, too
+    assert proxy.counts[MULTI] <= 1 + proxy.counts[GET_CHILDREN2]  # heartbeats are transactions, too
     assert "!clock" not in zoo.client.get_children(zoo.base)
 
 

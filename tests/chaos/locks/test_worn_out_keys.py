@@ -1,0 +1,134 @@
+"""A key whose counter is used up, or nearly so, is named between its callers, and the printed remedy ends that."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+from support import adminsite
+from support.chaos import wrap
+from support.chaos.worker_pool import WorkerPool
+from support.ensemble import DEBIAN_DIRECTORY, Ensemble, find_classpath
+from support.zoo import Zoo, eventually
+
+from django_zklock import inspection
+from django_zklock.core.queue.order import LAST_SEQUENCE, WEARING_FROM
+from django_zklock.management.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.zookeeper]
+
+CHROOT = "/worn"
+LIST = "/admin/zklock/lock/"
+
+WORN = {"called": wrap.LARGEST - 1, "stuck": wrap.LARGEST, "last": LAST_SEQUENCE + 1, "negative": -5}
+WEARING = {"wearing": LAST_SEQUENCE + 1 - WEARING_FROM}
+GOOD = {"many": wrap.LARGEST - 1, "many/1": 7, "half": LAST_SEQUENCE // 2, "long": LAST_SEQUENCE - WEARING_FROM}
+"""A directory above other keys is no lock by itself."""
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """A server that has run for years."""
+    directory = tmp_path_factory.mktemp("worn")
+    numbers = WORN | WEARING | GOOD
+    wrap.prepare(directory, {f"{CHROOT}/zklock/{key}": number for key, number in numbers.items()})
+    with Ensemble(nodes=1, directory=directory) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def arena(ensemble: Ensemble) -> Iterator[Zoo]:
+    """The directory with high numbers; not to be deleted after a test."""
+    zoo = Zoo(ensemble.hosts, ensemble)
+    zoo.chroot, zoo.base = CHROOT, f"{CHROOT}/zklock"
+    yield zoo
+    zoo.chroot = f"{CHROOT}/none"
+    zoo.close()
+
+
+@pytest.fixture
+def keys() -> tuple[str, ...]:
+    return (*WORN, "half")
+
+
+def zklock(*arguments: str) -> tuple[str, int]:
+    """Return what `manage.py zklock` prints, and its exit status."""
+    out = StringIO()
+    try:
+        call_command("zklock", *arguments, stdout=out)
+    except CommandError as error:
+        return out.getvalue(), error.returncode
+    return out.getvalue(), 0
+
+
+def follow(command: str) -> None:
+    """Run a printed command. If a caller is in the queue, ZooKeeper refuses, and the operator tries again."""
+    program, *arguments = shlex.split(command)
+    assert program == "zkCli.sh"
+    jars = ":".join(map(str, [*find_classpath(), DEBIAN_DIRECTORY / "commons-cli.jar"]))
+    command_line = ["java", "-cp", jars, "org.apache.zookeeper.ZooKeeperMain", *arguments]
+
+    eventually(lambda: subprocess.run(command_line, timeout=60, capture_output=True, check=False).returncode == 0, 60)
+
+
+@pytest.mark.django_db
+def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
+    """Each caller leaves the queue with its error. What remains is the counter of the empty directory."""
+    caller, other = pool.start("A", "B")
+    ended = threading.Event()
+    errors: list[str | None] = []
+
+    def call_once_a_second() -> None:
+        while not ended.wait(1):
+            errors.append(caller.acquire("called", timeout=3).result(20).get("error"))
+            if errors[-1] is None:
+                caller.release("called").result(20)
+
+    calling = threading.Thread(target=call_once_a_second)
+    calling.start()
+    try:
+        with pool.zoo.configured(), override_settings(**adminsite.SETTINGS):
+            eventually(lambda: errors, 20)
+            operator = adminsite.user_with("view_lock")
+            for _ in range(5):
+                printed, status = zklock("doctor", "--incident")
+                assert status == ExitCode.COUNTER
+                for key in WORN:
+                    assert f"Counter used up: {key}" in printed
+                assert "Counter nearly used up: wearing" in printed
+                assert f"About {WEARING_FROM:,} acquisitions are left" in printed
+                assert printed.count("->") == len(WORN | WEARING), "a good key is named, too"
+            other.must_acquire("half")
+            few = inspection.snapshot(max_age=0, max_locks=len(WORN | WEARING))
+            assert {lock.key for lock in few.locks} == (WORN | WEARING).keys(), "a held lock goes first"
+            assert few.total == len(WORN | WEARING) + 1
+            other.release("half").result()
+            page = operator.get(LIST).content.decode()
+            assert "Counter used up: called" in page
+            assert "Counter nearly used up: wearing" in page
+            assert "No acquisition is left" in zklock("doctor")[0]
+            assert "COUNTER of called" in zklock("status")[0]
+            assert "Counter nearly used up" in operator.get(f"{LIST}?q=").content.decode()
+            assert "wearing" in zklock("list", "--state", "wearing")[0]
+            for key in WORN | WEARING:
+                worst = ExitCode.WEARING if key in WEARING else ExitCode.COUNTER
+                eventually(lambda: zklock("doctor", "--incident")[1] == worst)  # noqa: B023 - it is called at once
+                shown, status = zklock("show", key)
+                assert status == 0
+                (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete " in line]
+                assert delete in operator.get(f"{LIST}{key}/change/").content.decode()
+                follow(delete)
+            eventually(lambda: zklock("doctor", "--incident")[1] == 0)
+        count = len(errors)
+        eventually(lambda: None in errors[count:], 20, "the key still refuses its callers")
+        assert set(errors[:count]) >= {"UnreadableQueue"}
+    finally:
+        ended.set()
+        calling.join(30)
+    pool.assert_kept()

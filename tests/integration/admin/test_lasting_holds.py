@@ -1,0 +1,115 @@
+"""Leaders, beat, `zklock run` and leases are meant to hold their locks: no incident, unless their work falls silent."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.adminsite import user_with
+from support.beats import Beats
+from support.locking import MANAGE, ending, zklock
+from support.serving import Serving
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock import inspection
+from django_zklock.dashboard import incidents
+from django_zklock.dashboard.formatting import state_text
+from django_zklock.inspection import LockInfo
+from django_zklock.management.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(180)]
+
+LONG = 2.0  # seconds after which a hold is long; 60 in production
+KEY = "celery-beat/beatapp"
+LIST = "/admin/zklock/lock/"
+WORK = "import time, django; django.setup(); from django_zklock import zk_leader, zk_lock\n"
+LEADERS = f"{WORK}zk_leader('reports').run(lambda hold: time.sleep(300))"
+HELD = f"{WORK}with zk_lock('plain', timeout=None): time.sleep(300)"
+LEASE = """import time, zklock_client
+with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sleep(300)"""
+BOUND = f"{WORK}with zk_lock('bound', timeout=None, max_hold=600): time.sleep(300)"
+
+
+@contextlib.contextmanager
+def processes(zoo: Zoo, *commands: list[str]) -> Iterator[None]:
+    started = [subprocess.Popen(command, cwd=TESTS, env=zoo.environment()) for command in commands]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def locks() -> dict[str, LockInfo]:
+    return {lock.key: lock for lock in inspection.snapshot(max_age=0, max_waiters=1).locks}
+
+
+def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
+    present = incidents.find(inspection.snapshot(max_age=0, max_waiters=1), None, long_held)
+    return [(incident.cause, incident.keys) for incident in present]
+
+
+def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo: Zoo, tmp_path: Path) -> None:
+    """Three leaders, two beats, two commands, two clients of a lease: one of each holds, and the others wait."""
+    run = [*MANAGE, "run", "daemon", "--timeout=forever", "--", "sleep", "300"]
+    with contextlib.ExitStack() as stack:
+        serving = stack.enter_context(Serving(zoo))
+        client = python(LEASE.format(address=serving.address))
+        beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10))
+        beats.start("first", "second")
+        commands = [*[python(LEADERS)] * 3, *[run] * 2, *[client] * 2, *[python(HELD)] * 2, *[python(BOUND)] * 2]
+        stack.enter_context(processes(zoo, *commands))
+        keys = {"reports": "Leader", "daemon": "Command", "device": "Lease", "celery-beat/beatapp": "Leader"}
+
+        def all_are_long_held() -> bool:
+            seen = locks()
+            return all(
+                key in seen and seen[key].waiting > 0 and seen[key].held_longer_than(2 * LONG)
+                for key in (*keys, "plain", "bound")
+            )
+
+        eventually(all_are_long_held, 60, causes)
+        seen = locks()
+        assert {key: state_text(seen[key], seen[key].state(LONG)) for key in keys} == keys
+        assert causes() == [("hung", ("plain",))]
+        assert "A leader holds it until it ends." in zklock("show", "reports")
+        assert "A command holds it for as long as it runs." in zklock("show", "daemon")
+        listed = user_with("view_lock").get(f"{LIST}?q=").content.decode()
+        assert "zklock-hung" not in listed
+        assert "reports" in zklock("list", "--longer-than", "2s")
+
+
+@pytest.mark.parametrize("entry", [0.5, 3.0], ids=["busy", "asleep for longer than between two signs of life"])
+def test_a_beat_whose_loop_hangs_is_an_incident_and_one_that_goes_on_is_none(
+    zoo: Zoo, tmp_path: Path, entry: float
+) -> None:
+    """Its session lives on, as heartbeats have a thread of their own. Nobody else would take over."""
+    with Beats(zoo, tmp_path, {"often": entry}, session_timeout=10) as beats:
+        (first,) = beats.start("first", BEAT_RENEW_EVERY="1")
+        beats.wait_sent(1)
+        (second,) = beats.start("second", BEAT_RENEW_EVERY="1")
+        beats.wait_queue(first, second)
+        eventually(lambda: locks()[KEY].holders[0].renewal_due)
+        beats.wait_sent(3, since=beats.sent()[-1].at)
+        assert causes() == []
+        first.process.send_signal(signal.SIGUSR2)  # its main thread sleeps
+        eventually(lambda: causes() == [("silent", (KEY,))], 40)
+        status, printed, _ = ending("doctor", "--incident")
+        assert status == ExitCode.SILENT
+        assert f"The leader of {KEY} gives no sign of life" in printed
+        (command,) = [line for line in printed.splitlines() if "$" in line]
+        zklock(*shlex.split(command.partition(" zklock ")[2]), "--no-input")
+        beats.wait_sent(1, since=beats.sent()[-1].at)
+        assert beats.queue()[0] is second
+        eventually(lambda: causes() == [])
