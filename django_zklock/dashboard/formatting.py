@@ -285,7 +285,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
     if lock.held_longer_than(long_held) and not lock.lasts:
-        return _("Too long? 1. Request release (work finishes). 2. Break (work is stopped).")
+        return _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped).")
     return otherwise
 
 

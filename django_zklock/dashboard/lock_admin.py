@@ -156,11 +156,12 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
         servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout) if landing else None
-        present = incidents.find(snapshot, servers, self.long_held) if servers else ()
+        verdict = incidents.look(snapshot, servers, self.long_held) if servers else None
+        present = verdict.incidents if verdict else ()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
-            "calm": incidents.looked_at(snapshot, servers) if servers and not snapshot.problem else None,
+            "verdict": verdict,
             "snapshot": snapshot,
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
