@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import time
 from collections import Counter, defaultdict
@@ -15,7 +16,7 @@ from django_zklock.core import clock
 from django_zklock.dashboard import extension, formatting, lazy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot
 
@@ -143,6 +144,13 @@ class Incident:
         """Return "error" if the cause is one of `Blocking`, else "warning"."""
         return "error" if self.cause in get_args(Blocking) else "warning"
 
+    @property
+    def identity(self) -> str:
+        """Return a text that is the same as long as it is the same incident, in each process."""
+        tokens = sorted(holder.token for _key, holder in self.holders)
+        text = repr((self.host, sorted(self.keys), tokens))
+        return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
 
 _missing: dict[tuple[str, int, str, int], float] = {}
 """Holds without an end whose processes have no contender: since when; replaced by any thread."""
@@ -152,14 +160,26 @@ def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether processes ended."""
     snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=50 if sure else 1)
     servers = lazy.inspection.ensemble(reply_timeout=reply_timeout)
-    present = find(snapshot, servers, sure=sure)
+    present, acknowledged = split(find(snapshot, servers, sure=sure), reply_timeout)
     return {
         "healthy": not present and not snapshot.problem,
         "problem": snapshot.problem,
         **looked_at(snapshot, servers),
         "locks": snapshot.total,
         "incidents": [describe(incident) for incident in present],
+        "acknowledged": acknowledged,
     }
+
+
+def split(incidents: Sequence[Incident], reply_timeout: float) -> tuple[list[Incident], list[dict[str, Any]]]:
+    """Return the incidents that nobody has acknowledged, and the others: described, and with who did."""
+    known = lazy.operations.acknowledgements(reply_timeout=reply_timeout) if incidents else {}
+    acknowledged = [
+        {**describe(incident), "by": written.by, "reason": written.reason, "until": formatting.time_text(written.until)}
+        for incident in incidents
+        if (written := known.get(incident.identity)) is not None
+    ]
+    return [incident for incident in incidents if incident.identity not in known], acknowledged
 
 
 def looked_at(snapshot: Snapshot, servers: EnsembleReport) -> dict[str, Any]:
@@ -312,6 +332,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {
         **{name: getattr(incident, name) for name in ("cause", "severity", "host", "pid", "age", "blocked")},
+        "identity": incident.identity,
         "title": title,
         "explanation": f"{formatting.waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
         "remedy": remedy,
