@@ -122,7 +122,7 @@ class AcknowledgeForm(forms.Form):
     minutes = forms.FloatField(
         label=_("Minutes"), min_value=0, max_value=MAX_MINUTES, help_text=_("Then it needs attention again.")
     )
-    reason = _ReasonField(help_text=_("For the audit log, the history, and whoever looks next."))
+    reason = _ReasonField(help_text=_("For the audit log, the history, and the next operator who looks."))
 
 
 class LimitForm(_LockForm):

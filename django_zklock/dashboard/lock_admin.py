@@ -153,8 +153,8 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
         servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout) if landing else None
-        found = incidents.find(snapshot, servers, self.long_held) if servers else ()
-        present, acknowledged = incidents.split(found, self.reply_timeout)
+        causes = incidents.find(snapshot, servers, self.long_held) if servers else ()
+        present, acknowledged = incidents.split(causes, self.reply_timeout)
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),

@@ -45,7 +45,7 @@ class Action:
     what: str
     """A key of `_MESSAGES`."""
     key: str
-    """Of the lock; empty if the action is about an incident."""
+    """The lock; empty if the action is about an incident."""
     by: str
     reason: str
     via: str

@@ -108,8 +108,8 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
         raise failure(report["problem"], ExitCode.UNAVAILABLE)
     if not json:
         for incident in report["acknowledged"]:
-            told = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
-            write_line(out, f"- {incident['title']}. {told}")
+            until = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
+            write_line(out, f"- {incident['title']}. {until}")
         verdict = "Nothing needs attention" if report["complete"] else "No trouble in the part that was looked at"
         if report["acknowledged"]:
             verdict = f"Nothing else needs attention; {len(report['acknowledged'])} acknowledged"

@@ -85,7 +85,7 @@ def test_an_acknowledged_card_is_below_the_others_and_healthy(zoo: Zoo, operator
     (listed,) = report()["acknowledged"]
     assert (listed["identity"], listed["reason"]) == (card["identity"], "a disk is on its way")
     path = make_incident(zoo, "another")
-    eventually(lambda: [found["keys"] for found in report()["incidents"]] == [["another"]])
+    eventually(lambda: [incident["keys"] for incident in report()["incidents"]] == [["another"]])
     shown = page(operator)
     assert shown.index("another") < shown.index("a disk is on its way")
     assert "Nothing else needs attention" not in shown
@@ -95,7 +95,7 @@ def test_an_acknowledged_card_is_below_the_others_and_healthy(zoo: Zoo, operator
 def test_a_withdrawn_acknowledgement_does_not_count(operator: Client, card: dict[str, Any]) -> None:
     acknowledge(operator, card)
     acknowledge(operator, card, minutes=0)
-    assert [found["identity"] for found in report()["incidents"]] == [card["identity"]]
+    assert [incident["identity"] for incident in report()["incidents"]] == [card["identity"]]
     assert report()["acknowledged"] == []
 
 
@@ -134,9 +134,9 @@ def test_an_acknowledgement_needs_the_permission_to_break_and_a_reason(card: dic
 @pytest.mark.parametrize(
     "data", [b"", b"{", b'{"title":1}', b'{"title":"","by":"","reason":"","ends":1e999}', b"x" * 9000]
 )
-def test_what_is_no_acknowledgement_acknowledges_nothing(zoo: Zoo, card: dict[str, Any], data: bytes) -> None:
+def test_invalid_data_acknowledge_nothing(zoo: Zoo, card: dict[str, Any], data: bytes) -> None:
     zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{card['identity']}", data, makepath=True)
-    assert [found["identity"] for found in report()["incidents"]] == [card["identity"]]
+    assert [incident["identity"] for incident in report()["incidents"]] == [card["identity"]]
 
 
 def test_the_directory_is_no_lock(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:

@@ -78,8 +78,8 @@ def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
     assert max(hour.waited) == pytest.approx(1.0)
     assert sum(hour.refused) == 1
     assert [index for index, count in enumerate(hour.refused) if count] in ([44], [45], [46])
-    one = chart._count(("k", HOUR), 0.0)
-    assert sum(one.held) == pytest.approx(50.0, abs=1.1)
+    of_lock = chart._count(("k", HOUR), 0.0)
+    assert sum(of_lock.held) == pytest.approx(50.0, abs=1.1)
     day = chart._count(("", DAY), 0.0)
     assert sum(day.held) == pytest.approx((4800 + 1800) / 1800, abs=0.01)
 
