@@ -8,7 +8,7 @@ row of a wait, and no end of a hold, before it ends. So the present ones are tho
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 MOST_LONG: Final = 5000
 """Rows that last longer than a bar and are read one by one, the newest first."""
-HEIGHT: Final = 20
-"""Of the highest bar, in units of the picture."""
 
 
 class Span(NamedTuple):
@@ -53,15 +51,6 @@ class Counts(NamedTuple):
     held: list[float]
     waited: list[float]
     refused: list[float]
-
-
-class Picture(NamedTuple):
-    """The bars of one span as a path, and what they say as a text."""
-
-    label: Any
-    bars: int
-    path: str
-    text: str
 
 
 _SECONDS: Final = {
@@ -87,7 +76,6 @@ def _count(asked: tuple[str, Span], timeout: float) -> Counts:
     key, (bars, step, _max_age) = asked
     start = (time.time() // step - bars + 1) * step
     first = datetime.fromtimestamp(start, timezone.now().tzinfo)  # naive if the project's times are
-    counts = Counts(start, *([0.0] * bars for _series in range(3)))
     rows = Attempt._default_manager.filter(at__lt=first + timedelta(seconds=bars * step)).order_by()
     rows = rows.filter(key=shortened(key, MAX_TEXT)) if key else rows
     rows = rows.annotate(offset=_Seconds("at", Value(first, DateTimeField())))
@@ -101,35 +89,30 @@ def _count(asked: tuple[str, Span], timeout: float) -> Counts:
         refused=Count("pk", filter=Q(outcome=Attempt.TIMED_OUT)),
     )
     long = rows.filter(is_long, at__gte=first - SEARCHED).order_by("-at")
+    held, waited, refused = (defaultdict[int, float](float) for _series in range(3))  # seconds, seconds and number
     with transaction.atomic(rows.db):  # an error must not spoil the caller's transaction
         for row in short:
-            _add(counts.held, row["bar"], row["holds_here"] / step)
-            _add(counts.held, row["bar"] + 1, (row["holds"] - row["holds_here"]) / step)
-            _add(counts.waited, row["bar"], row["waits_here"] / step)
-            _add(counts.waited, row["bar"] - 1, (row["waits"] - row["waits_here"]) / step)
-            _add(counts.refused, row["bar"], row["refused"])
-        for offset, held, waited, outcome in long.values_list("offset", "held", "waited", "outcome")[:MOST_LONG]:
-            for series, begin, end in (
-                (counts.held, offset, offset + (held or 0.0)),
-                (counts.waited, offset - (waited or 0.0), offset),
-            ):
+            bar = int(row["bar"])
+            held[bar] += row["holds_here"]
+            held[bar + 1] += row["holds"] - row["holds_here"]
+            waited[bar] += row["waits_here"]
+            waited[bar - 1] += row["waits"] - row["waits_here"]
+            refused[bar] += row["refused"]
+        for offset, hold, wait, outcome in long.values_list("offset", "held", "waited", "outcome")[:MOST_LONG]:
+            refused[int(offset // step)] += outcome == Attempt.TIMED_OUT
+            for series, begin, end in (held, offset, offset + (hold or 0.0)), (waited, offset - (wait or 0.0), offset):
                 for bar in range(max(0, int(begin // step)), min(bars, int(end // step) + 1)):
-                    _add(series, bar, (min(end, (bar + 1) * step) - max(begin, bar * step)) / step)
-            _add(counts.refused, offset // step, outcome == Attempt.TIMED_OUT)
-    return counts
-
-
-def _add(series: list[float], bar: float, number: float) -> None:
-    if 0 <= bar < len(series):
-        series[int(bar)] += number
+                    series[bar] += min(end, (bar + 1) * step) - max(begin, bar * step)
+    units = (held, step), (waited, step), (refused, 1.0)
+    return Counts(start, *([series[bar] / unit for bar in range(bars)] for series, unit in units))
 
 
 past_counts: Final = Shared(_count, most=50)
 
 
-def series_of(key: str, locks: Sequence[LockInfo] | None, *, complete: bool = True) -> list[tuple[str, list[Picture]]]:
+def series_of(key: str, locks: Sequence[LockInfo] | None, *, complete: bool = True) -> list[tuple[str, list[Any]]]:
     """
-    Return the pictures of a lock, or of all locks if the key is empty; an empty list if nothing was recorded.
+    Return by title the pictures of a lock, or of all if the key is empty: label, bars, path, text. Empty if all are 0.
 
     `locks` are their present states; None if those are not known. Without `complete`, there may be others.
     """
@@ -139,7 +122,7 @@ def series_of(key: str, locks: Sequence[LockInfo] | None, *, complete: bool = Tr
         (len(holders), [holder.certain_duration for holder in holders]),
         (sum(lock.waiting for lock in locks or ()), waits),
     )
-    series: list[tuple[str, list[Picture]]] = [(_("Holders"), []), (_("Waiters"), []), (_("Refusals"), [])]
+    series: list[tuple[str, list[Any]]] = [(_("Holders"), []), (_("Waiters"), []), (_("Refusals"), [])]
     for label, span in SPANS.items():
         counts = past_counts.get((key, span), 0.0, span.max_age)
         for (_title, pictures), bars, (now, ages) in zip(series, counts[1:3], present, strict=False):
@@ -147,12 +130,12 @@ def series_of(key: str, locks: Sequence[LockInfo] | None, *, complete: bool = Tr
             text = (_("%(now)d now") if complete else _("at least %(now)d now")) % {"now": now}
             most = _("the most, %(count)s, at %(time)s")
             texts = [text if locks is not None else "", _text(most, shown, shown.index(max(shown)), counts, span)]
-            pictures.append(Picture(label, span.bars, _path(shown), "; ".join(filter(None, texts))))
+            pictures.append((label, span.bars, _path(shown), "; ".join(filter(None, texts))))
         bars = counts.refused
         first = next((index for index, count in enumerate(bars) if count), 0)
         text = _text(_("%(sum)s; the first at %(time)s"), bars, first, counts, span)
-        series[2][1].append(Picture(label, span.bars, _path(bars), text or _("none")))
-    return series if any(picture.path for _title, pictures in series for picture in pictures) else []
+        series[2][1].append((label, span.bars, _path(bars), text or _("none")))
+    return series if any(path for _title, pictures in series for _label, _bars, path, _text in pictures) else []
 
 
 def _with_present(bars: list[float], now: int, ages: Sequence[float], start: float, step: float) -> list[float]:
@@ -171,7 +154,5 @@ def _text(text: str, bars: list[float], index: int, counts: Counts, span: Span) 
 
 def _path(bars: list[float]) -> str:
     """Return the bars as the path of a picture whose unit is the width of a bar."""
-    highest = max(bars) / HEIGHT
-    return "".join(
-        f"M{index} {HEIGHT}v-{max(1.0, count / highest):.3g}h.8V{HEIGHT}z" for index, count in enumerate(bars) if count
-    )
+    highest = max(bars) / 20  # the height of the picture
+    return "".join(f"M{index} 20v-{max(1.0, count / highest):.3g}h.8V20z" for index, count in enumerate(bars) if count)

@@ -254,7 +254,7 @@ def _of_action(action: OperatorAction) -> PastEvent:
 class Past:
     """The past of a lock."""
 
-    chart: Sequence[tuple[str, Sequence[chart.Picture]]]
+    chart: Sequence[tuple[str, Sequence[Any]]]
     grants: tuple[PastEvent, ...]
     summaries: tuple[tuple[str, str], ...]
     """The title and the text of a summary of the holds, and of one of the waits."""

@@ -319,7 +319,7 @@ def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
     assert doctor() == ("Nothing needs attention: 0 of 0 locks, 1 of 1 servers.\n", 0)
     looked_at = "0 of 0 locks, 1 of 1 servers"
     calm = {"healthy": True, "problem": "", "complete": True, "looked_at": looked_at, "locks": 0, "incidents": []}
-        calm["acknowledged"] = []
+    calm["acknowledged"] = []
     assert json.loads(doctor("--json")[0]) == calm
     probe = operator.get(PROBE)
     assert (probe.status_code, probe.json()) == (200, calm)
