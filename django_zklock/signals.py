@@ -28,9 +28,9 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     call. `about` describes the work of the caller, `ahead_about` that of the contender that was just ahead, as items;
     it is empty if that is not known. `template` and `kind` are those of a `Hold`.
 
-`lock_contended(lock, waited, template, kind)`
+`lock_contended(lock, waited, template, kind, about)`
     A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
-    `template` and `kind` are those of a `Hold`. Not sent when ZooKeeper did not answer.
+    `template` and `kind` are those of a `Hold`, `about` is as for `lock_failed`. Not sent if ZooKeeper did not answer.
 
 `lock_release_requested(lock, hold, by, reason)`
     A holder in this process is asked to release. `by` and `reason` are texts for a log. Sent once for each request

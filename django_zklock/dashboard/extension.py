@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from django.http import HttpRequest, HttpResponse
 
+    from django_zklock.dashboard.incidents import Incident
     from django_zklock.inspection import LockInfo, Snapshot
 
 
@@ -68,13 +69,9 @@ class Extension:
         """Return how many times as long as usual a hold lasts, as a text; empty if that is nothing special."""
         return ""
 
-    def losses(self, seconds: float) -> Mapping[str, int]:
-        """Return by host how many sessions have lost locks within the last so many seconds."""
-        return {}
-
-    def unfinished(self, seconds: float) -> Sequence[tuple[str, int, str, int]]:
-        """Return host, pid, key and token of the newest grants of the last so many seconds without an end."""
-        return ()
+    def find(self, snapshot: Snapshot, *, sure: bool) -> tuple[Sequence[Incident], Sequence[str]]:
+        """Return the incidents that the past shows, and what was not looked at. With `sure`, it may wait to know."""
+        return (), ()
 
 
 installed = Extension()

@@ -184,7 +184,7 @@ def keys_text(keys: Sequence[str], most: int) -> str:
 
 def waits_text(count: int) -> str:
     """Return how many wait."""
-    return ngettext("%(count)d waits.", "%(count)d wait.", count) % {"count": count}
+    return ngettext("%(count)d caller waits.", "%(count)d callers wait.", count) % {"count": count}
 
 
 def different_limits(lock: LockInfo) -> str:
@@ -246,7 +246,7 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     if any(holder.source == "other" for holder in lock.holders):
         return _("This client cannot be asked to release the lock. End its program, or break the lock.")
     if lock.held_longer_than(long_held):
-        return _("Too long? 1. Request release (work finishes). 2. Break (work is stopped).")
+        return _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped).")
     return ""
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.core import clock
 from django_zklock.dashboard import extension, formatting, lazy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Blocking: TypeAlias = Literal["quorum", "split", "deadlock", "counter", "unreadable", "orphan", "host"]
 """The causes by which work is blocked, or no longer exclusive, until a person acts."""
-Cause: TypeAlias = Literal[Blocking, "foreign", "hung", "operator", "ended", "flapping"]
+Cause: TypeAlias = Literal[Blocking, "broken", "foreign", "hung", "operator", "hot", "ended", "flapping"]
 """The causes, the worst first."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 MANY: Final = 3
@@ -33,17 +33,13 @@ TIMES_USUAL: Final = 3.0
 """Ratio to the usual hold from which on a holder counts as hung."""
 LEAST_SECONDS: Final = 10.0
 """A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
-FORGOTTEN_AFTER: Final = 8 * 3600.0
-"""Seconds from which on an operator hold is forgotten, even if nobody waits."""
-WITHIN: Final = 1800.0
-"""Seconds in which losses, and holds without an end, are searched."""
-LATE: Final = 8.0
-"""Seconds after which the end of a hold is surely in the table."""
+FORGOTTEN: Final = 0.9
+"""Share of its planned time after which an operator hold that others wait for may be forgotten."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     "quorum": (
-        _("ZooKeeper has no quorum, so no lock can be granted"),
+        _("ZooKeeper has no quorum"),
         "%(detail)s",
         _("Start the servers that are down, or repair the network. Locks then go on by themselves."),
         "doctor",
@@ -84,6 +80,12 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them."),
         "list --host %(host)s",
     ),
+    "broken": (
+        _("Broken by %(by)s %(time)s ago, and its work has not ended yet: %(keys)s"),
+        _("The work on %(process)s lost the lock and may still run without it. No end of its work is recorded."),
+        _("Look at the process. If it still runs this work, end the process; then check the work."),
+        "history --host %(host)s",
+    ),
     "foreign": (
         _("Another client blocks %(keys)s"),
         _("%(holders)s cannot be asked to release the lock."),
@@ -93,23 +95,29 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     "hung": (
         _("%(holder)s has held %(keys)s for %(time)s"),
         "%(work)s",
-        _("Too long? 1. Request release (work finishes). 2. Break (work is stopped)."),
+        _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped)."),
         "",
     ),
     "operator": (
         _("Forgotten hold? %(keys)s, %(holder)s"),
-        "%(operator)s",
+        _("It has lasted %(time)s. %(operator)s"),
         _("If the reason is gone, end this hold."),
         "",
     ),
+    "hot": (
+        _("%(refused)d of %(callers)d callers were refused in the last minute: %(keys)s"),
+        _("They want one lock at the same time, and their timeouts are shorter than the queue."),
+        _("Hold it for a shorter time, wait longer (`timeout`), set `max_waiters` or `on_conflict`, or use permits."),
+        "show %(key)s",
+    ),
     "ended": (
         _("Processes on %(process)s ended with %(count)d locks"),
-        _("It was killed, or its host is down. Its locks are free again, and its work may be incomplete."),
+        _("They were killed, or their host is down or cut off. The locks are free, and the work may be incomplete."),
         _("Look at the host, and at its log for the reason. Check the work of these locks."),
         "history --host %(host)s",
     ),
     "flapping": (
-        _("%(process)s has lost its locks %(lost)d times in the last 30 minutes"),
+        _("%(process)s has lost its locks %(count)d times in the last 30 minutes"),
         _("Its connections to ZooKeeper break, or its processes pause."),
         _("Look at its network, its load and its memory."),
         "history --host %(host)s --what lost",
@@ -133,7 +141,13 @@ class Incident:
     blocked: int = 0
     """Waiters for these locks."""
     count: int = 0
-    """How many sessions of the host have lost their locks."""
+    """How many sessions of the host have lost their locks, or how many callers were refused."""
+    callers: int = 0
+    """How many there were, if they were refused."""
+    by: str = ""
+    """The operator who broke the locks."""
+    since: datetime | None = None
+    """When the last of these holds was broken, or when a look first missed its process."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
@@ -146,60 +160,73 @@ class Incident:
 
     @property
     def identity(self) -> str:
-        """Return a text that is the same as long as it is the same incident, in each process."""
+        """
+        Return a text of at most 32 characters, the same as long as it is the same incident, in each process.
+
+        A host that hangs is one incident, whatever locks it takes meanwhile. Another death, or break, is a new one.
+        """
+        of_host = self.cause in {"quorum", "split", "host", "flapping", "ended", "broken"}
         tokens = sorted(holder.token for _key, holder in self.holders)
-        text = repr((self.host, sorted(self.keys), tokens))
+        parts = (self.pid * (self.cause == "broken"), self.since) if of_host else (sorted(self.keys), tokens)
+        text = repr((self.host, *parts))
         return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-_missing: dict[tuple[str, int, str, int], float] = {}
-"""Holds without an end whose processes have no contender: since when; replaced by any thread."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a look: what needs attention, and what was looked at."""
+
+    incidents: tuple[Incident, ...]
+    """The worst first."""
+    looked_at: str
+    """How many locks and servers."""
+    unseen: tuple[str, ...]
+    """Sentences about what was not looked at, and why."""
+    complete: bool
+    """Whether everything was looked at."""
+    acknowledged: tuple[dict[str, Any], ...] = ()
+    """Other incidents: their descriptions, and who has acknowledged them, why and until when."""
+
+    @property
+    def healthy(self) -> bool:
+        """Return whether nothing needs attention, as far as everything was looked at."""
+        return self.complete and not self.incidents
+
+    def __str__(self) -> str:
+        """Return the sentence about the causes that were not found."""
+        if self.healthy and self.acknowledged:
+            text = _("Nothing else needs attention; acknowledged: %(count)d. Looked at: %(what)s.")
+            return text % {"count": len(self.acknowledged), "what": self.looked_at}
+        if self.healthy:
+            return _("Nothing needs attention. Looked at: %(what)s.") % {"what": self.looked_at}
+        text = _("No other known cause in %(what)s.") if self.incidents else _("No known cause in %(what)s.")
+        return " ".join([text % {"what": self.looked_at}, *self.unseen])
 
 
 def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
-    """Return what needs attention now, for JSON. With `sure`, wait if only time can tell whether processes ended."""
-    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=50 if sure else 1)
-    servers = lazy.inspection.ensemble(reply_timeout=reply_timeout)
-    present, acknowledged = split(find(snapshot, servers, sure=sure), reply_timeout)
+    """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
+    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_locks=None, max_waiters=50 if sure else 1)
+    verdict = look(snapshot, lazy.inspection.ensemble(reply_timeout=reply_timeout), sure=sure)
     return {
-        "healthy": not present and not snapshot.problem,
+        "healthy": verdict.healthy,
         "problem": snapshot.problem,
-        **looked_at(snapshot, servers),
+        "complete": verdict.complete,
+        "looked_at": verdict.looked_at,
+        "verdict": str(verdict),
         "locks": snapshot.total,
-        "incidents": [describe(incident) for incident in present],
-        "acknowledged": acknowledged,
+        "incidents": [describe(incident) for incident in verdict.incidents],
+        "acknowledged": list(verdict.acknowledged),
     }
 
 
-def split(incidents: Sequence[Incident], reply_timeout: float) -> tuple[list[Incident], list[dict[str, Any]]]:
-    """Return the incidents that nobody has acknowledged, and the others: described, and with who did."""
-    known = lazy.operations.acknowledgements(reply_timeout=reply_timeout) if incidents else {}
-    acknowledged = [
-        {**describe(incident), "by": written.by, "reason": written.reason, "until": formatting.time_text(written.until)}
-        for incident in incidents
-        if (written := known.get(incident.identity)) is not None
-    ]
-    return [incident for incident in incidents if incident.identity not in known], acknowledged
-
-
-def looked_at(snapshot: Snapshot, servers: EnsembleReport) -> dict[str, Any]:
-    """Return what a verdict is about, and whether that is everything."""
-    reached, count = sum(server.runs for server in servers.servers), len(servers.servers)
-    reached = max(reached, snapshot.connection.state == "connected")  # a proxy may cut `srvr`
-    values = {"locks": len(snapshot.locks), "all_locks": snapshot.total, "servers": reached, "all_servers": count}
-    text = _("%(locks)d of %(all_locks)d locks, %(servers)d of %(all_servers)d servers") % values
-    complete = snapshot.complete and reached == count
-    return {"complete": complete, "looked_at": "; ".join([text, *([] if complete else snapshot.skipped)])}
-
-
-def find(
-    snapshot: Snapshot, servers: EnsembleReport | None, long_held: float = LONG_HELD, *, sure: bool = False
-) -> tuple[Incident, ...]:
-    """Return what needs attention, the worst first. Without `servers`, whether they are one ensemble is not known."""
-    ended = _ended(snapshot)
-    if sure and _of_many(host for host, *_row in _missing):
-        time.sleep(LATE)
-        ended = _ended(snapshot)
+def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False) -> Verdict:
+    """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
+    past, unseen = extension.installed.find(snapshot, sure=sure)
+    unseen = list(unseen)
+    if snapshot.problem:
+        unseen.append(formatting.clean(snapshot.problem, formatting.MAX_ERROR))
+    if not snapshot.complete:
+        unseen += snapshot.skipped
 
     def is_hung(lock: LockInfo, holder: ScannedContender) -> bool:
         if holder.source == "other":  # it does not say since when it holds the lock
@@ -209,25 +236,45 @@ def find(
         return certain >= long_held or (usual is not None and certain >= TIMES_USUAL * usual)
 
     present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung)]
-    losses = extension.installed.losses(WITHIN)
-    present += [Incident(cause="flapping", host=host, count=losses[host]) for host in losses if losses[host] >= MANY]
-    present += [Incident(cause="ended", host=host, keys=tuple(keys)) for host, keys in ended.items()]
+    present += past
     present.sort(key=lambda incident: (CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
-    return tuple(present)
+    is_asked = present and snapshot.connection.state == "connected"
+    known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}
+    acknowledged = [
+        {**describe(incident), "by": written.by, "reason": written.reason, "until": formatting.time_text(written.until)}
+        for incident in present
+        if (written := known.get(incident.identity)) is not None
+    ]
+    reached, count = sum(server.runs for server in servers.servers), len(servers.servers)
+    reached = max(reached, snapshot.connection.state == "connected")  # a proxy may cut `srvr`
+    read = sum(not lock.is_unread for lock in snapshot.locks)
+    figures = {"locks": read, "all_locks": snapshot.total, "servers": reached, "all_servers": count}
+    values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
+    return Verdict(
+        incidents=tuple(incident for incident in present if incident.identity not in known),
+        acknowledged=tuple(acknowledged),
+        looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
+        unseen=tuple(unseen),
+        complete=snapshot.complete and not unseen and reached == count and read == snapshot.total,
+    )
 
 
 def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:
     """An answered request of our own counts more than what the servers say of themselves."""
     serves = servers is not None and any(server.serves for server in servers.servers)
     if snapshot.problem and (snapshot.connection.state != "connected" or not serves):
-        errors = [finding.text for finding in servers.findings if finding.result == "error"] if servers else []
+        errors = [  # but for the fourth sentence, which is the remedy of the card
+            " ".join(map(str, finding.messages[:3])) % finding.values
+            for finding in (servers.findings if servers else ())
+            if finding.result == "error"
+        ]
         waiting = sum(lock.waiting for lock in snapshot.locks)
         yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting)
     for finding in servers.findings if servers else ():
         if finding.splits:
             yield Incident(cause="split", detail=finding.text)
     for lock in snapshot.locks:
-        if lock.problem:
+        if lock.problem and not lock.is_unread:
             cause: Cause = "counter" if lock.is_worn_out else "unreadable"
             yield Incident(cause=cause, keys=(lock.key,), blocked=lock.waiting, detail=lock.problem)
 
@@ -248,7 +295,7 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContende
         if not holder.is_orphan
     ]:
         if holder.operator is not None:
-            if lock.waiting or holder.duration >= FORGOTTEN_AFTER:
+            if lock.waiting and holder.duration >= FORGOTTEN * holder.operator.seconds:
                 yield from _of("operator", [(lock, holder)])
         elif holder.source == "other":
             yield from _of("foreign", [(lock, holder)] if is_hung(lock, holder) else [])
@@ -282,27 +329,6 @@ def _of(cause: Cause, held: list[Held]) -> Iterator[Incident]:
         )
 
 
-def _ended(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return by host the many keys that ended processes never released. Rows may be late, so it takes a second look."""
-    global _missing
-    if snapshot.problem or snapshot.total > len(snapshot.locks):
-        return {}
-    rows = extension.installed.unfinished(WITHIN)
-    if not rows:
-        _missing = {}
-        return {}
-    now = clock.now()
-    alive = {(contender.host, contender.pid) for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)}
-    _missing = {row: _missing.get(row, now) for row in rows if row[:2] not in alive}
-    ended = [(host, key) for (host, _pid, key, _token), since in _missing.items() if now - since >= LATE]
-    return {host: [key for other, key in ended if other == host] for host in _of_many(host for host, _key in ended)}
-
-
-def _of_many(hosts: Iterable[str]) -> list[str]:
-    """Return those that are there often enough to need attention."""
-    return [host for host, count in Counter(hosts).items() if count >= MANY]
-
-
 def describe(incident: Incident) -> dict[str, Any]:
     """Return the texts, the facts and the commands of an incident, for a page, for JSON or for a terminal."""
     named = incident.holders[:MAX_NAMED]
@@ -312,8 +338,10 @@ def describe(incident: Incident) -> dict[str, Any]:
         "key": shlex.quote("".join(incident.keys[:1])),
         "host": shlex.quote(incident.host),
         "process": formatting.host_and_pid(incident.host, incident.pid),
-        "count": len(incident.keys),
-        "lost": incident.count,
+        "count": incident.count or len(incident.keys),
+        "refused": incident.count,
+        "callers": incident.callers,
+        "by": formatting.clean(incident.by),
         "time": formatting.duration(incident.age or 0.0),
         "detail": formatting.clean(incident.detail, formatting.MAX_ERROR),
         "holders": "; ".join(holders),
@@ -321,22 +349,41 @@ def describe(incident: Incident) -> dict[str, Any]:
     for _key, holder in named[:1]:
         times = extension.installed.times_usual(holder.certain_duration, holder.template)
         values["holder"] = formatting.process_of(holder)
-        values["work"] = " · ".join(filter(None, (formatting.work_of(holder), times)))
-        if incident.cause == "hung":
+        work = formatting.work_of(holder)
+        runs = _("The holder runs %(work)s.") % {"work": work} if work else ""
+        values["work"] = " ".join(filter(None, (runs, f"{times}." if times else "")))
+        if incident.cause in {"hung", "operator"}:
             values["time"] = formatting.span(holder)
         if holder.operator is not None:
             values["operator"] = formatting.operator_text(holder.operator)
     title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
+    waits = formatting.waits_text(incident.blocked) if incident.blocked else ""
     commands = [command] if command else []
     for key, holder in [(key, holder) for key, holder in named if holder.holds]:
         commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {
-        **{name: getattr(incident, name) for name in ("cause", "severity", "host", "pid", "age", "blocked")},
-        "identity": incident.identity,
+        **{
+            name: getattr(incident, name) for name in ("cause", "identity", "severity", "host", "pid", "age", "blocked")
+        },
         "title": title,
-        "explanation": f"{formatting.waits_text(incident.blocked) if incident.blocked else ''} {explanation}".strip(),
+        "explanation": " ".join(filter(None, (waits, explanation, _asked(incident)))),
         "remedy": remedy,
         "commands": [f"manage.py zklock {command}" for command in commands],
         "token": next((holder.token for _key, holder in named), None),
         "keys": list(incident.keys),
     }
+
+
+def _asked(incident: Incident) -> str:
+    """Return who asked the holders last to release, how long ago and why; empty if nobody did."""
+    requests = [holder.release_request for _key, holder in incident.holders if holder.release_request is not None]
+    if not requests:
+        return ""
+    latest = max(requests, key=lambda request: request.at)
+    values = {"name": latest.by, "reason": latest.reason or "?"}
+    try:
+        asked_at = datetime.fromisoformat(latest.at)
+        values["time"] = formatting.duration((datetime.now(asked_at.tzinfo) - asked_at).total_seconds())
+    except (TypeError, ValueError):  # no time, or one that another program wrote
+        return str(_("Asked by %(name)s: %(reason)s.")) % values
+    return str(_("Asked by %(name)s %(time)s ago: %(reason)s.")) % values

@@ -153,20 +153,19 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
         servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout) if landing else None
-        causes = incidents.find(snapshot, servers, self.long_held) if servers else ()
-        present, acknowledged = incidents.split(causes, self.reply_timeout)
+        verdict = incidents.look(snapshot, servers, self.long_held) if servers else None
+        present = verdict.incidents if verdict else ()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
-            "calm": incidents.looked_at(snapshot, servers) if servers and not snapshot.problem else None,
+            "verdict": verdict,
             "snapshot": snapshot,
             "chart": extension.installed.chart(snapshot),
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             **(extra_context or {}),
         }
-        if present or acknowledged:
-            context["acknowledged"] = acknowledged
+        if verdict and (present or verdict.acknowledged):
             cards = [incidents.describe(incident) for incident in present[:MAX_CARDS]]
             context |= {"cards": cards, "hidden": len(present) - len(cards)}
             return self.page(request, "attention", context)

@@ -76,6 +76,8 @@ MAX_NAMED: Final = 5
 """Locks that one message names."""
 MAX_TIME: Final = 15.0
 """Seconds after which a page begins nothing more. Web servers end requests that take longer."""
+PROBE_TIMEOUT: Final = 5.0
+"""Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
 _ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     "ask": (
         "request_release",
@@ -612,8 +614,12 @@ def locks_json(request: HttpRequest) -> HttpResponse:
 @require_safe
 @permission_required("zklock.view_lock", raise_exception=True)
 def incidents_json(request: HttpRequest) -> HttpResponse:
-    """Return what needs attention as JSON: 200 if nothing does, else 503; 403 without the permission to view locks."""
-    report = incidents.report(1.5)
+    """
+    Return what needs attention as JSON; 403 without the permission to view locks.
+
+    It is 200 if nothing does and all locks and servers were looked at, else 503: a probe may see only the status.
+    """
+    report = incidents.report(PROBE_TIMEOUT)
     return JsonResponse(report, status=200 if report["healthy"] else UNAVAILABLE)
 
 

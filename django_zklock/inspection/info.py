@@ -22,6 +22,7 @@ from django_zklock.core.queue.order import EXHAUSTED
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.locks.queue_reader import ContenderInfo
 
+HOLDER_UNREAD: Final = "The znode of its holder was not read."
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
 
@@ -158,6 +159,11 @@ class LockInfo:
     def is_worn_out(self) -> bool:
         """Whether its holders are unknown because the counter of its directory is used up."""
         return self.problem.endswith(EXHAUSTED)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether its holders are unknown because the time was too short, or this client may not read them."""
+        return self.problem == HOLDER_UNREAD
 
     @cached_property
     def held_for(self) -> float | None:

@@ -23,7 +23,7 @@ from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.deadlocks import find_cycles, find_waits
-from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot
+from django_zklock.inspection.info import HOLDER_UNREAD, ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
@@ -152,7 +152,7 @@ def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | No
         identity = key, child.name
         if identity not in result.nodes:
             if index in held:
-                problem = "The znode of its holder was not read."
+                problem = HOLDER_UNREAD
             else:
                 waiting += 1
             continue

@@ -36,7 +36,9 @@ MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiter
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
 REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader
 
-TOO_SHORT: Final = "The time was too short to read all locks."
+TOO_SHORT: Final = (
+    "The time was too short to read all locks. Raise `reply_timeout` of the admin class, or --reply-timeout."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,15 +57,16 @@ class SignalEvents(program.Events):
     def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
         spec, session, ahead = contender.spec, contender.session, contender.ahead
         about_lock = {"lock": spec.key, "template": spec.template, "kind": spec.kind.word}
+        about = contender.caller.about
         if isinstance(error, LockNotAcquired):
-            self.send(session, signals.lock_contended, waited=waited if waits else 0.0, **about_lock)
+            self.send(session, signals.lock_contended, waited=waited if waits else 0.0, about=about, **about_lock)
         self.send(
             session,
             signals.lock_failed,
             error=type(error),  # not the error itself, which refers to the frames of the caller
             reason=str(error),
             waited=waited,
-            about=contender.caller.about,
+            about=about,
             ahead_about={} if ahead is None else ahead.about,
             **about_lock,
         )

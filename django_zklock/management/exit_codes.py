@@ -33,6 +33,9 @@ class ExitCode(IntEnum):
     FLAPPING = 28
     ORPHAN = 29
     SPLIT = 30
+    PARTIAL = 31  # no cause was found, and not everything was looked at
+    BROKEN = 32
+    HOT = 33
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
     LOST = 76  # the lock was lost, and the command was stopped
@@ -43,7 +46,7 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final = """\
 exit codes:
   0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
-  20 to 30 the worst cause of `doctor --incident`; 69 ZooKeeper does not answer;
+  20 to 33 the worst cause of `doctor --incident` (31: not all was looked at); 69 ZooKeeper does not answer;
   75 the lock was not acquired in time; 76 the lock was lost; 126, 127 the command cannot be run
 """
 

@@ -38,13 +38,13 @@ def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
         assert card["y"] < 700
         operator.assert_accessible()
         operator.assert_fits()
-        name = f"chart-{colours}-{operator.page.viewport_size['width']}"
+        name = f"chart-{colours}-{operator.page.evaluate('innerWidth')}"
         operator.picture(name, full_page=False)
         operator.page.get_by_role("link", name="Acknowledge…").click()
         operator.page.get_by_label("Reason").fill("a disk is on its way")
         operator.assert_accessible()
         operator.page.get_by_role("button", name="Acknowledge").click()
-        operator.page.get_by_text("Nothing else needs attention; 1 is acknowledged.").wait_for()
+        operator.page.get_by_text("Nothing else needs attention; acknowledged: 1.").wait_for()
         operator.assert_accessible()
         operator.picture(f"acknowledged-{name}", full_page=False)
         operator.open(address(KEY))

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import transaction
-from django.db.models import Count, DateTimeField, F, FloatField, Func, Q, Sum, Value
+from django.db.models import DateTimeField, F, FloatField, Func, Q, Sum, Value
 from django.db.models.functions import Coalesce, Floor, Least
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -86,7 +86,7 @@ def _count(asked: tuple[str, Span], timeout: float) -> Counts:
         holds_here=Sum(Least(Coalesce("held", 0.0), step - inside)),  # the remainder is in the next bar
         waits=Sum(Coalesce("waited", 0.0)),
         waits_here=Sum(Least(Coalesce("waited", 0.0), inside)),  # the remainder is in the bar before
-        refused=Count("pk", filter=Q(outcome=Attempt.TIMED_OUT)),
+        refused=Coalesce(Sum("count", filter=Q(outcome=Attempt.TIMED_OUT)), 0),
     )
     long = rows.filter(is_long, at__gte=first - SEARCHED).order_by("-at")
     held, waited, refused = (defaultdict[int, float](float) for _series in range(3))  # seconds, seconds and number

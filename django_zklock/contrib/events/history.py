@@ -15,9 +15,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.contrib.events import chart, table
+from django_zklock.contrib.events import chart, past_incidents, table
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
@@ -27,6 +27,7 @@ from django_zklock.dashboard.formatting import action_text, clean, duration, hos
 from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
+    from django_zklock.dashboard.incidents import Incident
     from django_zklock.inspection import LockInfo, Snapshot
     from django_zklock.operations.audit import Action
 
@@ -34,8 +35,6 @@ logger = Logger("django_zklock.dashboard")
 
 USUAL_FOR: Final = 60.0
 """Seconds for which the usual hold of a template is used again."""
-RECENT_FOR: Final = 3.0
-"""Seconds for which the losses and the holds without an end are used again."""
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
 LEAST_TIMES: Final = 2
@@ -79,7 +78,7 @@ class History(Extension):
         tokens = {holder.token for holder in lock.holders} if is_known else None
         past = Past(
             chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
-            grants=tuple(event_of(attempt, tokens) for attempt in grants),
+            grants=tuple(_events_of(grants, lambda attempt: tokens)),
             summaries=(
                 *_summary(_("Hold"), [grant.held for grant in grants]),
                 *_summary(_("Wait"), [grant.waited for grant in grants]),
@@ -96,8 +95,8 @@ class History(Extension):
 
     def host_panel(self, host: str, pid: int, held: Collection[int]) -> Panel:
         attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
-        rows = [event_of(attempt) for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
-        return Panel("admin/zklock/lock/losses.html", rows)
+        rows = [attempt for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
+        return Panel("admin/zklock/lock/losses.html", _events_of(rows, lambda attempt: None))
 
     def history_page(
         self, pages: Pages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
@@ -133,9 +132,7 @@ class History(Extension):
         rows = table.history(most + 1, **wanted)
         is_open = any(isinstance(row, Attempt) and row.outcome == row.HELD for row in rows)
         held, others = _held_now(reply_timeout) if is_open else ({}, None)
-        events = [
-            event_of(row, held.get(row.key, others)) if isinstance(row, Attempt) else _of_action(row) for row in rows
-        ]
+        events = _events_of(rows, lambda attempt: held.get(attempt.key, others))
         return events[:most], rows[most] if len(rows) > most else None
 
     def usual_hold(self, template: str) -> float | None:
@@ -146,11 +143,10 @@ class History(Extension):
         times = int(seconds / max(usual, 0.001)) if usual is not None else 0
         return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
 
-    def losses(self, seconds: float) -> dict[str, int]:
-        return _read(table.past_losses.get, seconds, 0.0, RECENT_FOR, default={})
-
-    def unfinished(self, seconds: float) -> list[tuple[str, int, str, int]]:
-        return _read(table.past_unfinished.get, seconds, 0.0, RECENT_FOR, default=[])
+    def find(self, snapshot: Snapshot, *, sure: bool) -> tuple[list[Incident], list[str]]:
+        text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
+        unknown: tuple[list[Incident], list[str]] = [], [text]
+        return _read(past_incidents.find, snapshot, sure, default=unknown)
 
 
 def _read(ask: Callable[..., _T], *args: Any, default: _T) -> _T:
@@ -202,14 +198,25 @@ class PastEvent:
     """How long it was held; for a wait that timed out, how long it waited."""
 
 
-def event_of(attempt: Attempt, held: _Tokens = None) -> PastEvent:
-    """Return a row about an attempt. `held` are the tokens of the lock's present holders; None if they are unknown."""
+def _events_of(records: Sequence[Attempt | OperatorAction], held: Callable[[Attempt], _Tokens]) -> list[PastEvent]:
+    """Return rows about these records. `held` returns the tokens of a lock's present holders; None if unknown."""
+    attempts = [record for record in records if isinstance(record, Attempt)]
+    broken: dict[tuple[str, int | None], str] = _read(table.broken_by, attempts, default={})
+    return [
+        _of_attempt(record, held(record), broken.get((record.key, record.token), ""))
+        if isinstance(record, Attempt)
+        else _of_action(record)
+        for record in records
+    ]
+
+
+def _of_attempt(attempt: Attempt, held: _Tokens, broken_by: str) -> PastEvent:
     lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
     return PastEvent(
         at=attempt.at,
         key=attempt.key,
         kind=attempt.outcome,
-        what=_since_then(attempt, held) if attempt.outcome == attempt.HELD else str(WHAT[attempt.outcome]),
+        what=_since_then(attempt, held, broken_by) if attempt.outcome == attempt.HELD else _end_of(attempt),
         by=host_and_pid(attempt.host, attempt.pid),
         work=clean(attempt.work),
         reason=clean(_(attempt.reason)),
@@ -218,11 +225,20 @@ def event_of(attempt: Attempt, held: _Tokens = None) -> PastEvent:
     )
 
 
-def _since_then(attempt: Attempt, held: _Tokens) -> str:
+def _end_of(attempt: Attempt) -> str:
+    if attempt.outcome == Attempt.TIMED_OUT and not attempt.waited:
+        text = ngettext("Refused at once: %(count)d try", "Refused at once: %(count)d tries", attempt.count)
+        return text % {"count": attempt.count}
+    return str(WHAT[attempt.outcome])
+
+
+def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:
     """Return what is known of a hold without an end. The row of an end is written about a second after it."""
-    if held is None:
-        return _("Granted; no end is recorded")
-    return _("Held since then") if attempt.token in held else _("No longer held; no end is recorded")
+    if held is not None and attempt.token in held:
+        return _("Held since then")
+    if broken_by:
+        return _("Broken by %(name)s; no end of its work is recorded") % {"name": clean(broken_by)}
+    return _("Granted; no end is recorded") if held is None else _("No longer held; no end is recorded")
 
 
 def _held_now(reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:

@@ -41,6 +41,10 @@ class Attempt(models.Model):
     outcome: models.Field[str, str] = models.CharField(max_length=16)
     reason: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     """Why it was lost."""
+    missed_at: models.Field[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    """When a page or the doctor first saw that its process has no contender, though the row has no end."""
+    count: models.Field[int, int] = models.IntegerField(default=1, db_default=1)  # older processes do not name it
+    """How many callers it is about: tries that did not wait and were refused share a row."""
 
     class Meta:
         """The indexes for the history of all locks, a lock and a host, for usual holds, and for losses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -69,8 +70,12 @@ class Recorder:
         _writer.put(Acted(asdict(action)))
 
 
-def _on_contended(*, lock: str, waited: float, template: str, kind: str, **kwargs: object) -> None:
-    if waited:  # else it was only a try, of which there may be any number
+def _on_contended(
+    *, lock: str, waited: float, template: str, kind: str, about: Mapping[str, str], **kwargs: object
+) -> None:
+    # A try that did not wait counts in a view, whose client gets an error. A task that tries is skipped or comes again,
+    # and other code may do without the lock.
+    if waited or "request" in about:
         _writer.put(TimedOut(time.time(), lock, template, kind, waited))
 
 

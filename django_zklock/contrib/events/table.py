@@ -6,12 +6,12 @@ import os
 import socket
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from django.db import Error, router, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
@@ -24,8 +24,8 @@ USUAL_OF: Final = 50
 LEAST: Final = 5
 """A template with fewer holds than this has no usual hold."""
 
-UNFINISHED: Final = 500
-"""Most grants without an end that `unfinished` returns."""
+UNFINISHED: Final = 2000
+"""Most grants without an end that are read."""
 
 ACTIONS: Final = "actions"
 """The value of `what` in `history` that selects the actions of operators. The others are outcomes."""
@@ -60,7 +60,7 @@ class Ended(NamedTuple):
 
 
 class TimedOut(NamedTuple):
-    """A wait for a lock timed out."""
+    """A wait for a lock timed out, or a try was refused at once: `waited` is 0."""
 
     at: float
     key: str
@@ -76,11 +76,29 @@ class Acted(NamedTuple):
     """Those of an `operations.audit.Action`."""
 
 
+class Unfinished(NamedTuple):
+    """A grant without an end."""
+
+    row: int
+    """Its primary key."""
+    host: str
+    pid: int
+    key: str
+    token: int
+    at: datetime
+    """When it was granted, by the clock of its host."""
+    missed_at: datetime | None
+    """When a look first found no contender of its process; None if none did."""
+    broken_by: str
+    """The operator who broke the lock under it; empty if nobody did."""
+    broken_at: datetime | None
+
+
 Event: TypeAlias = Granted | Ended | TimedOut | Acted
 _Row = TypeVar("_Row")
 
 
-def write(events: Iterable[Event]) -> None:
+def write(events: Collection[Event]) -> None:
     """Write events to the tables in one transaction. The end of a hold updates the row of its grant, if it has one."""
     rows: list[Attempt] = []
     actions: list[OperatorAction] = []
@@ -89,14 +107,12 @@ def write(events: Iterable[Event]) -> None:
     table = Attempt._default_manager.using(database)
     with transaction.atomic(database):
         for event in events:
-            if isinstance(event, TimedOut):
-                rows.append(_row(event, Attempt.TIMED_OUT, waited=event.waited))
-            elif isinstance(event, Acted):
+            if isinstance(event, Acted):
                 actions.append(_action(event))
             elif isinstance(event, Granted):
                 rows.append(_granted(event))
                 held[event.key, event.token] = rows[-1]
-            else:
+            elif isinstance(event, Ended):
                 grant = event.granted
                 end = {"outcome": event.outcome, "held": event.held, "reason": printable(event.reason, MAX_TEXT)}
                 row = held.pop((grant.key, grant.token), None)
@@ -106,8 +122,21 @@ def write(events: Iterable[Event]) -> None:
                 if row is not None:
                     for name, value in end.items():
                         setattr(row, name, value)
-        table.bulk_create(rows)
+        table.bulk_create([*rows, *_not_granted(events)])
         OperatorAction._default_manager.using(database).bulk_create(actions)
+
+
+def _not_granted(events: Iterable[Event]) -> list[Attempt]:
+    """Return the rows of waits that timed out. Tries that did not wait are many: those of a second share one."""
+    rows: dict[object, Attempt] = {}
+    for event in events:
+        if isinstance(event, TimedOut):
+            same = event if event.waited else (event.key, event.template, int(event.at))
+            if same in rows:
+                rows[same].count += 1
+            else:
+                rows[same] = _row(event, Attempt.TIMED_OUT, waited=event.waited)
+    return list(rows.values())
 
 
 def _open_row(table: QuerySet[Attempt], grant: Granted) -> QuerySet[Attempt]:
@@ -233,6 +262,13 @@ def last_losses(host: str, pid: int, most: int) -> list[Attempt]:
     return _read(rows.filter(outcome__in=(Attempt.LOST, Attempt.HELD)).order_by("-at")[:most])
 
 
+def broken_by(attempts: Iterable[Attempt]) -> dict[tuple[str, int | None], str]:
+    """Return the operators who broke locks, by the keys and tokens of those of these grants that have no end."""
+    tokens = {attempt.key: attempt.token for attempt in attempts if attempt.outcome == Attempt.HELD}
+    broken = OperatorAction._default_manager.filter(what="broken", key__in=tokens, token__isnull=False)
+    return {(action.key, action.token): action.by for action in _read(broken.order_by("at"))} if tokens else {}
+
+
 def _median_hold(template: str, timeout: float) -> float | None:
     """Return the median of the last holds of a template in seconds; None if there are too few."""
     released = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), outcome=Attempt.RELEASED)
@@ -263,13 +299,52 @@ def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
 past_losses: Final = Shared(_read_losses)
 
 
-def _read_unfinished(seconds: float, timeout: float) -> list[tuple[str, int, str, int]]:
-    since = timezone.now() - timedelta(seconds=seconds)
-    rows = Attempt._default_manager.filter(outcome=Attempt.HELD, at__gte=since, token__isnull=False).order_by("-at")
-    return _read(rows.values_list("host", "pid", "key", "token")[:UNFINISHED])
+def _read_unfinished(seconds: float, timeout: float) -> list[Unfinished]:
+    """
+    Return the newest grants of the last so many seconds without an end, and those whose locks were broken since then.
+
+    They are read where they are written: a copy of the database may be late.
+    """
+    database, since = router.db_for_write(Attempt), timezone.now() - timedelta(seconds=seconds)
+    actions = OperatorAction._default_manager.using(database).filter(what="broken", at__gte=since, token__isnull=False)
+    broken = {(action.key, action.token): action for action in _read(actions.order_by("at"))}
+    rows = Attempt._default_manager.using(database).filter(outcome=Attempt.HELD, token__isnull=False)
+    late = _read(rows.filter(at__gte=since).order_by("-at")[:UNFINISHED])
+    if broken:
+        keys, tokens = zip(*broken, strict=True)
+        late += _read(rows.filter(key__in=set(keys), token__in=set(tokens), at__lt=since))
+    unfinished = []
+    for row in late:
+        action = broken.get((row.key, row.token))
+        by, at = ("", None) if action is None else (action.by or "?", action.at)
+        fields = row.pk, row.host, row.pid, row.key, row.token or 0, row.at, row.missed_at
+        unfinished.append(Unfinished(*fields, by, at))
+    return unfinished
 
 
 past_unfinished: Final = Shared(_read_unfinished)
+
+
+def mark_missed(rows: Sequence[int]) -> None:
+    """Write that these grants without an end are missed from now on, unless another process has written it."""
+    database = router.db_for_write(Attempt)
+    with transaction.atomic(database):
+        table = Attempt._default_manager.using(database).filter(outcome=Attempt.HELD, missed_at__isnull=True)
+        for first in range(0, len(rows), 500):
+            table.filter(pk__in=rows[first : first + 500]).update(missed_at=timezone.now())
+
+
+def _read_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
+    """Return by key how many callers were refused in the last so many seconds, and how many there were."""
+    rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds)).order_by()
+    counted = rows.values("key").annotate(
+        refused=Sum("count", filter=Q(outcome=Attempt.TIMED_OUT)), callers=Sum("count")
+    )
+    refused = counted.filter(refused__isnull=False).values_list("key", "refused", "callers")
+    return {key: (refused, callers) for key, refused, callers in _read(refused)}
+
+
+past_refused: Final = Shared(_read_refused)
 
 
 def _read(rows: QuerySet[Any, _Row]) -> list[_Row]:

@@ -3,7 +3,8 @@ Check the ensemble and the locks. The exit code tells a probe whether all is wel
 
 With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 counter used up, 22 unreadable queue,
 23 host or process hangs, 24 another client, 25 hung holder, 26 operator hold, 27 process ended with locks,
-28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles.
+28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles, 32 broken lock whose work
+has not ended, 33 lock that is refused to many. It is 31 if none was found, and not everything was looked at.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_DEAD: Final = 5  # dead reservations that are listed
 MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
-TOO_SHORT: Final = "The time was too short for all checks."
+TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
 _WORLD: Final = ("world", "anyone")
 
 Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
@@ -100,20 +101,17 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
             write_line(out, f"   -> {incident['remedy']}")
             for command in incident["commands"][:MAX_COMMANDS]:
                 write_line(out, f"   $ {command}")
+        for incident in report["acknowledged"]:
+            text = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
+            write_line(out, f"- {incident['title']}. {text}")
+        if report["healthy"] or (present and not report["complete"]):
+            write_line(out, report["verdict"])
     if present:
         cause = present[0]["cause"]
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
         raise failure(f"{count(len(present), 'incident')}. First: {present[0]['title']}", status)
     if not report["healthy"]:
-        raise failure(report["problem"], ExitCode.UNAVAILABLE)
-    if not json:
-        for incident in report["acknowledged"]:
-            until = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
-            write_line(out, f"- {incident['title']}. {until}")
-        verdict = "Nothing needs attention" if report["complete"] else "No trouble in the part that was looked at"
-        if report["acknowledged"]:
-            verdict = f"Nothing else needs attention; {len(report['acknowledged'])} acknowledged"
-        write_line(out, f"{verdict}: {report['looked_at']}.")
+        raise failure(report["verdict"], ExitCode.PARTIAL)
 
 
 def _versions() -> Iterator[Check]:

@@ -72,14 +72,14 @@ def test_another_process_sees_an_acknowledgement(zoo: Zoo, operator: Client, car
     assert other.returncode == 0, other.stderr
     assert "a/b" in other.stdout
     assert "a disk is on its way" in other.stdout
-    assert "Nothing else needs attention; 1 acknowledged" in other.stdout
+    assert "Nothing else needs attention; acknowledged: 1." in other.stdout
 
 
 def test_an_acknowledged_card_is_below_the_others_and_healthy(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
     assert "Acknowledge…" in page(operator)
     acknowledge(operator, card)
     shown = page(operator)
-    assert "Nothing else needs attention; 1 is acknowledged." in shown
+    assert "Nothing else needs attention; acknowledged: 1." in shown
     assert "a disk is on its way" in shown
     assert operator.get(PROBE).status_code == 200
     (listed,) = report()["acknowledged"]

@@ -159,7 +159,7 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
     response = viewer.get(f"{LIST}orders_2F42/change/")
     page = response.content.decode()
     assert "web-1 · pid 71 has held it for" in page
-    assert "2 wait." in page
+    assert "2 callers wait." in page
     token = zoo.client.exists(queues[0]).czxid
     assert f"<code>{token}</code>" in page
     lock = response.context["lock"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,14 +13,15 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from django.test import override_settings
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory, override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.databases import database
 from support.faults import BackgroundCall, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import zk_lock
+from django_zklock import zk_lock, zk_locked
 from django_zklock.contrib.events import recorder, table, writer
 from django_zklock.contrib.events.history import History
 from django_zklock.contrib.events.models import Attempt, OperatorAction
@@ -177,6 +179,37 @@ def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
     assert (timed_out.key, timed_out.token, timed_out.held) == ("k", None, None)
     assert timed_out.waited is not None
     assert timed_out.waited >= 0.2
+
+
+def test_refused_tries_of_a_view_share_a_row_a_second_and_other_tries_have_none(alias: str) -> None:
+    """The client of the view gets an error. Other code may do without the lock."""
+
+    @zk_locked("k", timeout=0)
+    def pay(request: HttpRequest) -> HttpResponse:
+        pytest.fail("granted")
+
+    def request() -> None:
+        with contextlib.suppress(LockBusy):
+            assert pay(RequestFactory().post("/pay/")).status_code == 409
+
+    with zk_lock("k"):
+        for _number in range(60):
+            BackgroundCall(request).result()
+        assert not BackgroundCall(lambda: zk_lock("k").acquire(timeout=0)).result()
+    tries = [row for row in rows() if row.outcome == Attempt.TIMED_OUT]
+    assert sum(row.count for row in tries) == 60
+    assert len(tries) < 20
+    assert table.past_refused.get(60.0, 0.0, 0.0) == {"k": (60, 61)}
+
+
+def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(alias: str) -> None:
+    """It does not name them while a deployment replaces the processes."""
+    names = ["key", "template", "kind", "host", "pid", "work", "at", "outcome", "reason"]
+    with connections[alias].cursor() as cursor:
+        quoted = ", ".join(map(connections[alias].ops.quote_name, names))
+        values = "'k', 'k', 'lock', 'web-1', 7, '', CURRENT_TIMESTAMP, 'timed out', ''"
+        cursor.execute(f"INSERT INTO zklock_events_attempt ({quoted}) VALUES ({values})")
+    assert [row.count for row in rows()] == [1]
 
 
 def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -395,7 +428,7 @@ def test_a_loss_by_the_network_counts_and_a_decision_does_not(
     assert {row.reason in troubles.ALL for row in lost} == {is_network}, [row.reason for row in lost]
     assert len({row.session for row in lost}) == 1
     assert all(row.session for row in lost)
-    assert History().losses(60) == ({socket.gethostname(): 1} if is_network else {})
+    assert table.past_losses.get(60.0, 0.0, 0.0) == ({socket.gethostname(): 1} if is_network else {})
 
 
 def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> None:
@@ -405,7 +438,7 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> N
         insert("k", held=1, host="worker-7", session=number, outcome=Attempt.LOST, reason=reason)
     insert("k", held=7200, host="long", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
     insert("k", held=1, host="once", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
-    assert History().losses(60) == {"worker-7": len(troubles.ALL), "long": 1}
+    assert table.past_losses.get(60.0, 0.0, 0.0) == {"worker-7": len(troubles.ALL), "long": 1}
 
 
 def insert(template: str, *, held: float, **more: Any) -> None:
