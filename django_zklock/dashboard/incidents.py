@@ -199,7 +199,8 @@ class Verdict:
             return text % {"count": len(self.acknowledged), "what": self.looked_at}
         if self.healthy:
             return _("Nothing needs attention. Looked at: %(what)s.") % {"what": self.looked_at}
-        text = _("No other known cause in %(what)s.") if self.incidents else _("No known cause in %(what)s.")
+        is_known = self.incidents or self.acknowledged
+        text = _("No other known cause in %(what)s.") if is_known else _("No known cause in %(what)s.")
         return " ".join([text % {"what": self.looked_at}, *self.unseen])
 
 

@@ -67,12 +67,21 @@ def page(client: Client) -> str:
 def test_another_process_sees_an_acknowledgement(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
     acknowledge(operator, card)
     environment = {**os.environ, **zoo.environment()}
-    command = [sys.executable, "-m", "django", "zklock", "doctor", "--incident"]
+    command = [sys.executable, "-m", "django", "zklock", "doctor", "--incident", "--json"]
     other = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
-    assert other.returncode == 0, other.stderr
-    assert "a/b" in other.stdout
-    assert "a disk is on its way" in other.stdout
-    assert "Nothing else needs attention; acknowledged: 1." in other.stdout
+    seen = json.loads(other.stdout)
+    assert seen["incidents"] == []
+    assert [(of["identity"], of["keys"], of["reason"]) for of in seen["acknowledged"]] == [
+        (card["identity"], ["a/b"], "a disk is on its way")
+    ]
+
+
+def test_the_doctor_names_what_is_acknowledged(operator: Client, card: dict[str, Any]) -> None:
+    acknowledge(operator, card)
+    status, written, _failure = ending("doctor", "--incident")
+    assert status == 0
+    assert "Unknown znode in the queue: a/b. Acknowledged by u-view_lock-break_lock until " in written
+    assert "Nothing else needs attention; acknowledged: 1." in written
 
 
 def test_an_acknowledged_card_is_below_the_others_and_healthy(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
