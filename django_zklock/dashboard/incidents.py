@@ -167,7 +167,7 @@ class Incident:
         """
         of_host = self.cause in {"quorum", "split", "host", "flapping", "ended", "broken"}
         tokens = sorted(holder.token for _key, holder in self.holders)
-        parts = (self.pid * (self.cause == "broken"), self.since) if of_host else (sorted(self.keys), tokens)
+        parts = (self.pid * (self.cause == "broken"), str(self.since)) if of_host else (sorted(self.keys), tokens)
         text = repr((self.host, *parts))
         return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -222,12 +222,9 @@ def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
 
 def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False) -> Verdict:
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
-    past, unseen = extension.installed.find(snapshot, sure=sure)
-    unseen = list(unseen)
-    if snapshot.problem:
-        unseen.append(formatting.clean(snapshot.problem, formatting.MAX_ERROR))
-    if not snapshot.complete:
-        unseen += snapshot.skipped
+    past, unsure = extension.installed.find(snapshot, sure=sure)
+    problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
+    unseen = [*unsure, *problem, *(() if snapshot.complete else snapshot.skipped)]
 
     def is_hung(lock: LockInfo, holder: ScannedContender) -> bool:
         if holder.source == "other":  # it does not say since when it holds the lock
@@ -236,8 +233,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
         usual = extension.installed.usual_hold(holder.template) if LEAST_SECONDS <= certain < long_held else None
         return certain >= long_held or (usual is not None and certain >= TIMES_USUAL * usual)
 
-    present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung)]
-    present += past
+    present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung), *past]
     present.sort(key=lambda incident: (CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
     is_asked = present and snapshot.connection.state == "connected"
     known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}

@@ -189,7 +189,9 @@ def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) 
     page = operator.get(LIST).content.decode()
     assert "break/?key=orders%2F1" in page
     assert "Request release…" in page
-    assert "break/?key" not in user_with("view_lock").get(LIST).content.decode()
+    page = user_with("view_lock").get(LIST).content.decode()
+    assert "break/?key" not in page
+    assert "You lack the permission to break locks." in page
 
 
 def test_a_deadlock_of_two_tasks_names_both_victims(operator: Client, contend: Contend, zoo: Zoo) -> None:
