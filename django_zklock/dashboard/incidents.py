@@ -243,7 +243,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
         if (written := known.get(incident.identity)) is not None
     ]
     reached, count = sum(server.runs for server in servers.servers), len(servers.servers)
-    reached = max(reached, snapshot.connection.state == "connected")  # a proxy may cut `srvr`
+    reached = max(reached, int(snapshot.connection.state == "connected"))  # a proxy may cut `srvr`
     read = sum(not lock.is_unread for lock in snapshot.locks)
     figures = {"locks": read, "all_locks": snapshot.total, "servers": reached, "all_servers": count}
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}

@@ -44,7 +44,9 @@ def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
         operator.page.get_by_label("Reason").fill("a disk is on its way")
         operator.assert_accessible()
         operator.page.get_by_role("button", name="Acknowledge").click()
-        operator.page.get_by_text("Nothing else needs attention; acknowledged: 1.").wait_for()
+        operator.page.get_by_text(
+            "Nothing else needs attention; acknowledged: 1. Looked at: 1 of 1 locks, 1 of 1 servers."
+        ).wait_for()
         operator.assert_accessible()
         operator.picture(f"acknowledged-{name}", full_page=False)
         operator.open(address(KEY))
